@@ -1,4 +1,4 @@
-"""Source code in, validated blocks and neutral specs out."""
+"""Extraction of validated blocks and source-free specs from source code."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ __all__ = ["BlockExtractor", "Options", "extract_to", "load_block"]
 
 
 def __getattr__(name: str) -> object:
-    """The public names, imported when they are asked for (PEP 562): the sandbox imports this package too."""
+    """Return the public names, imported on first use (PEP 562): the sandbox imports this package, too."""
     if name == "load_block":
         from extract.model.blocks import load_block
 

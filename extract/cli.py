@@ -1,4 +1,4 @@
-"""The commands of extraction: they parse, call and print. Heavy imports wait for the command that needs them."""
+"""Commands of extraction: parse, call and print. Each command imports its slow dependencies itself."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (
 
 
 class LevelName(StrEnum):
-    """The rungs that blocks can be taken to."""
+    """Levels at which blocks can be validated."""
 
     discovered = "discovered"
     emitted = "emitted"
@@ -34,7 +34,7 @@ class LevelName(StrEnum):
 
 
 class IndexPolicy(StrEnum):
-    """What becomes of files that are not indexed."""
+    """Treatment of files that are not indexed."""
 
     missing = "missing"
     force = "force"
@@ -51,7 +51,7 @@ def extract(
     corpus: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; quick when there is no --source."
+            metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; default without --source: quick."
         ),
     ] = None,
     source: Annotated[list[str] | None, typer.Option(metavar="SOURCE", help=_SOURCE)] = None,
@@ -76,31 +76,31 @@ def extract(
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N.", rich_help_panel=_SCOPE)] = None,
     start_from: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Leave out what comes before NAME.", rich_help_panel=_SCOPE)
+        str | None, typer.Option(metavar="NAME", help="Skip classes before NAME.", rich_help_panel=_SCOPE)
     ] = None,
     index: Annotated[
-        IndexPolicy, typer.Option(help="Parse what is missing, everything anew, or nothing.")
+        IndexPolicy, typer.Option(help="Parse only missing files, all files again, or none.")
     ] = IndexPolicy.missing,
-    level: Annotated[LevelName, typer.Option(help="The rung to take blocks to.")] = LevelName.backward,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")] = False,
+    level: Annotated[LevelName, typer.Option(help="Highest level at which blocks are validated.")] = LevelName.backward,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run blocks again that failed before.")] = False,
     fidelity: Annotated[
-        bool, typer.Option("--fidelity", help="Compare what runs with the originals, installed apart.")
+        bool, typer.Option("--fidelity", help="Compare running blocks with the originals, installed separately.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Draws which specs are held out, and the wording of conversations.")] = 42,
+    seed: Annotated[int, typer.Option(help="Selects the held-out specs and the wording of conversations.")] = 42,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Make conversations from the specs' facts.", rich_help_panel=_CHAT)
+        bool, typer.Option("--chat", help="Generate conversations from the facts in the specs.", rich_help_panel=_CHAT)
     ] = False,
     include_code: Annotated[
         bool,
         typer.Option(
             "--include-code",
-            help="With --chat: also ask for code; only of blocks under permissive licences.",
+            help="With --chat: also include code, only of blocks with permissive licences.",
             rich_help_panel=_CHAT,
         ),
     ] = False,
     chat_max_tokens: Annotated[
         int,
-        typer.Option("--chat-max-tokens", metavar="N", min=1, help="Leave out longer ones.", rich_help_panel=_CHAT),
+        typer.Option("--chat-max-tokens", metavar="N", min=1, help="Omit longer ones.", rich_help_panel=_CHAT),
     ] = 8192,
     executor: ExecutorOption = None,
     tasks: TasksOption = None,
@@ -111,12 +111,12 @@ def extract(
         bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
     ] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without a sandbox. Only for code you trust.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Turn classes of real repositories into closed, validated files, each with its provenance."""
+    """Extract classes of repositories into closed, validated files, each with its provenance."""
     from extract.chat.build import ChatOptions
     from extract.extractor import extract_to, read_names
     from extract.model.results import Options
@@ -125,7 +125,9 @@ def extract(
     from lemur_core.files.errors import UsageError
 
     if include_code and not chat:
-        raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")
+        raise UsageError(
+            "--include-code: no conversations are generated without --chat; add --chat, or omit --include-code"
+        )
     division = divided(out, executor, tasks, workers, work)
     check_free(out, force=force)
     wanted = (*(names or ()), *(read_names(names_file) if names_file else ()))
@@ -186,11 +188,12 @@ def show(
     ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     graph: Annotated[
-        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
+        Path | None,
+        typer.Option("--graph", metavar="FILE.svg", help="Also draw its computation graph.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
-    """Show one block: provenance, how far it came, what it needs, its code."""
+    """Show one block: provenance, level, requirements, code."""
     from extract.model.blocks import draw_block, show_block
 
     if graph is not None:
@@ -215,13 +218,13 @@ def rebuild(
             "--in", metavar="DIR", help="An extraction folder; not needed for a spec alone.", show_default=False
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without a sandbox. Only for code you trust.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as one JSON object.")] = False,
 ) -> None:
-    """Write a block anew from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
+    """Rebuild a block from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
     from extract.proofs.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
@@ -250,7 +253,7 @@ def migrate(
         typer.Option(
             "--out",
             metavar="NEW.py",
-            help="File to write; default: next to the host, HOST-BLOCK.py; in a project, beside modules of its kind.",
+            help="File to write; default: next to the host, HOST-BLOCK.py; in a project, next to similar modules.",
         ),
     ] = None,
     site: Annotated[
@@ -282,7 +285,7 @@ def migrate(
     classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,
     full: Annotated[
         bool,
-        typer.Option("--full", help="The whole closed file, not the lean form.", rich_help_panel="Into a project"),
+        typer.Option("--full", help="Use the full closed file, not the lean form.", rich_help_panel="Into a project"),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
     force: Annotated[
@@ -293,11 +296,11 @@ def migrate(
         ),
     ] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without a sandbox. Only for code you trust.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
+    """Insert a block, with everything it needs, into another network or project, and prove that the result works."""
     from extract.migrate.network.command import Options, list_sites, migrate_into_network
     from lemur_core.files.errors import UsageError
 

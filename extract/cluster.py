@@ -1,7 +1,7 @@
-"""`lemur extract --executor`: tasks emit the classes of some files and validate those of some sources; one writes all.
+"""`lemur extract --executor`: tasks emit the classes of files and validate those of sources; one step writes all.
 
-What tasks work out goes into the user's cache, under keys that follow from the whole run: the step that writes is the
-in-process way, which finds everything there. So the cache must be one that all tasks see.
+Tasks store their results in the user's cache, under keys derived from the whole run. The writing step is the
+in-process extraction, which finds all of them there. So all tasks must share the cache.
 """
 
 import os
@@ -22,16 +22,16 @@ from manifests.folders.manifest import Manifest, package_versions, read_manifest
 def extract_in_tasks(
     out: Path, options: Options, executor: Executor, *, tasks: int, workers: int, work: str, force: bool = False
 ) -> Manifest | None:
-    """Extract as the options say by tasks of an executor; the folder is that of `extract_to`.
+    """Extract in tasks of an executor; the folder equals that of `extract_to`.
 
     Args:
-        tasks: slices of the sources. workers: tasks at a time.
-        work: a folder that all tasks see, or an address; a run that was cut short goes on there.
+        tasks: number of slices of the sources. workers: parallel tasks.
+        work: a folder that all tasks share, or a URL; an interrupted run resumes there.
 
-    Returns: the manifest; None where jobs were queued.
-    Raises: UserError for what cannot be had as asked, a task that fails or was killed, or a work folder of another run.
+    Returns: The manifest; None if jobs were queued.
+    Raises: UserError if the request is invalid, a task fails or is killed, or the work folder belongs to another run.
     """
-    folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (as atomic_folder has it)
+    folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (like atomic_folder)
     with folder.begun("another run works there"):
         begin(folder, {"options": asdict(options), "tasks": tasks, "versions": package_versions()})
         forget(folder, "write")
@@ -51,9 +51,9 @@ def _steps(out: Path, options: Options, tasks: int, force: bool) -> Iterator[Ste
 
 def _emit_slice(options: Options, rank: int, tasks: int) -> None:
     with _extractor(options) as extractor:
-        found = select(extractor.warm_index_once(), options.selection).found
-        files = {place: number for number, place in enumerate(dict.fromkeys(one.module.file.blob for one in found))}
-        extractor.emit([one for one in found if files[one.module.file.blob] % tasks == rank])
+        classes = select(extractor.warm_index_once(), options.selection).found
+        files = {place: number for number, place in enumerate(dict.fromkeys(item.module.file.blob for item in classes))}
+        extractor.emit([item for item in classes if files[item.module.file.blob] % tasks == rank])
 
 
 def _validate_slice(options: Options, rank: int, tasks: int) -> None:

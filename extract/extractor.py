@@ -1,6 +1,6 @@
-"""The whole of extraction: open, index, discover, select, emit, validate, write.
+"""The complete extraction: open, index, discover, select, emit, validate, write.
 
-`BlockExtractor` is the Python interface; its method names are those of NN-RAG.
+`BlockExtractor` is the Python interface; its methods have the same names as in NN-RAG.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from extract.arguments.hints import HintFinder, Hints
-from extract.emit.emission_cache import KeptEmitter
+from extract.emit.emission_cache import CachedEmitter
 from extract.emit.emit import Emitted, Unresolved
 from extract.folder.write import write_extraction
 from extract.minimize.header import LeanFile, lean_columns, lean_file
@@ -29,8 +29,8 @@ from extract.proofs.validate import Candidate, Comparison, Pair, Verdict, check_
 from extract.resolve.discover import Found, Selected, Selection, discover, select
 from extract.resolve.index import RUNTIME_NAMES, Index
 from extract.resolve.modules import Library, Module
-from extract.resolve.requirements import distributions_of, versioned
-from extract.resolve.standins import SOURCE_NAME, standin_source
+from extract.resolve.requirements import add_versions, distributions_of
+from extract.resolve.standins import SOURCE_NAME, replacement_source
 from extract.sources import Source, SourceFile, open_available, open_source
 from extract.specs.algorithm import judged, stored_of
 from extract.specs.make import positional_names
@@ -44,21 +44,21 @@ from manifests.records import Block
 from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 2
-_TOLD = 3  # files that are not Python, by name
-_FEW = 5  # names that several classes have; more are not told
-_REASON = 120  # characters of why a block was not compared
+_MAX_LISTED = 3  # files that are not Python, listed by name
+_FEW = 5  # maximum number of ambiguous names to list
+_REASON = 120  # maximum length of the reason why a block was not compared
 
 
 class BlockExtractor:
-    """Extracts nn.Module classes of a corpus as closed, executed blocks. A context manager.
+    """Extractor of a corpus's nn.Module classes as closed, executed blocks. A context manager.
 
     >>> with BlockExtractor(sources=["timm@1.0.30"]) as extractor:
     ...     block = extractor.extract_single_block("SEModule").row
 
     Args:
-        corpus: name of a shipped corpus or a JSON file; `quick` when neither it nor sources are given.
-        sources: further sources: NAME[@VERSION], git+URL[@REV] or a folder.
-        options: the further fields of `Options`, by name.
+        corpus: name of a shipped corpus or a JSON file; `quick` if neither it nor sources are passed.
+        sources: additional sources: NAME[@VERSION], git+URL[@REV] or a folder.
+        options: other fields of `Options`, by name.
     Raises: UserError if no source can be opened.
     Source: https://arxiv.org/abs/2512.04329 (NN-RAG)
     """
@@ -73,9 +73,9 @@ class BlockExtractor:
         self.index = Index(policy=self.options.index)
         self.library = Library(self.facts.sources, self.index.facts)
         self.runtime = Runtime(folder=None, installed=(), unavailable=())
-        self._found: tuple[Found, ...] | None = None
+        self._classes: tuple[Found, ...] | None = None
         self._finder: HintFinder | None = None
-        self._emitter = KeptEmitter(self.library, self.index, self.facts.sources)
+        self._emitter = CachedEmitter(self.library, self.index, self.facts.sources)
 
     def __enter__(self) -> Self:
         return self
@@ -101,40 +101,42 @@ class BlockExtractor:
     # -- index and discovery -------------------------------------------------------------------------------------
 
     def warm_index_once(self) -> tuple[Found, ...]:
-        """Index the files in scope and find their nn.Module classes; at once when that has been done before.
+        """Index the files in scope and find their nn.Module classes; cached after the first call.
 
-        Returns: the classes by priority of their source, then path and line.
+        Returns: The classes by priority of their source, then path and line.
         """
-        if self._found is None:
+        if self._classes is None:
             RUNTIME_NAMES.load(self.index.remembered(RUNTIME_NAMES.key()))
             scope = [
                 (source, file) for source in self.facts.sources for file in source.files if source.in_scope(file.path)
             ]
             self.index.add(scope)
-            for told in _not_python(self.index.faults(scope)):
-                note(told)
-                self.facts.notes.append(told)
+            for message in _not_python(self.index.faults(scope)):
+                note(message)
+                self.facts.notes.append(message)
             self.watch.lap("index")
             modules = [self.library.by_path[source.name, file.path] for source, file in scope]
-            found = self._discover(modules)
-            self._found = tuple(item for item in found if item.module.source.asks_for(item.name, item.qualname))
-            self._tell_unmatched(found)
+            classes = self._discover(modules)
+            self._classes = tuple(item for item in classes if item.module.source.asks_for(item.name, item.qualname))
+            self._note_unmatched(classes)
             self._keep_answers()
             self.watch.lap("discover")
-        return self._found
+        return self._classes
 
-    def _tell_unmatched(self, found: Sequence[Found]) -> None:
-        """Note the sources whose symbols, by the corpus, match none of their classes."""
-        assert self._found is not None
-        chosen = {item.module.source.name for item in self._found}
-        for name in sorted({item.module.source.name for item in found} - chosen):
+    def _note_unmatched(self, classes: Sequence[Found]) -> None:
+        """Note the sources none of whose classes match the symbols in the corpus."""
+        assert self._classes is not None
+        chosen = {item.module.source.name for item in self._classes}
+        for name in sorted({item.module.source.name for item in classes} - chosen):
             symbols = next(source.symbols for source in self.facts.sources if source.name == name)
-            told = f"{name}: none of its classes is called {' or '.join(symbols)}, as the corpus asks; see its symbols"
-            note(told)
-            self.facts.notes.append(told)
+            message = (
+                f"{name}: none of its classes is called {' or '.join(symbols)}, as the corpus asks; see its symbols"
+            )
+            note(message)
+            self.facts.notes.append(message)
 
     def _discover(self, modules: Sequence[Module]) -> list[Found]:
-        """The classes in these files; the list follows from the files alone, so it is kept."""
+        """Return the classes in these files; cached, because they depend on the files alone."""
         about = [
             DISCOVERY_VERSION,
             RUNTIME_NAMES.key(),
@@ -146,10 +148,10 @@ class BlockExtractor:
             listed = json.loads(stored)
             by_path = self.library.by_path
             return [Found(by_path[source, path], name, own, tuple(outer)) for source, path, name, own, outer in listed]
-        found = discover(self.library, modules)
-        listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward, f.outer) for f in found]
+        classes = discover(self.library, modules)
+        listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward, f.outer) for f in classes]
         self.index.remember(key, json.dumps(listed).encode())
-        return found
+        return classes
 
     def _keep_answers(self) -> None:
         if RUNTIME_NAMES.asked:
@@ -159,24 +161,24 @@ class BlockExtractor:
     # -- extraction ----------------------------------------------------------------------------------------------
 
     def extract_single_block(self, name: str) -> Result:
-        """The block of one class: by bare name (the first source by priority has it), qualified name or block id.
+        """Extract one class: by bare name (from the source with the highest priority), qualified name or block id.
 
-        Raises: UserError if there is no such class.
+        Raises: UserError if the class does not exist.
         """
         return self.extract_multiple_blocks([name])[0]
 
     def extract_multiple_blocks(self, names: Sequence[str]) -> list[Result]:
-        """The blocks of several classes, in the order of the sources; names that nothing has are left out."""
+        """Extract several classes, in the order of the sources; names without a match are skipped."""
         return list(self.extract(select(self.warm_index_once(), Selection(names=tuple(names)))))
 
     def extract_blocks_from_file(
         self, path: Path | str, *, limit: int | None = None, start_from: str | None = None
     ) -> list[Result]:
-        """The blocks that a JSON list names.
+        """Extract the classes named in a JSON list.
 
         Args:
-            limit: at most so many.
-            start_from: leave out what comes before this name.
+            limit: maximum number of classes.
+            start_from: skip all classes before this name.
 
         Raises: UserError if the file is not a JSON list of names, or `start_from` is not among them.
         """
@@ -184,18 +186,18 @@ class BlockExtractor:
         return list(self.extract(select(self.warm_index_once(), wanted)))
 
     def extract(self, selected: Selected, own: Collection[str] | None = None) -> Iterator[Result]:
-        """Emit and validate the selected classes; results in their order.
+        """Emit and validate the selected classes; yield results in their order.
 
-        Args: own: names of the sources whose classes are validated, each as it is among all; by default all.
+        Args: own: names of the sources whose classes are validated, with results as in a full run; default: all.
         """
-        wanted = [found for found in selected.found if own is None or found.module.source.name in own]
+        wanted = [target for target in selected.found if own is None or target.module.source.name in own]
         if self.options.level == "discovered":
-            yield from (_result(found, None, Verdict("discovered"), None, None, None) for found in wanted)
+            yield from (_result(target, None, Verdict("discovered"), None, None, None) for target in wanted)
             return
         outcomes = self.emit(selected.found)
         names = {name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires}
-        needed = versioned(names, self.facts.sources)
-        emitted = [item for found in wanted if isinstance(item := outcomes[found.block], Emitted)]
+        needed = add_versions(names, self.facts.sources)
+        emitted = [item for target in wanted if isinstance(item := outcomes[target.block], Emitted)]
         verdicts = self._validate(emitted, needed)
         self.watch.lap("validate")
         compared = self._compare(emitted, verdicts) if self.options.fidelity else {}
@@ -206,20 +208,20 @@ class BlockExtractor:
         self.watch.lap("trace")
         answers = self._rebuild(emitted, verdicts, traced)
         self.watch.lap("rebuild")
-        lean = self._lean(emitted, verdicts, traced)
+        minimized = self._minimize(emitted, verdicts, traced)
         self.watch.lap("lean")
-        for found in wanted:
-            outcome, block = outcomes[found.block], found.block
+        for target in wanted:
+            outcome, block = outcomes[target.block], target.block
             verdict = verdicts.get(block)
-            made = _result(found, outcome, verdict, compared.get(block), answers.get(block), lean.get(block))
-            yield replace(made, row=made.row.model_copy(update=bound.get(block, {})))
+            result = _result(target, outcome, verdict, compared.get(block), answers.get(block), minimized.get(block))
+            yield replace(result, row=result.row.model_copy(update=bound.get(block, {})))
 
     def emit(self, found: Sequence[Found]) -> dict[str, Emitted | Unresolved]:
-        """The closed files of these classes, by block id."""
+        """Return the closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
         with progress("emit", len(found), "blocks") as advance, _without_full_collections():
-            for one in found:
-                outcomes[one.block] = self._emitter.emit(one)
+            for target in found:
+                outcomes[target.block] = self._emitter.emit(target)
                 gc.collect(1)
                 advance(1)
         self._keep_answers()
@@ -227,7 +229,7 @@ class BlockExtractor:
         return outcomes
 
     def _distributions(self, source: Source) -> set[str]:
-        """Under which names a source could be asked for: never installed, since it is an origin."""
+        """Return the distribution names of a source; these are never installed, since the source is an origin."""
         packages = self.library.packages(source)
         return {source.name.partition("@")[0], *(name for package in packages for name in distributions_of(package))}
 
@@ -261,23 +263,23 @@ class BlockExtractor:
                 advance(1)
 
     def _candidate(self, item: Emitted) -> Candidate:
-        """A file to run, with what the corpus tells of its arguments where these are searched for."""
+        """Return a file to run, with the corpus's hints about its arguments if these are searched."""
         hints = self._hints(item.found).to_json() if at_least(self.options.level, "constructed") else None
         origin = self.library.packages(item.found.module.source)
         return Candidate(item.found.block, item.found.name, item.code, origin, hints)
 
-    def _hints(self, found: Found) -> Hints:
+    def _hints(self, target: Found) -> Hints:
         if self._finder is None:
             self._finder = HintFinder(self.library, self.index, self._emitter)
-        return self._finder.hints_for(found)
+        return self._finder.hints_for(target)
 
     def _compare(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, Comparison]:
-        """Compare what runs forward with the originals of each source that can be imported here."""
+        """Compare blocks that reach `forward` with the originals of each source that can be imported here."""
         running = [item for item in emitted if at_least(verdicts[item.found.block].level, "forward")]
         sources = {item.found.module.source.name: item.found.module.source for item in running}
         folders = {name: original_folders(source) for name, source in sources.items()}
         pairs = [self._pair(item, verdicts[item.found.block], folders) for item in running]
-        found: dict[str, Comparison] = {}
+        comparisons: dict[str, Comparison] = {}
         with progress("compare", len(pairs), "blocks") as advance:
             for comparison in compare_all(
                 pairs,
@@ -286,16 +288,18 @@ class BlockExtractor:
                 runtime=self.runtime.folders,
                 unsafe=self.options.unsafe,
             ):
-                found[comparison.block] = comparison
+                comparisons[comparison.block] = comparison
                 advance(1)
-        wrong = [f"{c.block}: not as the original: {c.detail}" for c in found.values() if c.fidelity == "mismatch"]
+        wrong = [
+            f"{c.block}: not as the original: {c.detail}" for c in comparisons.values() if c.fidelity == "mismatch"
+        ]
         self.facts.notes += sorted(wrong)
-        reasons = Counter(c.detail[:_REASON] for c in found.values() if c.fidelity is None)
+        reasons = Counter(c.detail[:_REASON] for c in comparisons.values() if c.fidelity is None)
         self.facts.details["not_compared"] = by_size(reasons)
-        return found
+        return comparisons
 
     def _bindings(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, dict[str, Any]]:
-        """What the names of executed blocks are bound to, beside the originals that can be imported here."""
+        """Compare the names of executed blocks with those of the originals that can be imported here."""
         executed = [item for item in emitted if at_least(verdicts[item.found.block].level, "executed")]
         sources = {item.found.module.source.name: item.found.module.source for item in executed}
         folders = {name: original_folders(source) for name, source in sources.items()}
@@ -311,87 +315,92 @@ class BlockExtractor:
             )
             for item in executed
         ]
-        found: dict[str, dict[str, Any]] = {}
+        bindings: dict[str, dict[str, Any]] = {}
         with progress("names", len(files), "blocks") as advance:
             for block, columns in compare_bindings(
                 files, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
             ):
-                found[block] = columns
+                bindings[block] = columns
                 advance(1)
-        return found
+        return bindings
 
     def _trace(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, Traced]:
-        """What the blocks that run forward compute."""
+        """Trace the graphs of the blocks that reach `forward`."""
         running = [item for item in emitted if at_least(verdicts[item.found.block].level, "forward")]
         pairs = [self._pair(item, verdicts[item.found.block], {}) for item in running]
-        found: dict[str, Traced] = {}
+        traces: dict[str, Traced] = {}
         with progress("trace", len(pairs), "blocks") as advance:
-            for one in trace_all(
+            for trace in trace_all(
                 pairs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
             ):
-                found[one.block] = one
+                traces[trace.block] = trace
                 advance(1)
-        reasons = Counter(one.error for one in found.values() if one.error is not None)
+        reasons = Counter(trace.error for trace in traces.values() if trace.error is not None)
         self.facts.details["no_graph"] = by_size(reasons)
-        return found
+        return traces
 
-    def _lean(
+    def _minimize(
         self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict], traced: Mapping[str, Traced]
     ) -> dict[str, LeanFile | str]:
-        """The blocks that run forward cut to what they reach, or why there is no such form."""
+        """Minimize the blocks that reach `forward` to the code they execute; return the reason where that fails."""
         running = {item.found.block: item for item in emitted if at_least(verdicts[item.found.block].level, "forward")}
-        licenses = {source.name: source.license for source in (standin_source(), *self.facts.sources)}
+        licenses = {source.name: source.license for source in (replacement_source(), *self.facts.sources)}
         work = []
         for block, item in running.items():
             observed = json.loads(verdicts[block].observed or "{}")
             pair, hints = self._pair(item, verdicts[block], {}), self._hints(item.found).to_json()
             work.append(Running(pair, observed, hints, traced[block].answer if block in traced else None))
-        found: dict[str, LeanFile | str] = {}
-        for one in lean_all(
+        forms: dict[str, LeanFile | str] = {}
+        for cut in lean_all(
             work, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
         ):
-            item = running[one.block]
-            arguments = json.loads(verdicts[one.block].arguments or "{}")
+            item = running[cut.block]
+            arguments = json.loads(verdicts[cut.block].arguments or "{}")
             module = item.found.module
             root = module.source.name, module.file.path
-            found[one.block] = (
-                one.error or ""
-                if one.lean is None
-                else lean_file(one, item.code, arguments, root, item.places, licenses)
+            forms[cut.block] = (
+                cut.error or ""
+                if cut.lean is None
+                else lean_file(cut, item.code, arguments, root, item.places, licenses)
             )
-        return found
+        return forms
 
     def _rebuild(
         self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict], traced: Mapping[str, Traced]
     ) -> dict[str, Mapping[str, Any]]:
-        """What was traced, with whether the blocks can be written anew from it, proved beside the originals."""
-        answers = {block: one.answer for block, one in traced.items() if one.answer is not None}
+        """Return the traces, with whether each block can be rebuilt from its spec; checked against the originals."""
+        answers = {block: rebuilt.answer for block, rebuilt in traced.items() if rebuilt.answer is not None}
         items = [item for item in emitted if item.found.block in answers]
         specs = [self._original(item, verdicts[item.found.block], answers[item.found.block]) for item in items]
-        found: list[Rewritten] = []
+        rewritten: list[Rewritten] = []
         with progress("rebuild", len(specs), "blocks") as advance:
-            for one in rebuild_all(
+            for rebuilt in rebuild_all(
                 specs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
             ):
-                found.append(one)
+                rewritten.append(rebuilt)
                 advance(1)
-        self.facts.details["rebuilt"] = count_rewritten(found)
-        self.facts.details["not_rebuilt"] = by_size(Counter(one.kind for one in found if one.rebuilds is not True))
-        return {one.block: judged(answers[one.block], one.rebuilds, one.found.get("sizes_fail")) for one in found}
+        self.facts.details["rebuilt"] = count_rewritten(rewritten)
+        self.facts.details["not_rebuilt"] = by_size(
+            Counter(rebuilt.kind for rebuilt in rewritten if rebuilt.rebuilds is not True)
+        )
+        return {
+            rebuilt.block: judged(answers[rebuilt.block], rebuilt.rebuilds, rebuilt.found.get("sizes_fail"))
+            for rebuilt in rewritten
+        }
 
     def _original(self, item: Emitted, verdict: Verdict, answer: Mapping[str, Any]) -> Original:
-        found = item.found
-        first, last = found.lines
+        target = item.found
+        first, last = target.lines
         about = {
-            "name": found.name,
-            "path": found.module.file.path,
+            "name": target.name,
+            "path": target.module.file.path,
             "start_line": first,
             "end_line": last,
-            "license": found.module.source.license,
+            "license": target.module.source.license,
         }
-        names = positional_names(outline_of(item.code).method(found.name, "forward"))
+        names = positional_names(outline_of(item.code).method(target.name, "forward"))
         pair = self._pair(item, verdict, {})
-        return Original(found.block, stored_of(answer, names), answer["graph"], about, pair)
+        return Original(target.block, stored_of(answer, names), answer["graph"], about, pair)
 
     def _pair(self, item: Emitted, verdict: Verdict, folders: Mapping[str, tuple[Path, ...]]) -> Pair:
         assert verdict.arguments is not None
@@ -413,7 +422,7 @@ class BlockExtractor:
 
 @contextlib.contextmanager
 def _without_full_collections() -> Iterator[None]:
-    """Only young objects are collected, when the caller says so: else each syntax tree has all caches gone through."""
+    """Collect only young objects during the block: full collections would traverse all caches for each syntax tree."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -424,30 +433,30 @@ def _without_full_collections() -> Iterator[None]:
 
 
 def _result(
-    found: Found,
+    target: Found,
     outcome: Emitted | Unresolved | None,
     verdict: Verdict | None,
     compared: Comparison | None,
     answer: Mapping[str, Any] | None,
-    lean: LeanFile | str | None,
+    minimized: LeanFile | str | None,
 ) -> Result:
-    module = found.module
-    first, last = found.lines
-    bases = [".".join(base) for base in found.facts.bases if base]
+    module = target.module
+    first, last = target.lines
+    bases = [".".join(base) for base in target.facts.bases if base]
     emitted = outcome if isinstance(outcome, Emitted) else None
     code = emitted.code if emitted else None
     if isinstance(outcome, Unresolved):
         verdict = Verdict("discovered", str(outcome.reason), outcome.detail)
     assert verdict is not None
     row = Block(
-        block=found.block,
-        name=found.name,
-        qualname=found.qualname,
+        block=target.block,
+        name=target.name,
+        qualname=target.qualname,
         source=module.source.name,
         path=module.file.path,
         start_line=first,
         end_line=last,
-        category=category_of(found.name, found.qualname, bases),
+        category=category_of(target.name, target.qualname, bases),
         level=verdict.level,
         error_kind=verdict.kind,
         error=verdict.error,
@@ -462,7 +471,7 @@ def _result(
         dynamic="\n".join(emitted.dynamic) or None if emitted else None,
         arguments=verdict.arguments,
         observed=verdict.observed,
-        **lean_columns(lean),
+        **lean_columns(minimized),
         graph=answer["graph"] if answer else None,
         graph_widths=answer["graph_widths"] if answer else None,
     )
@@ -470,9 +479,9 @@ def _result(
 
 
 def read_names(path: Path) -> tuple[str, ...]:
-    """The names that a JSON list holds.
+    """Return the names in a JSON list.
 
-    Raises: UserError if it cannot be read or is not such a list.
+    Raises: UserError if the file cannot be read or is not such a list.
     """
     try:
         names = json.loads(path.read_text(encoding="utf-8"))
@@ -488,20 +497,20 @@ def read_names(path: Path) -> tuple[str, ...]:
 
 
 def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
-    """Extract as the options say and write the folder `out`, whole or not at all.
+    """Extract as `options` specify and write the folder `out` atomically.
 
-    Args: force: replace a folder that is there.
-    Returns: the manifest of the folder: counts by rung, source, category and failure; inputs and outputs with digests.
-    Raises: UserError if a source, a name or `out` cannot be had as asked; RetryableError if an index or repository
+    Args: force: replace an existing folder.
+    Returns: The manifest of the folder: counts by level, source, category and failure; inputs and outputs with digests.
+    Raises: UserError if a source, a name or `out` is invalid; RetryableError if an index or repository
         cannot be reached.
     """
     with BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)}) as extractor:
         facts = extractor.facts
-        found = extractor.warm_index_once()
-        if not found:
+        classes = extractor.warm_index_once()
+        if not classes:
             names = ", ".join(source.name for source in facts.sources)
-            raise UserError(f"{names}: no class of torch.nn.Module was found; give another --source, or --path")
-        selected = select(found, options.selection)
+            raise UserError(f"{names}: no subclass of torch.nn.Module in scope; use another --source or --path")
+        selected = select(classes, options.selection)
         results = list(extractor.extract(selected))
         runtime = extractor.runtime
         facts.notes = [
@@ -524,12 +533,13 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
 
 
 def _not_python(faults: Sequence[tuple[Source, SourceFile, str]]) -> list[str]:
-    """By source: how many of its files could not be parsed, and the first of them with the reason."""
+    """Describe by source how many files could not be parsed, and the first of them with the reason."""
     by_source: dict[str, list[str]] = {}
     for source, file, why in faults:
         by_source.setdefault(source.name, []).append(f"{file.path}: {why}")
     return [
-        f"{name}: {plural(len(told), 'file is', 'files are')} not Python, and left out: {'; '.join(told[:_TOLD])}"
-        + ("; …" if len(told) > _TOLD else "")
-        for name, told in by_source.items()
+        f"{name}: {plural(len(files), 'file is', 'files are')} not Python, and left out: "
+        + "; ".join(files[:_MAX_LISTED])
+        + ("; …" if len(files) > _MAX_LISTED else "")
+        for name, files in by_source.items()
     ]

@@ -1,1 +1,1 @@
-"""Self-contained files: the closure of a class, put in order and written out."""
+"""Self-contained files: the closure of a class, ordered and rendered."""

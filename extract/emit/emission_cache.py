@@ -1,4 +1,4 @@
-"""Emitted files that are kept: they follow from the sources, our own code and the runtime, and from nothing else."""
+"""Cache of emitted files: they depend only on the sources, our own code and the runtime."""
 
 import hashlib
 import json
@@ -11,14 +11,14 @@ from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.resolve.discover import Found
 from extract.resolve.index import RUNTIME_NAMES, Index
 from extract.resolve.modules import Library
-from extract.resolve.standins import standin_source
+from extract.resolve.standins import replacement_source
 from extract.resolve.symbols import Reason
 from extract.sources import Source
 from lemur_core.sandbox.cached import code_digest
 
 
-class KeptEmitter(Emitter):
-    """An emitter that emits nothing twice, in other runs over the same sources neither."""
+class CachedEmitter(Emitter):
+    """Emitter that stores its results in the index, so that later runs over the same sources reuse them."""
 
     def __init__(self, library: Library, index: Index, sources: Sequence[Source]) -> None:
         super().__init__(library, index)
@@ -26,7 +26,7 @@ class KeptEmitter(Emitter):
         self._key = _key(sources)
 
     def emit(self, found: Found) -> Emitted | Unresolved:
-        """The closed file of a class, or why there is none; kept in the index."""
+        """Return the closed file of a class, or why there is none; from the index if stored there."""
         key = f"emitted:{self._key}:{found.block}"
         kept = self._index.remembered(key)
         outcome = None if kept is None else _loads(kept, found)
@@ -37,11 +37,11 @@ class KeptEmitter(Emitter):
 
 
 def _key(sources: Sequence[Source]) -> str:
-    """All that emitting depends on, the order of the sources included; where they lie on disk is nothing to it."""
-    told = [field.name for field in fields(Source) if field.name not in ("root", "files")]
+    """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
+    names = [field.name for field in fields(Source) if field.name not in ("root", "files")]
     about = [
-        [[getattr(source, name) for name in told] for source in sources],
-        [(file.path, file.blob) for file in standin_source().files],
+        [[getattr(source, name) for name in names] for source in sources],
+        [(file.path, file.blob) for file in replacement_source().files],
         RUNTIME_NAMES.key(),
         code_digest("extract.emit.emit:Emitter"),
     ]
@@ -49,19 +49,19 @@ def _key(sources: Sequence[Source]) -> str:
 
 
 def _dumps(outcome: Emitted | Unresolved) -> bytes:
-    told = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "found"}
-    return zlib.compress(json.dumps(told).encode(), 1)
+    content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "found"}
+    return zlib.compress(json.dumps(content).encode(), 1)
 
 
-def _loads(kept: bytes, found: Found) -> Emitted | Unresolved | None:
-    """What was kept; None where it is damaged."""
+def _loads(kept: bytes, root: Found) -> Emitted | Unresolved | None:
+    """Return the stored outcome; None if it is damaged."""
     try:
-        told: dict[str, Any] = json.loads(zlib.decompress(kept))
-        if "reason" in told:
-            return Unresolved(found, Reason(told["reason"]), told["detail"])
-        told |= {name: tuple(told[name]) for name in ("requires", "resolutions", "undefined", "dynamic")}
-        told["files"] = tuple((source, path) for source, path in told["files"])
-        told["places"] = {name: (source, path) for name, (source, path) in told["places"].items()}
-        return Emitted(found, **told)
+        content: dict[str, Any] = json.loads(zlib.decompress(kept))
+        if "reason" in content:
+            return Unresolved(root, Reason(content["reason"]), content["detail"])
+        content |= {name: tuple(content[name]) for name in ("requires", "resolutions", "undefined", "dynamic")}
+        content["files"] = tuple((source, path) for source, path in content["files"])
+        content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
+        return Emitted(root, **content)
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError):
         return None

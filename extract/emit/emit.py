@@ -1,11 +1,11 @@
-"""One closed file for a block: header, imports, what only annotations name, then definitions before their use."""
+"""One closed file per block: header, imports, names used only in annotations, then definitions before their use."""
 
 import ast
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from extract.emit.closure import Closure, closure_of
+from extract.emit.closure import Closure, find_closure
 from extract.emit.order import Unit
 from extract.emit.render import Names, Renderer, Texts, annotation_name, choose_names
 from extract.resolve.dependencies import Graph
@@ -22,22 +22,22 @@ from lemur_core.source.undefined import drop_unevaluated, undefined_names
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A block's file."""
+    """The file of a block."""
 
     found: Found
     code: str
-    requires: tuple[str, ...]  # PEP 508, besides the standard library
-    files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was made from
-    resolutions: tuple[str, ...]  # where each name was found, how, and how sure that is
+    requires: tuple[str, ...]  # PEP 508, without the standard library
+    files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
+    resolutions: tuple[str, ...]  # where each name was resolved, how, and with which confidence
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
-    dynamic: tuple[str, ...] = ()  # what it looks for as it runs and nobody can know before
+    dynamic: tuple[str, ...] = ()  # lookups at run time whose results cannot be known
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # (source, path) of each name that it defines
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A class that cannot become a block: an outcome, not an exception."""
+    """A class that cannot become a block: an expected outcome, not an exception."""
 
     found: Found
     reason: Reason
@@ -45,7 +45,7 @@ class Unresolved:
 
 
 class Emitter:
-    """Emits blocks of one library."""
+    """Emitter of the blocks of one library."""
 
     def __init__(self, library: Library, index: Index) -> None:
         self.graph = Graph(library, Registries(library, index))
@@ -55,24 +55,24 @@ class Emitter:
         """Copy one class and everything that it needs into a self-contained module."""
         if found.nested is not None and found.nested.why:
             return Unresolved(found, Reason.NESTED_CLASS, found.nested.why)
-        closure = closure_of(found, self.graph)
+        closure = find_closure(found, self.graph)
         if closure.problems:
             first = next(iter(closure.problems))
             return Unresolved(found, first.reason, first.detail)
         names = choose_names(closure)
         renderer = Renderer(closure, names, self._texts)
-        late = _needed_when_called(closure)
+        late = _list_late_imports(closure)
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
-        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure) + _asked_for(names, closure)
-        body += _lifted(names, found)
+        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure) + _alias_lines(names, closure)
+        body += _bind_nested(names, found)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
-        head = [*_header(closure, names, renderer), *_future(closure, names, self._texts), *_imports(names, late)]
+        head = [*_header(closure, names, renderer), *_future_lines(closure, names, self._texts), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
         resolutions = _resolutions(closure)
         try:
-            (undefined, annotated), fault = _undefined(code), ""
-            if annotated:  # in annotations that the author left without an import
+            (undefined, annotated), fault = _find_undefined(code), ""
+            if annotated:  # in annotations whose import the author omitted
                 placeholders = _placeholders({*names.annotations, *annotated})
                 code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
         except (SyntaxError, ValueError, RecursionError) as error:
@@ -83,7 +83,7 @@ class Emitter:
 
 
 def _places(closure: Closure, names: Names) -> dict[str, tuple[str, str]]:
-    """Which file each name of a block's file was defined in."""
+    """Return the source file of each name that a block's file defines."""
     return {
         names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
         for node in closure.nodes
@@ -91,25 +91,25 @@ def _places(closure: Closure, names: Names) -> dict[str, tuple[str, str]]:
     }
 
 
-def _undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names that nothing defines: those that Python looks up, and those in annotations that it never evaluates.
+def _find_undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the undefined names: those that Python looks up, and those in annotations that are never evaluated.
 
-    Compiles the file, and so finds what does not compile. Raises: SyntaxError.
+    Compiles the file, so that syntax errors surface. Raises: SyntaxError.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the compiler thinks of other people's code is not ours to print
+        warnings.simplefilter("ignore")  # warnings about foreign code are not for our users
         tree = ast.parse(code)
         compile(tree, "block.py", "exec", dont_inherit=True)
-    found = undefined_names(tree)
-    if not found:
+    names = undefined_names(tree)
+    if not names:
         return (), frozenset()
     drop_unevaluated(tree)
     needed = undefined_names(tree)
-    return tuple(sorted(needed)), frozenset(found.keys() - needed.keys())
+    return tuple(sorted(needed)), frozenset(names.keys() - needed.keys())
 
 
 def _resolutions(closure: Closure) -> tuple[str, ...]:
-    """For each definition from elsewhere: where it is, the least sure way in which it was found, its confidence."""
+    """Describe each definition from another file: its location, the least certain link to it, and the confidence."""
     ways: dict[str, How] = {}
     for link in (link for _, links in closure.linked for link in links.links):
         symbol, how = link.symbol, link.how
@@ -117,27 +117,27 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
             continue
         if isinstance(symbol, Registered):
             how = How.REGISTRY
-        place = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
-        if place not in ways or how.confidence < ways[place].confidence:
-            ways[place] = how
+        location = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
+        if location not in ways or how.confidence < ways[location].confidence:
+            ways[location] = how
     for entry in closure.entries.values():
         if entry.symbol is not None:
             ways[f"{entry.module.source.name}::{entry.module.name}.{entry.symbol.name}"] = How.REGISTRY
-    return tuple(f"{place} [{ways[place]}, {ways[place].confidence:.2f}]" for place in sorted(ways))
+    return tuple(f"{location} [{ways[location]}, {ways[location].confidence:.2f}]" for location in sorted(ways))
 
 
-def _needed_when_called(closure: Closure) -> set[Imported]:
-    """Packages outside the runtime that no statement needs as it runs: the file works without them until then."""
-    found: set[Imported] = set()
+def _list_late_imports(closure: Closure) -> set[Imported]:
+    """Return the packages outside the runtime that no statement needs on import, only functions when called."""
+    imports: set[Imported] = set()
     at_once: set[Imported] = set()
     for link in (link for _, links in closure.linked for link in links.links):
         if isinstance(link.symbol, Imported) and not closure.graph.library.is_runtime(link.symbol.package):
-            (at_once if link.use.when == AT_DEFINITION else found).add(link.symbol)
-    return found - at_once
+            (at_once if link.use.when == AT_DEFINITION else imports).add(link.symbol)
+    return imports - at_once
 
 
 def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, late: set[Imported]) -> list[str]:
-    """The texts of the units, those of our stand-ins first, then the objects that are made from them."""
+    """Return the texts of the units: our replacements first, then the objects created from them."""
     ours = [text for unit, text in pieces if unit.module.source.name == SOURCE_NAME]
     filled = _fillings(closure, names)
     theirs = [
@@ -158,22 +158,22 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
 
 
 def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list[str]]:
-    """The lines that fill the registries, by the last statement that defines what they register."""
+    """Return the lines that fill the registries, by the last statement that defines what they register."""
     last: dict[Definition, tuple[str, str, int]] = {}
     for node in closure.nodes:
         for name in node.statement.binds:
-            place = Definition(node.module, name)
-            last[place] = max(node.key, last.get(place, node.key))
-    found: dict[tuple[str, str, int], list[str]] = {}
+            definition = Definition(node.module, name)
+            last[definition] = max(node.key, last.get(definition, node.key))
+    by_statement: dict[tuple[str, str, int], list[str]] = {}
     for (where, key), entry in closure.entries.items():
         if entry.symbol is not None:
             line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"
-            found.setdefault(last[entry.symbol], []).append(line)
-    return {key: ["\n".join(sorted(set(lines)))] for key, lines in found.items()}
+            by_statement.setdefault(last[entry.symbol], []).append(line)
+    return {key: ["\n".join(sorted(set(lines)))] for key, lines in by_statement.items()}
 
 
 def _namespaces(names: Names, closure: Closure) -> list[str]:
-    """Modules that are used as values, with what they offer."""
+    """Return the lines that create modules used as values, with their attributes."""
     texts = []
     for symbol in names.of:
         if isinstance(symbol, Namespace):
@@ -185,7 +185,7 @@ def _namespaces(names: Names, closure: Closure) -> list[str]:
 
 
 def _finders(names: Names, closure: Closure) -> Iterator[str]:
-    """What stands for `importlib.import_module`, with the modules that are imported by strings."""
+    """Yield the replacements of `importlib.import_module`, with the modules that are imported by strings."""
     library = closure.graph.library
     for finder, modules in closure.modules_by_name.items():
         ours = names.of[closure.graph.ours(MODULES)]
@@ -194,37 +194,37 @@ def _finders(names: Names, closure: Closure) -> Iterator[str]:
         yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
 
 
-def _asked_for(names: Names, closure: Closure) -> list[str]:
-    """The names that computed strings ask for, where the file has their definitions under other ones."""
+def _alias_lines(names: Names, closure: Closure) -> list[str]:
+    """Return aliases for the names that computed strings look up, if the file defines them under other names."""
     taken = set(names.of.values())
-    asked = ((name, names.of[symbol]) for symbol, name in closure.found.items())
-    lines = [f"{name} = {given}" for name, given in asked if name != given and name not in taken]
+    aliases = ((name, names.of[symbol]) for symbol, name in closure.found.items())
+    lines = [f"{name} = {original}" for name, original in aliases if name != original and name not in taken]
     return ["\n".join(sorted(lines))] if lines else []
 
 
-def _lifted(names: Names, found: Found) -> list[str]:
-    """The line that names a class inside another definition."""
-    return [f"{found.name} = {names.of[found.root]}{found.nested.made}"] if found.nested is not None else []
+def _bind_nested(names: Names, root: Found) -> list[str]:
+    """Return the line that binds a class nested inside another definition."""
+    return [f"{root.name} = {names.of[root.root]}{root.nested.made}"] if root.nested is not None else []
 
 
 def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
-    found = closure.root
-    source = found.module.source
-    first, last = found.lines
+    root = closure.root
+    source = root.module.source
+    first, last = root.lines
     lines = [
-        f"# {found.name}, from {source.name}",
+        f"# {root.name}, from {source.name}",
         "#",
-        f"# Block:   {found.block}",
+        f"# Block:   {root.block}",
         f"# Origin:  {source.origin or source.name}",
-        f"# File:    {found.module.file.path}, lines {first}-{last}",
-        f"# SWHID:   swh:1:cnt:{found.module.file.blob}",
+        f"# File:    {root.module.file.path}, lines {first}-{last}",
+        f"# SWHID:   swh:1:cnt:{root.module.file.blob}",
         f"# Licence: {source.license}",
     ]
     others = closure.modules[1:]
     if others:
         lines.append("# With definitions from:")
         lines += [f"#   {m.source.name} {m.file.path} ({m.source.license})" for m in others]
-    changes = [f"named at the end: {line}" for line in _lifted(names, found)]
+    changes = [f"named at the end: {line}" for line in _bind_nested(names, root)]
     changes += [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
     changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
     changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
@@ -233,10 +233,10 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     return [*lines, ""]
 
 
-def _future(closure: Closure, names: Names, texts: Texts) -> list[str]:
-    """`from __future__ import annotations`, where a file had it or an annotation could not be evaluated here.
+def _future_lines(closure: Closure, names: Names, texts: Texts) -> list[str]:
+    """Return `from __future__ import annotations` if a file had it or an annotation could not be evaluated here.
 
-    It is not there without need: TorchScript and the like read annotations.
+    It is never added without need, because TorchScript and similar tools read annotations.
     """
     if any("annotations" in m.facts.future for m in closure.modules) or _unready_annotation(closure, names, texts):
         return ["from __future__ import annotations", ""]
@@ -244,13 +244,13 @@ def _future(closure: Closure, names: Names, texts: Texts) -> list[str]:
 
 
 def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
-    """Whether an annotation names what stands after it, be it another thing, or subscribes what has no name here."""
-    place = {node.key: number for number, unit in enumerate(closure.units) for node in unit.nodes}
+    """Return whether an annotation refers to a name defined later or differently, or subscripts an undefined name."""
+    position = {node.key: number for number, unit in enumerate(closure.units) for node in unit.nodes}
     defined: dict[str, int] = {}
     for node in closure.nodes:
         for bound in node.statement.binds:
             name = names.of.get(Definition(node.module, bound), bound)
-            defined[name] = place[node.key]
+            defined[name] = position[node.key]
     for node in closure.nodes:
         text = texts.of(node.module)
         for use, target in closure.graph.links(node.module, node.statement).notes:
@@ -258,7 +258,7 @@ def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
                 continue
             named = annotation_name(use.name, use.attributes, target, names.of)
             here = isinstance(target, Definition) and target in names.of
-            if defined.get(named, place[node.key] if here else -1) >= place[node.key]:
+            if defined.get(named, position[node.key] if here else -1) >= position[node.key]:
                 return True
             if not here and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
                 return True
@@ -266,7 +266,7 @@ def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
 
 
 def _imports(names: Names, late: set[Imported]) -> list[str]:
-    """The import lines, but for what no statement needs as it runs."""
+    """Return the import lines, except for packages that no statement needs on import."""
     chosen = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
     return import_section(_import(symbol, names) for symbol in chosen)
 

@@ -1,14 +1,14 @@
-"""The order of a closure's statements: what each reads as it runs stands before it.
+"""Order of a closure's statements: each statement comes after those that it reads when it runs.
 
-What its functions read when they are called only has to be somewhere in the file; it is put before all the same, where
-no cycle forbids it.
+Names that functions read only when they are called may be defined anywhere in the file; their definitions still come
+first unless a cycle forbids it.
 """
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extract.resolve.dependencies import Graph, kept_blocks
+from extract.resolve.dependencies import Graph, list_kept_blocks
 from extract.resolve.discover import Found, class_of
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import Node
@@ -21,7 +21,7 @@ Needs = Callable[[UnitKey], Iterable[UnitKey]]
 
 @dataclass
 class Unit:
-    """What is emitted in one piece: a statement, or an `if` or `try` with the statements needed in it."""
+    """A piece that is emitted as a whole: a statement, or an `if` or `try` with the statements needed in it."""
 
     module: Module
     block: int  # -1 for a statement
@@ -34,7 +34,7 @@ class Unit:
 
 
 class Order:
-    """The units of a closure, and what must stand before what."""
+    """The units of a closure with their ordering constraints."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Order:
         self._fillings = fillings
         self._order = order
         self._fills: dict[NodeKey, list[Definition]] = {}
-        for container, found in fillings.items():
-            for node in found:
+        for container, nodes_of_container in fillings.items():
+            for node in nodes_of_container:
                 self._fills.setdefault(node.key, []).append(container)
-        #: The statements that read a filled container as they run.
+        #: The statements that read a filled container when they run.
         self._looking: dict[Definition, list[Node]] = {container: [] for container in fillings}
         for node in nodes if fillings else ():
-            for links in graph.links_of(node):
+            for links in graph.iter_links(node):
                 for link in links.links:
                     held = link.symbol if isinstance(link.symbol, Definition) else None
                     now = link.use.when == AT_DEFINITION
@@ -64,11 +64,11 @@ class Order:
         self._units: dict[UnitKey, Unit] = {}
         self._of_node: dict[NodeKey, UnitKey] = {}
         for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
-            kept = kept_blocks(node.module, node.statement)
+            kept = list_kept_blocks(node.module, node.statement)
             key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
             self._units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
             self._of_node[node.key] = key
-        #: The statements that read a name of their own file as they run: before it is bound again.
+        #: The statements that read a name of their own file when they run: they come before it is rebound.
         self._readers: dict[tuple[int, str], list[NodeKey]] = {}
         for node in nodes:
             for use in node.statement.uses:
@@ -76,7 +76,7 @@ class Order:
                     self._readers.setdefault((id(node.module), use.name), []).append(node.key)
 
     def units_in_order(self) -> list[Unit]:
-        """What a unit reads as it runs before it; the class itself last, unless something changes it afterwards."""
+        """Return the units, each after those it reads when it runs; the class comes last unless it is changed later."""
         hard: dict[UnitKey, list[UnitKey]] = {}
         soft: dict[UnitKey, list[UnitKey]] = {}
         for key, unit in self._units.items():
@@ -85,13 +85,13 @@ class Order:
             soft[key] = [k for k in dict.fromkeys(later) if k != key]
         root_key = next(self._of_node[node.key] for node in self._graph.members(self._root))
         preferred = _post_order([root_key, *self._units], lambda k: [*hard[k], *soft[k]])
-        return [self._units[key] for key in _hard_order(preferred, hard, self._called())]
+        return [self._units[key] for key in _hard_order(preferred, hard, self._reads_when_called())]
 
     def _needs(self, unit: Unit) -> tuple[list[UnitKey], list[UnitKey]]:
         before: list[UnitKey] = []
         later: list[UnitKey] = []
         for node in unit.nodes:
-            for links in self._graph.links_of(node):
+            for links in self._graph.iter_links(node):
                 for link in links.links:
                     if isinstance(link.symbol, Definition):
                         keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION)
@@ -101,8 +101,12 @@ class Order:
                         before.extend(self._keys(node, target, True))
             for container in self._fills.get(node.key, ()):
                 before += self._keys(node, container, True)
-                before += [self._of_node[r.key] for r in self._looking[container] if self._place(r) < self._place(node)]
-            # Statements that bind or change one name stay in their order.
+                before += [
+                    self._of_node[r.key]
+                    for r in self._looking[container]
+                    if self._execution_index(r) < self._execution_index(node)
+                ]
+            # Statements that bind or change the same name keep their order.
             for name in (*node.statement.binds, *node.statement.touches):
                 before += [self._of_node[k] for k in self._readers.get((id(node.module), name), ()) if k < node.key]
                 before += [
@@ -119,15 +123,15 @@ class Order:
             if symbol.module is node.module:
                 earlier = [m for m in members if m.statement.number < node.statement.number]
                 members = earlier or [m for m in members if m.statement.number != node.statement.number]
-            fillings = [m for m in fillings if self._place(m) < self._place(node)]
+            fillings = [m for m in fillings if self._execution_index(m) < self._execution_index(node)]
         return [self._of_node[m.key] for m in (*members, *fillings)]
 
-    def _place(self, node: Node) -> tuple[int, int]:
-        """When a statement runs as the block's own file is imported."""
+    def _execution_index(self, node: Node) -> tuple[int, int]:
+        """Return the position of a statement in the execution order of an import of the block's own file."""
         return self._order.get(node.module, len(self._order)), node.statement.number
 
-    def _called(self) -> dict[UnitKey, list[UnitKey]]:
-        """What the functions read that may be called while a unit runs, and those that they call in turn."""
+    def _reads_when_called(self) -> dict[UnitKey, list[UnitKey]]:
+        """Return the units read by functions that may be called while a unit runs, and by the functions those call."""
         reads: dict[UnitKey, list[UnitKey]] = {}
         calls: dict[UnitKey, list[UnitKey]] = {}
         starts: dict[UnitKey, list[UnitKey]] = {}
@@ -136,8 +140,8 @@ class Order:
             reads[key], calls[key], starts[key], noted[key] = [], [], [], []
             for node in unit.nodes:
                 hook = self._subclass_hook(node)
-                for links in self._graph.links_of(node):
-                    for use, target in links.notes:  # evaluated as the function is defined, if that can be
+                for links in self._graph.iter_links(node):
+                    for use, target in links.notes:  # evaluated when the function is defined, if possible
                         if use.start >= 0 and isinstance(target, Definition):
                             noted[key] += self._keys(node, target, True)
                     for link in links.links:
@@ -159,7 +163,7 @@ class Order:
         return result
 
     def _subclass_hook(self, node: Node) -> bool:
-        """Whether a class has a base whose `__init_subclass__` runs as it is defined."""
+        """Return whether a class has a base whose `__init_subclass__` runs when it is defined."""
         if node.statement.kind != CLASS:
             return False
         for link in self._graph.links(node.module, node.statement).links:
@@ -171,7 +175,7 @@ class Order:
 
 
 def _post_order(starts: Iterable[UnitKey], needs: Needs) -> list[UnitKey]:
-    """Depth-first post-order: what is needed before what needs it, cycles cut where they close."""
+    """Return depth-first post-order: dependencies first; a cycle is cut at the edge that closes it."""
     seen: set[UnitKey] = set()
     result: list[UnitKey] = []
     for start in starts:
@@ -196,11 +200,11 @@ def _hard_order(
     hard: dict[UnitKey, list[UnitKey]],
     called: dict[UnitKey, list[UnitKey]],
 ) -> list[UnitKey]:
-    """The preferred order, mended so that what a unit needs as it runs stands before it."""
+    """Return the preferred order, corrected so that each unit follows what it needs when it runs."""
 
     @functools.cache
     def reach(key: UnitKey) -> frozenset[UnitKey]:
-        """What a unit needs, directly or not, before it runs."""
+        """Return everything that a unit needs, directly or indirectly, before it runs."""
         return frozenset(_post_order([key], lambda k: hard[k]))
 
     def place(key: UnitKey) -> None:
@@ -210,7 +214,7 @@ def _hard_order(
     def can_stand_before(candidate: UnitKey, key: UnitKey) -> bool:
         if candidate in done or candidate in running:
             return False
-        # What is only perhaps called, and needs what is being placed, stands where it can.
+        # Functions that are only possibly called, and depend on the current unit, go wherever they can.
         return candidate in hard[key] or not reach(candidate) & running
 
     stack: list[tuple[UnitKey, Iterator[UnitKey]]] = []

@@ -1,8 +1,8 @@
-"""The text of a closure's statements: the author's bytes, with names, imports and decorators changed in place.
+"""Text of a closure's statements: the author's bytes, with names, imports and decorators changed in place.
 
-First one name for each symbol of a block's file, so that no two collide and no local variable hides one. Each keeps its
-own name where that is possible: the block's class always, then what its own file uses. Then edits by offset, which keep
-every other byte as it is; LibCST would give the same text at many times the cost.
+First, each symbol of a block's file gets a name, such that no two collide and no local variable hides one. Symbols
+keep their original names if possible: the block's class always, then those used in its own file. Then the text is
+edited by offset, which preserves every other byte; LibCST would give the same text at a much higher cost.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from extract.emit.closure import Closure
 from extract.emit.order import Unit
-from extract.resolve.dependencies import Links, kept_blocks
+from extract.resolve.dependencies import Links, list_kept_blocks
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.requirements import is_required
 from extract.resolve.symbols import Imported, Link, Node, Optional, Registered, Symbol, Undefined
@@ -24,29 +24,29 @@ _NOT_RAISED = 'ImportError("optional package, not part of this block")'
 
 @dataclass
 class Names:
-    """The names of a block's file."""
+    """The names in a block's file."""
 
     of: dict[Symbol, str]
-    annotations: list[str]  # names that only annotations use and nothing defines
+    annotations: list[str]  # undefined names that only annotations use
 
     def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
-        """Definitions that are not called what they were."""
+        """Yield the definitions whose name differs from the original."""
         for symbol, name in self.of.items():
             if isinstance(symbol, Definition | Registered) and symbol.name != name:
                 yield symbol, symbol.name, name
 
 
 def natural_name(symbol: Symbol) -> str:
-    """What a symbol is called where it comes from."""
+    """Return the name of a symbol at its origin."""
     return symbol.bound if isinstance(symbol, Imported | Optional | Undefined) else symbol.name
 
 
 def choose_names(closure: Closure) -> Names:
-    """The name of every symbol of a closure."""
+    """Choose a name for every symbol of a closure."""
     nodes = list(closure.nodes)
-    links = [(node, link) for node, found in closure.linked for link in found.links]
+    links = [(node, link) for node, node_links in closure.linked for link in node_links.links]
     symbols = _all_symbols(closure, nodes)
-    hidden = _hidden(links)
+    hidden = _find_captures(links)
     for node in nodes:
         for finder in closure.finders.get(node.key, {}).values():
             hidden.setdefault(finder, set()).update(node.statement.shadows)
@@ -56,10 +56,10 @@ def choose_names(closure: Closure) -> Names:
     root = closure.root
     entered = {Definition(n.module, name) for n in nodes if n.decorators for name in n.statement.binds}  # by `__name__`
     first = pinned | entered
-    own_first = sorted(symbols, key=lambda s: (s != root.root, s not in first, not _of(s, root.module)))
+    own_first = sorted(symbols, key=lambda s: (s != root.root, s not in first, not _is_defined_in(s, root.module)))
     names: dict[Symbol, str] = {}
-    used = {root.name} if root.outer else set()  # it is given its name at the end
-    shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are one thing
+    used = {root.name} if root.outer else set()  # a nested class gets its name at the end
+    shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are the same import
     for symbol in own_first:
         wanted = natural_name(symbol)
         if isinstance(symbol, Imported):
@@ -79,30 +79,30 @@ def choose_names(closure: Closure) -> Names:
 
 
 def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
-    """The linked symbols, and every other name that the copied statements bind."""
-    found = dict.fromkeys(closure.symbols)
+    """Return the linked symbols and all other names that the copied statements bind."""
+    symbols = dict.fromkeys(closure.symbols)
     for node in nodes:
         for store in node.statement.stores:
-            found[Definition(node.module, store.name)] = None
+            symbols[Definition(node.module, store.name)] = None
         if node.statement.aliases:
             for alias in node.statement.aliases:
-                found[Definition(node.module, alias.bound)] = None
-    return list(found)
+                symbols[Definition(node.module, alias.bound)] = None
+    return list(symbols)
 
 
 def _identity(symbol: Imported) -> tuple[str, str]:
-    """What an import binds, however it is written, and the name that it binds it to."""
+    """Return the object that an import binds, however it is written, and the bound name."""
     if symbol.name:
         return f"{symbol.package}.{symbol.name}", symbol.bound
     return (symbol.package if symbol.whole else symbol.package.split(".")[0]), symbol.bound
 
 
-def _of(symbol: Symbol, module: Module) -> bool:
+def _is_defined_in(symbol: Symbol, module: Module) -> bool:
     return not isinstance(symbol, Definition) or symbol.module is module
 
 
-def _hidden(links: Iterable[tuple[Node, Link]]) -> dict[Symbol, set[str]]:
-    """For symbols whose uses are rewritten: the local names that would capture the rewritten name."""
+def _find_captures(links: Iterable[tuple[Node, Link]]) -> dict[Symbol, set[str]]:
+    """Return, for symbols whose uses are rewritten, the local names that would capture the rewritten name."""
     result: dict[Symbol, set[str]] = {}
     for node, link in links:
         as_written = ".".join((link.use.name, *link.use.attributes[: link.consumed]))
@@ -119,7 +119,7 @@ def _words(nodes: Iterable[Node]) -> set[str]:
 
 
 def _annotation_names(closure: Closure, names: dict[Symbol, str], used: set[str]) -> list[str]:
-    """Names that annotations use: imports of the runtime are cheap and stay; classes of the corpus are not copied."""
+    """Return the names that annotations use: imports of the runtime are kept, classes of the corpus not copied."""
     unknown: dict[str, None] = {}
     for node, links in closure.linked:
         for use, target in links.notes:
@@ -134,7 +134,7 @@ def _annotation_names(closure: Closure, names: dict[Symbol, str], used: set[str]
 
 
 def annotation_name(name: str, attributes: tuple[str, ...], target: object, names: Mapping[Symbol, str]) -> str:
-    """What an annotation calls a class of the corpus: its name in this file if it is here, else its bare name."""
+    """Return the name of a corpus class in an annotation: its name in this file if defined here, else its bare name."""
     if isinstance(target, Definition):
         if target in names:
             return names[target]
@@ -146,19 +146,19 @@ def annotation_name(name: str, attributes: tuple[str, ...], target: object, name
 
 
 class Renderer:
-    """Writes the units of one closure."""
+    """Renderer of the units of one closure."""
 
     def __init__(self, closure: Closure, names: Names, texts: "Texts") -> None:
         self.graph = closure.graph
         self.names = names
         self.texts = texts
-        self.dropped: list[str] = []  # decorators left out
-        self.absent: set[str] = set()  # optional packages whose imports became errors
+        self.dropped: list[str] = []  # decorators that were left out
+        self.absent: set[str] = set()  # optional packages whose imports were replaced by errors
         self._nodes = {(id(node.module), node.statement.number): node for node in closure.nodes}
         self._finders = closure.finders
 
     def unit(self, unit: Unit) -> str:
-        """The text of one unit, at the left margin."""
+        """Return the text of one unit, at the left margin."""
         wanted = {node.statement.number for node in unit.nodes}
         if unit.block >= 0:
             return dedent(self._block(unit.module, unit.block, wanted), self._indent(unit.module, unit.start))
@@ -168,7 +168,7 @@ class Renderer:
     # -- blocks --------------------------------------------------------------------------------------------------
 
     def _block(self, module: Module, number: int, wanted: set[int]) -> str:
-        """An `if` or `try` with the wanted statements; an empty suite becomes `pass`, an empty `else` goes."""
+        """Return an `if` or `try` with the wanted statements; an empty suite becomes `pass`, an empty `else` is cut."""
         block = module.facts.blocks[number]
         text = self.texts.of(module)
         pieces: list[str] = []
@@ -191,7 +191,7 @@ class Renderer:
         return line[: len(line) - len(line.lstrip())].decode() + "pass\n"
 
     def _suite(self, module: Module, path: tuple[tuple[int, int], ...], wanted: set[int]) -> str:
-        """The wanted statements of one suite, in order, with the blocks inside it."""
+        """Return the wanted statements of one suite, in order, including nested blocks."""
         facts = module.facts
         depth = len(path)
         pieces: list[tuple[int, str]] = []
@@ -212,7 +212,7 @@ class Renderer:
                 pieces.append((block.start, self._block(module, inner, wanted)))
                 continue
             column = self._indent(module, block.start)
-            for suite in range(len(block.suites)):  # decided statically: the statements of the branch that is taken
+            for suite in range(len(block.suites)):  # decided statically: only the statements of the taken branch
                 body = self._suite(module, (*path, (inner, suite)), wanted)
                 if body:
                     pieces.append(
@@ -254,7 +254,7 @@ class Renderer:
                 continue
             local = statement.locals[use.local] if use.local >= 0 and statement is not None else None
             if local is not None and not link.consumed and not local.stand_alone:
-                continue  # bound by an assignment where the import was
+                continue  # an assignment replaces the import and binds it
             if link.consumed or name != use.name:
                 edits.append(Edit(use.start, use.ends[link.consumed], name))
         return edits
@@ -271,14 +271,14 @@ class Renderer:
         return edits
 
     def _depth(self, attributes: tuple[str, ...], name: str, target: Definition) -> int:
-        """How many attributes belong to the class's dotted name."""
+        """Return how many attributes belong to the dotted name of the class."""
         if name == target.name or target.name not in attributes:
             return 0
         return attributes.index(target.name) + 1
 
     def _error_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
-        """`except ImportError as error`, decided statically: nothing was raised; the error is made where it is read."""
-        kept = set(kept_blocks(module, statement))
+        """Edit a statically decided `except ImportError as error`: create the error where it is read."""
+        kept = set(list_kept_blocks(module, statement))
         bound_in_kept = {name for number in kept for name in module.facts.blocks[number].errors}
         return [
             Edit(use.start, use.ends[0], _NOT_RAISED)
@@ -297,31 +297,31 @@ class Renderer:
     # -- imports -------------------------------------------------------------------------------------------------
 
     def _import(self, module: Module, statement: Statement, links: Links) -> str:
-        """An import inside a kept `if` or `try`, each name on a line of its own."""
+        """Return an import inside a kept `if` or `try`, with one line per name."""
         lines = []
         for alias, symbol in zip(statement.aliases, links.alias_links, strict=True):
             bound = self.names.of.get(Definition(module, alias.bound), alias.bound)
             if symbol is not None:
                 lines.append(f"{bound} = {self.names.of[symbol]}")
             else:
-                lines.append(self._kept_import(module, alias, bound))
+                lines.append(self._keep_import(module, alias, bound))
         indent = " " * statement.column
         return "".join(f"{indent}{line}\n" for line in lines)
 
-    def _kept_import(self, module: Module, alias: Alias, bound: str) -> str:
+    def _keep_import(self, module: Module, alias: Alias, bound: str) -> str:
         dotted = self.graph.library.absolute(module, alias)
         assert dotted is not None
         return str(Import(dotted, alias.name, alias.whole or bound != dotted.split(".")[0], bound))
 
     def _local_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
-        """Imports inside functions: of the runtime they stay, of the corpus they go, of optional packages they fail."""
+        """Edit imports in functions: keep those of the runtime, drop those of the corpus, make optional ones fail."""
         grouped: dict[tuple[int, int], list[tuple[LocalImport, Target, bool]]] = {}
         checked = _only_checked(statement)
         for number, (entry, target) in enumerate(zip(statement.locals, links.local_targets, strict=True)):
             grouped.setdefault((entry.start, entry.end), []).append((entry, target, number in checked))
         edits = []
         for (start, end), entries in sorted(grouped.items()):
-            if all(self._stays(module, entry, target) for entry, target, _ in entries):
+            if all(self._is_kept(module, entry, target) for entry, target, _ in entries):
                 continue
             lines = [line for each in entries if (line := self._local_line(module, *each))]
             text = self.texts.of(module)
@@ -332,8 +332,8 @@ class Renderer:
             edits.append(Edit(start, end, replacement))
         return edits
 
-    def _stays(self, module: Module, entry: LocalImport, target: Target) -> bool:
-        """Whether the statement is right as it stands: it names the package that really has what it imports."""
+    def _is_kept(self, module: Module, entry: LocalImport, target: Target) -> bool:
+        """Return whether the statement can be kept as it is: it names the package that really defines the import."""
         if not isinstance(target, External) or entry.alias.level or not self._usable(module, entry, target):
             return False
         return entry.alias.module.partition(".")[0] == target.package.partition(".")[0]
@@ -351,8 +351,8 @@ class Renderer:
             if self._usable(module, entry, target):
                 dotted = self.graph.library.absolute(module, entry.alias) or ""
                 if dotted.partition(".")[0] == target.package.partition(".")[0]:
-                    return self._kept_import(module, entry.alias, bound)
-                return str(Import(target.package, target.name, target.whole, bound))  # the corpus passes it on
+                    return self._keep_import(module, entry.alias, bound)
+                return str(Import(target.package, target.name, target.whole, bound))  # the corpus re-exports it
             package = target.package.split(".")[0]
             self.absent.add(package)
             if checked and not entry.guarded:  # a class without instances
@@ -367,7 +367,7 @@ class Renderer:
 
 
 def _only_checked(statement: Statement) -> set[int]:
-    """The function-level imports of a statement whose names only `isinstance` and annotations read."""
+    """Return the function-level imports of a statement whose names only `isinstance` and annotations read."""
     reads: dict[int, bool] = {}
     for use in statement.uses:
         if use.local >= 0 and use.when != IN_ANNOTATION:
@@ -376,13 +376,13 @@ def _only_checked(statement: Statement) -> set[int]:
 
 
 class Texts:
-    """Normalised texts of files, read once."""
+    """Normalized texts of files, each read once."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, str], bytes] = {}
 
     def of(self, module: Module) -> bytes:
-        """The bytes in which a module's offsets count."""
+        """Return the bytes that a module's offsets refer to."""
         key = (module.source.name, module.file.path)
         if key not in self._texts:
             self._texts[key] = normalise(module.source.read(module.file))

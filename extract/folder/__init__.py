@@ -1,1 +1,1 @@
-"""The extraction folder: written, opened, verified, reported, shown."""
+"""The extraction folder: write, open, verify, report, show."""

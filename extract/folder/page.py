@@ -1,7 +1,7 @@
-"""What there is to see of an extraction: how far its blocks came, and the library of them, each with how it runs.
+"""HTML page of an extraction: the level that its blocks reached, and the library of blocks with how each runs.
 
-Nothing is in the page that could not be passed on with it: code and graphs of blocks whose licence is not known to
-allow that are left in the folder's files, which the page names.
+The page contains nothing that may not be redistributed: code and graphs of blocks whose licence is not known to
+allow that remain in the folder's files, which the page lists.
 """
 
 import json
@@ -27,9 +27,9 @@ from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.records import LEVELS, Observed
 
 _LARGEST = 15
-#: Boxes up to which each operation of a block has its own.
+#: Maximum number of boxes with one operation each.
 _BOXES = 40
-#: Of the table, all that is counted; the rest is read as the entries are written.
+#: Columns that are counted; the others are read when the entries are written.
 _COUNTED = ("source", "category", "level", "error_kind", "license", "fidelity")
 _LISTED = (
     *("block", "name", "source", "category", "level", "license", "fidelity", "n_lines", "lean_lines", "quality"),
@@ -42,14 +42,14 @@ _OPENED = (
 
 
 def extraction_page(folder: Path, manifest: Manifest) -> Page:
-    """The page of an extraction, read from its table and specs; codes are read as they are written."""
+    """Return the page of an extraction, from its table and specs; code is read when the page is written."""
     counted = pq.read_table(folder / TABLE, columns=list(_COUNTED)).to_pylist()
     number, ran = len(counted), sum(LEVELS.index(row["level"]) >= LEVELS.index("executed") for row in counted)
     learn = sum(row["level"] == "backward" for row in counted)
     corpus = manifest.parameters.get("corpus")
     views = [
         facts("Overview", _overview(manifest, counted)),
-        _rungs(counted),
+        _level_view(counted),
         _sources(counted),
         _commonest("By category", counted, "category", "Classes by what they are for; dark, those that execute."),
         _commonest(
@@ -75,25 +75,25 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
 
 
 def _overview(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
-    found = Counter(row["fidelity"] for row in rows)
-    compared = found["match"] + found["mismatch"]
+    outcomes = Counter(row["fidelity"] for row in rows)
+    compared = outcomes["match"] + outcomes["mismatch"]
     versions = manifest.versions
     return [
         ("classes", count(len(rows))),
-        ("same as the original", f"{count(found['match'])} of {count(compared)} compared" if compared else None),
+        ("same as the original", f"{count(outcomes['match'])} of {count(compared)} compared" if compared else None),
         ("licences", ", ".join(f"{name} {count(n)}" for name, n in Counter(r["license"] for r in rows).most_common(6))),
-        ("made with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
+        ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
         ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
     ]
 
 
-def _rungs(rows: Sequence[Mapping[str, Any]]) -> View:
-    found = reached(Counter(row["level"] for row in rows))
+def _level_view(rows: Sequence[Mapping[str, Any]]) -> View:
+    counts = reached(Counter(row["level"] for row in rows))
     lines = [
-        (level, float(found[level]), float(len(rows)), f"{count(found[level])}  {percent(found[level], len(rows))}")
+        (level, float(counts[level]), float(len(rows)), f"{count(counts[level])}  {percent(counts[level], len(rows))}")
         for level in LEVELS
     ]
-    return bars("How far they came", lines, "Classes that reached at least this rung.")
+    return bars("How far they came", lines, "Classes that reached at least this level.")
 
 
 def _sources(rows: Sequence[Mapping[str, Any]]) -> View:
@@ -101,10 +101,10 @@ def _sources(rows: Sequence[Mapping[str, Any]]) -> View:
     for row in rows:
         levels.setdefault((row["source"], row["license"]), Counter())[row["level"]] += 1
     lines: list[list[Cell]] = []
-    for (source, licence), found in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
-        counts = reached(found)
-        share = percent(counts["executed"], found.total())
-        lines.append([source, licence, found.total(), counts["executed"], share, counts["backward"]])
+    for (source, licence), counter in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
+        counts = reached(counter)
+        share = percent(counts["executed"], counter.total())
+        lines.append([source, licence, counter.total(), counts["executed"], share, counts["backward"]])
     return table("By source", ["source", "licence", "classes", "execute", "share", "learn"], lines)
 
 
@@ -113,8 +113,8 @@ def _commonest(title: str, rows: Sequence[Mapping[str, Any]], column: str, intro
     ran = Counter(row[column] for row in rows if LEVELS.index(row["level"]) >= LEVELS.index("executed"))
     lines = []
     for name, number in sorted(all_of.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]:
-        told = count(number) if column == "error_kind" else f"{count(ran[name])} of {count(number)}"
-        lines.append((name, float(number if column == "error_kind" else ran[name]), float(number), told))
+        shown = count(number) if column == "error_kind" else f"{count(ran[name])} of {count(number)}"
+        lines.append((name, float(number if column == "error_kind" else ran[name]), float(number), shown))
     return bars(title, lines, intro)
 
 
@@ -122,7 +122,7 @@ def _commonest(title: str, rows: Sequence[Mapping[str, Any]], column: str, intro
 
 
 def _rows(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Rows of the table, with those of the columns that it has; older ones lack some."""
+    """Yield rows of the table with those of the columns that exist; older tables lack some."""
     with pq.ParquetFile(folder / TABLE) as file:
         there = [name for name in columns if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=200, columns=there):
@@ -130,7 +130,7 @@ def _rows(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
-    seen = _observed(row.get("observed"))
+    seen = _parse_observed(row.get("observed"))
     return Entry(
         name=row["name"],
         note=row["block"],
@@ -140,34 +140,34 @@ def _entry(row: Mapping[str, Any]) -> Entry:
 
 
 def _views(folder: Path) -> Iterator[list[View]]:
-    barred = barred_blocks(folder, read_parts(folder))
-    specs = _specs(folder, barred)
+    withheld = barred_blocks(folder, read_parts(folder))
+    specs = _specs(folder, withheld)
     for row in _rows(folder, (*_LISTED, *_OPENED)):
-        yield _opened(row, *specs.get(row["block"], ("", [])), barred=row["block"] in barred)
+        yield _detail_views(row, *specs.get(row["block"], ("", [])), withheld=row["block"] in withheld)
 
 
-def _specs(folder: Path, barred: Collection[str]) -> dict[str, tuple[str, list[Box]]]:
-    """Of each spec its summary, and what its block computes; neither says how a barred block computes it."""
-    found = {}
+def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list[Box]]]:
+    """Return summary and graph of each spec; neither shows how a withheld block computes its outputs."""
+    specs = {}
     with (folder / SPECS).open(encoding="utf-8") as lines:
         for line in lines:
             spec = json.loads(line)
             algorithm, summary, drawn = spec.get("algorithm"), spec["summary"], []
-            if algorithm is not None and spec["block"] in barred:
+            if algorithm is not None and spec["block"] in withheld:
                 summary = summary.removesuffix(algorithm["told"]).rstrip()
             elif algorithm is not None:
                 try:
                     drawn = boxes(at(from_notation(algorithm["eval"], algorithm["sizes"])), _BOXES)
-                except (ValueError, LookupError, TypeError):  # of another release
+                except (ValueError, LookupError, TypeError):  # written by another release
                     drawn = []
-            found[spec["block"]] = (summary, drawn)
-    return found
+            specs[spec["block"]] = (summary, drawn)
+    return specs
 
 
-def _opened(row: Mapping[str, Any], summary: str, drawn: Sequence[Box], *, barred: bool) -> list[View]:
-    seen = _observed(row.get("observed"))
-    lean = row.get("lean_code")
-    views = [facts("Block", _facts(row, seen, summary, barred=barred))]
+def _detail_views(row: Mapping[str, Any], summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
+    seen = _parse_observed(row.get("observed"))
+    minimized = row.get("lean_code")
+    views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
     worked = worked_of(row.get("arguments"))
     if worked is not None:
         call = worked.forward_call()
@@ -185,16 +185,16 @@ def _opened(row: Mapping[str, Any], summary: str, drawn: Sequence[Box], *, barre
         views.append(table("Shapes", ["in", "out"], cases))
     if drawn:
         views.append(graph("What it computes", drawn))
-    if lean is not None and not barred and is_permissive(row.get("lean_license") or NOASSERTION):
-        views.append(code("Lean code", lean, lean_path(row.get("file") or "")))
+    if minimized is not None and not withheld and is_permissive(row.get("lean_license") or NOASSERTION):
+        views.append(code("Lean code", minimized, lean_path(row.get("file") or "")))
     elif row.get("file") is not None:
-        why = "its licence is not known to let it be passed on" if lean is not None else "there is no lean form"
+        why = "its licence is not known to let it be passed on" if minimized is not None else "there is no lean form"
         views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
     return views
 
 
-def _facts(row: Mapping[str, Any], seen: Observed | None, summary: str, *, barred: bool) -> list[tuple[str, Any]]:
-    use = " (not known to be permissive: for local use)" if barred or not is_permissive(row["license"]) else ""
+def _facts(row: Mapping[str, Any], seen: Observed | None, summary: str, *, withheld: bool) -> list[tuple[str, Any]]:
+    use = " (not known to be permissive: for local use)" if withheld or not is_permissive(row["license"]) else ""
     stopped = None if row["error_kind"] is None else f"{row['error_kind']}: {without_source(row['error'] or '')}"
     file = row.get("file") or ""
     files = [link(f"{file} ({plural(row['n_lines'] or 0, 'line')})", file)] if file else []
@@ -217,7 +217,7 @@ def _facts(row: Mapping[str, Any], seen: Observed | None, summary: str, *, barre
     ]
 
 
-def _observed(stored: str | None) -> Observed | None:
+def _parse_observed(stored: str | None) -> Observed | None:
     try:
         return None if stored is None else Observed.model_validate_json(stored)
     except ValidationError:

@@ -1,7 +1,7 @@
-"""The measures of the NN-RAG paper, counted over a run's rows: its Tables 2 and 3, its classes of failure, its metrics.
+"""Metrics of the NN-RAG paper, counted over a run's rows: its Tables 2 and 3, its classes of failure, its metrics.
 
-What the paper states is beside each of them. It gives no definition of its code quality score, and no figure of it or
-of its resolution accuracy: quality is LEMUR's score of a code here, the one that the paper's own `check_nn` returns.
+The paper's figures are shown next to each. It neither defines its code quality score, nor states a figure for it or
+for its resolution accuracy: here, quality is LEMUR's score of a code, as returned by the paper's own `check_nn`.
 
 Source: https://arxiv.org/abs/2512.04329, version 1, section 5 and Tables 2 and 3
 """
@@ -18,9 +18,9 @@ from lemur_core.source.quality import code_quality
 from manifests.folders.manifest import Measured
 from manifests.records import Block
 
-#: The paper's categories with its counts, "about", and ours that fall under each. Its own examples decide where they
-#: can: `PatchEmbed` and `DropPath` are utilities; what samples up or down is beside pooling; layers of graph networks
-#: are convolutions there; heads, necks, detectors and segmentors are architectures.
+#: The paper's categories with its counts, "about", and our categories in each. Its own examples decide where
+#: possible: `PatchEmbed` and `DropPath` are utilities; resampling belongs to pooling; layers of graph networks
+#: are convolutions; heads, necks, detectors and segmentors are architectures.
 CATEGORIES: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "Attention mechanisms": (180, ("Attention",)),
     "Convolutional layers": (220, ("Convolution", "Graph")),
@@ -36,8 +36,8 @@ CATEGORIES: Mapping[str, tuple[int, tuple[str, ...]]] = {
 }
 _OF_OURS = {ours: name for name, (_, all_ours) in CATEGORIES.items() for ours in all_ours}
 
-#: The paper's classes of blocks that are not validated, with its counts, "about", and which reasons fall under each.
-#: What no class names is its last, utilities and configuration of a repository: what the file looked for was not there.
+#: The paper's classes of blocks that are not validated, with its counts, "about", and our reasons in each.
+#: Other reasons fall in its last, utilities and configuration of a repository: the file lacks something.
 FAILURES: Mapping[str, tuple[int, frozenset[str]]] = {
     "External C++/CUDA operators": (87, frozenset({"native_op"})),
     "Complex or circular dependencies": (
@@ -52,44 +52,44 @@ FAILURES: Mapping[str, tuple[int, frozenset[str]]] = {
     "Utilities and configuration of a repository": (139, frozenset()),
 }
 *_, _LAST = FAILURES
-#: What says nothing of the source: the text that was written, or the sandbox's limits.
+#: Reasons unrelated to the source: the generated text, or the limits of the sandbox.
 NEITHER = "None of these: the text as written, or a limit of the sandbox"
 _OURS = frozenset(
     {"syntax_error", "compile_error", "timeout", "crashed", "out_of_memory", "over_limit", "denied", "error"}
 )
 
-_FEW = 60  # files; below it, starting processes costs more than it saves
+_FEW = 60  # files; with fewer, starting processes costs more than it saves
 _BATCH = 40
 
 
-def category_of_paper(category: str) -> str:
-    """The paper's category for one of ours; what is new among ours is a utility."""
+def to_paper_category(category: str) -> str:
+    """Return the paper's category for one of ours; a category that the paper lacks is a utility."""
     return _OF_OURS.get(category, "Utility modules")
 
 
-def failure_of_paper(kind: str) -> str:
-    """The paper's class of failure for the reason why a block is not executed."""
+def to_paper_failure(kind: str) -> str:
+    """Return the paper's class of failure for the reason why a block is not executed."""
     if kind in _OURS:
         return NEITHER
     return next((name for name, (_, kinds) in FAILURES.items() if kind in kinds), _LAST)
 
 
 def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
-    """LEMUR's score of each code, in 0..1, with Pyflakes, whatever else is installed; None where there is none.
+    """Return LEMUR's score of each code, in 0..1, with Pyflakes, whatever else is installed; None if unavailable.
 
-    None too where a code does not parse, or is too deep for those that look at it.
+    Also None if a code does not parse, or is nested too deeply for the analyzers.
     """
-    places = [place for place, code in enumerate(codes) if code is not None]
-    texts = [codes[place] or "" for place in places]
+    indices = [index for index, code in enumerate(codes) if code is not None]
+    texts = [codes[index] or "" for index in indices]
     if len(texts) <= _FEW:
         scores = [_quality(text) for text in texts]
     else:
         batches = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
         scores = [score for batch in map_chunks(_quality, batches, _no_score, jobs) for score in batch]
-    found: list[float | None] = [None] * len(codes)
-    for place, score in zip(places, scores, strict=True):
-        found[place] = score
-    return found
+    by_row: list[float | None] = [None] * len(codes)
+    for index, score in zip(indices, scores, strict=True):
+        by_row[index] = score
+    return by_row
 
 
 def _quality(code: str) -> float | None:
@@ -100,7 +100,7 @@ def _quality(code: str) -> float | None:
 
 
 def _no_score(_: str) -> None:
-    """Of a file on which a worker dies."""
+    """Return no score for a file that crashes a worker."""
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -108,46 +108,46 @@ def _no_score(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The counts of the paper's Table 3."""
+    """Counts of the paper's Table 3."""
 
-    targeted: int  # classes, and names that no class has
+    targeted: int  # classes, and names that match no class
     extracted: int
     validated: int
     lines: int
 
     @classmethod
     def of(cls, counts: Mapping[str, Any]) -> "Headline":
-        """Args: counts: of `extract.model.results.count_rows`."""
+        """Select the counts from the result of `extract.model.results.count_rows`."""
         missing = len(counts["targets"]["missing"]) if "targets" in counts else 0
         reached = counts["reached"]
         return cls(counts["blocks"] + missing, reached["emitted"], reached["executed"], counts["lines"])
 
 
 def count_categories(rows: Iterable[Block]) -> dict[str, tuple[int, int]]:
-    """By the paper's category, in its order: classes, and how many of them are executed."""
+    """Count, by category of the paper, in its order: classes, and executed classes."""
     whole: Counter[str] = Counter()
     executed: Counter[str] = Counter()
     for row in rows:
-        name = category_of_paper(row.category)
+        name = to_paper_category(row.category)
         whole[name] += 1
         executed[name] += at_least(row.level, "executed")
     return {name: (whole[name], executed[name]) for name in CATEGORIES}
 
 
 def count_failures(rows: Iterable[Block]) -> dict[str, Counter[str]]:
-    """By the paper's class of failure, in its order: the reasons of the blocks that are not executed."""
-    found: dict[str, Counter[str]] = {name: Counter() for name in (*FAILURES, NEITHER)}
+    """Count, by the paper's class of failure, in its order, the reasons of blocks that are not executed."""
+    reasons: dict[str, Counter[str]] = {name: Counter() for name in (*FAILURES, NEITHER)}
     for row in rows:
         if row.error_kind is not None and not at_least(row.level, "executed"):
-            found[failure_of_paper(row.error_kind)][row.error_kind] += 1
-    return found
+            reasons[to_paper_failure(row.error_kind)][row.error_kind] += 1
+    return reasons
 
 
 # --- sections of the report, each a list of Markdown lines ------------------------------------------------------------
 
 
 def categories_section(rows: Sequence[Block]) -> list[str]:
-    """The paper's Table 2: how many of each of its categories."""
+    """Return the paper's Table 2: the number of classes in each of its categories."""
     if not rows:
         return []
     body = [
@@ -170,19 +170,19 @@ def categories_section(rows: Sequence[Block]) -> list[str]:
 
 
 def failures_section(rows: Sequence[Block]) -> list[str]:
-    """The paper's classes of failure: what keeps classes from being executed."""
-    found = count_failures(rows)
-    whole = sum(kinds.total() for kinds in found.values())
+    """Return the section on the paper's classes of failure: why classes are not executed."""
+    failures = count_failures(rows)
+    whole = sum(kinds.total() for kinds in failures.values())
     if not whole:
         return []
     body = []
-    for name, kinds in found.items():
+    for name, kinds in failures.items():
         stated = FAILURES[name][0] if name in FAILURES else 0
         if name == NEITHER and not kinds:
             continue
-        told = ", ".join(f"{code_span(kind)} {count(number)}" for kind, number in _by_size(kinds))
+        reasons = ", ".join(f"{code_span(kind)} {count(number)}" for kind, number in _by_size(kinds))
         paper = f"~{stated} ({percent(stated, 348)})" if stated else ""
-        body.append([name, told, count(kinds.total()), percent(kinds.total(), whole), paper])
+        body.append([name, reasons, count(kinds.total()), percent(kinds.total(), whole), paper])
     intro = (
         f"Of {plural(whole, 'class', 'classes')} that are not `executed`, by the four classes in which NN-RAG's paper"
         " puts its 348."
@@ -192,14 +192,19 @@ def failures_section(rows: Sequence[Block]) -> list[str]:
 
 
 def quality_section(rows: Sequence[Block]) -> list[str]:
-    """How good the code of the closed files is, by LEMUR's score."""
+    """Return the section on the code quality of the closed files, by LEMUR's score."""
     scores = sorted(row.quality for row in rows if row.quality is not None)
     if not scores:
         return []
-    places = [scores[min(len(scores) - 1, int(place * len(scores)))] for place in (0, 0.1, 0.5)]
+    quantiles = [scores[min(len(scores) - 1, int(fraction * len(scores)))] for fraction in (0, 0.1, 0.5)]
     mean = sum(scores) / len(scores)
     full = sum(score == 1 for score in scores)
-    cells = [count(len(scores)), *(f"{place:.2f}" for place in places), f"{mean:.3f}", percent(full, len(scores))]
+    cells = [
+        count(len(scores)),
+        *(f"{fraction:.2f}" for fraction in quantiles),
+        f"{mean:.3f}",
+        percent(full, len(scores)),
+    ]
     note = (
         "1.0 less 0.05 an error, 0.02 a warning (Pyflakes), 0.01 a line over 120 characters or a function of a"
         " complexity above 10 (Radon): LEMUR's score, over the whole lean form, or the closed file where there is none;"
@@ -211,32 +216,32 @@ def quality_section(rows: Sequence[Block]) -> list[str]:
 
 
 def headline_section(facts: RunFacts, counts: Mapping[str, Any], measured: Measured) -> list[str]:
-    """The paper's Table 3 in one table; its last two lines are of this run alone."""
-    found = Headline.of(counts)
-    if not found.targeted:
+    """Return the paper's Table 3 as one table; its last two lines have no counterpart in the paper."""
+    headline = Headline.of(counts)
+    if not headline.targeted:
         return []
     executed = at_least(facts.options.level, "executed")
-    low, high = (f"{100 * end:.1f}" for end in wilson(found.validated, found.targeted))
-    per_block = found.lines / found.extracted if found.extracted else None
+    low, high = (f"{100 * end:.1f}" for end in wilson(headline.validated, headline.targeted))
+    per_block = headline.lines / headline.extracted if headline.extracted else None
     hits, fresh = facts.validations_reused, facts.validations_run
     body = [
-        ["total blocks targeted", count(found.targeted), "1,289"],
-        ["successfully extracted", count(found.extracted), "1,289"],
-        ["extraction success rate", percent(found.extracted, found.targeted), "100 %"],
-        ["validated and executable", count(found.validated) if executed else "–", "941"],
+        ["total blocks targeted", count(headline.targeted), "1,289"],
+        ["successfully extracted", count(headline.extracted), "1,289"],
+        ["extraction success rate", percent(headline.extracted, headline.targeted), "100 %"],
+        ["validated and executable", count(headline.validated) if executed else "–", "941"],
         [
             "validation pass rate, 95 % Wilson interval",
-            f"{percent(found.validated, found.targeted)}, {low}–{high}" if executed else "–",
+            f"{percent(headline.validated, headline.targeted)}, {low}–{high}" if executed else "–",
             "73.0 %, 70.5–75.4",
         ],
         ["average lines per block", "–" if per_block is None else f"{per_block:,.0f}", "~180"],
-        ["total generated code, lines", count(found.lines), "~232,020"],
-        ["seconds a block, all of this run", f"{measured.seconds / found.targeted:,.2f}", "~2.5"],
+        ["total generated code, lines", count(headline.lines), "~232,020"],
+        ["seconds a block, all of this run", f"{measured.seconds / headline.targeted:,.2f}", "~2.5"],
         ["cache hit rate of this run", percent(hits, hits + fresh), "~95 % (second run)"],
     ]
-    lean = counts["lean"]
-    if lean["blocks"]:
-        body.insert(6, ["average lines per lean form", f"{lean['lines'] / lean['blocks']:,.0f}", ""])
+    minimized = counts["lean"]
+    if minimized["blocks"]:
+        body.insert(6, ["average lines per lean form", f"{minimized['lines'] / minimized['blocks']:,.0f}", ""])
     intro = "All but the last two lines are the same in every run."
     return ["### Table 3 of NN-RAG's paper", "", intro, "", *table(["metric", "here", "paper"], body)]
 

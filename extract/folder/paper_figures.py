@@ -1,5 +1,5 @@
-"""The figures of the NN-RAG paper, drawn from a run's rows: counts with their mean, the validated and the failed, and
-throughput. The paper's own data are not in them.
+"""Figures of the NN-RAG paper, drawn from a run's rows: counts with their mean, validated and failed blocks, and
+throughput. They do not contain the paper's own data.
 
 Source: https://arxiv.org/abs/2512.04329, version 1, Figures 2 to 5
 """
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NAMED = 15  # sources with a bar of their own; the others share one, which counts for the mean as one
+_NAMED = 15  # sources with a separate bar; the others share one, which counts once in the mean
 _LABEL = 34  # characters
 
 CAPTIONS = {
     "paper_sources": "Classes of each source; dashed, the mean of the bars (the paper's Figure 2).",
     "paper_categories": "Classes of each of the paper's categories; dashed, their mean (the paper's Table 2).",
     "paper_flow": "What came through each step, and what stopped before it (the paper's Figures 3 and 4).",
-    "paper_throughput": "How long a block takes in the sandbox, and the code that is made meanwhile (the paper's"
+    "paper_throughput": "Seconds per block in the sandbox, and the lines of code produced over time (the paper's"
     " Figure 5); only with `--timings`.",
 }
 
 
 def draw_paper(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any], *, timings: bool) -> dict[str, str]:
-    """Draw the figures for which there are data into `folder`.
+    """Draw the figures with data into `folder`.
 
     Args:
-        counts: of `extract.model.results.count_rows`.
-        timings: the blocks' seconds are recorded, and may be shown.
+        counts: result of `extract.model.results.count_rows`.
+        timings: whether the blocks' seconds are recorded and may be shown.
 
-    Returns: file name by figure, in the order of `CAPTIONS`.
+    Returns: File name by figure, in the order of `CAPTIONS`.
     """
     timed = [row for row in rows if timings and row.seconds is not None]
     drawings: dict[str, tuple[object, Callable[[Figure], None]]] = {
@@ -55,7 +55,7 @@ def draw_paper(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any], *
 
 
 def _sources(sources: Mapping[str, Mapping[str, int]]) -> list[tuple[str, int]]:
-    """The classes of each source, most first; those of the last ones together."""
+    """Return the classes of each source, the largest first; the smallest are merged."""
     sizes = Counter({name: sum(levels.values()) for name, levels in sources.items()})
     bars = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     if len(bars) > _NAMED + 1:
@@ -69,7 +69,7 @@ def _categories(rows: Sequence[Block]) -> list[tuple[str, int]]:
 
 
 def _bars(figure: "Figure", bars: Sequence[tuple[str, int]]) -> None:
-    """Horizontal bars with a dashed line at their mean, those below it paler."""
+    """Draw horizontal bars with a dashed line at their mean; those below it are paler."""
     sizes = [size for _, size in bars]
     mean = sum(sizes) / len(sizes)
     axes = bar_axes(figure, [name for name, _ in bars], 0.9)
@@ -84,11 +84,11 @@ def _bars(figure: "Figure", bars: Sequence[tuple[str, int]]) -> None:
 
 
 def _flow(figure: "Figure", counts: Mapping[str, Any]) -> None:
-    """A bar for each step: what came through it, and what stopped before it; the widths add up to the bar above."""
-    found = Headline.of(counts)
+    """Draw a bar for each step, split into passed and stopped; the widths add up to the bar above."""
+    headline = Headline.of(counts)
     reached = counts["reached"]
-    steps = [("targeted", found.targeted), *((rung, reached[rung]) for rung in LEVELS)]
-    steps = [(name, number) for place, (name, number) in enumerate(steps) if place < 2 or number]
+    steps = [("targeted", headline.targeted), *((level, reached[level]) for level in LEVELS)]
+    steps = [(name, number) for index, (name, number) in enumerate(steps) if index < 2 or number]
     if steps[0][1] == steps[1][1]:
         del steps[0]
     axes = bar_axes(figure, [name for name, _ in steps], 1.1)
@@ -96,7 +96,7 @@ def _flow(figure: "Figure", counts: Mapping[str, Any]) -> None:
     lost = [0, *(before - now for before, now in itertools.pairwise(through))]
     axes.barh(range(len(steps)), through, 0.72, color=BLUE, label="came through")
     axes.barh(range(len(steps)), lost, 0.72, left=through, color=ORANGE, label="stopped here")
-    whole = max(found.targeted, 1)
+    whole = max(headline.targeted, 1)
     texts = [
         f"{count(number)}  ({percent(number, whole)})" + (f", −{count(gone)}" if gone else "")
         for number, gone in zip(through, lost, strict=True)
@@ -104,21 +104,21 @@ def _flow(figure: "Figure", counts: Mapping[str, Any]) -> None:
     label_bars(axes, texts, [number + gone for number, gone in zip(through, lost, strict=True)])
     axes.set_xlim(0, 1.32 * max(through))
     _numbers(axes)
-    stopped = found.targeted - found.validated
+    stopped = headline.targeted - headline.validated
     axes.set_xlabel(
-        f"classes; validated, as the paper calls executed: {count(found.validated)}, failed: {count(stopped)}"
+        f"classes; validated, as the paper calls executed: {count(headline.validated)}, failed: {count(stopped)}"
     )
     axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, handlelength=1.2)
 
 
 def _throughput(figure: "Figure", timed: Sequence[Block]) -> None:
-    """At the left a histogram of seconds over logarithmic classes; at the right lines of code by the seconds so far."""
+    """Draw a histogram of seconds in logarithmic bins at the left, lines of code by elapsed seconds at the right."""
     figure.set_size_inches(8.0, 3.4)
     left, right = figure.subplots(1, 2)
     seconds = [max(row.seconds or 0.0, 1e-3) for row in timed]
     bins = Counter(math.floor(5 * math.log10(value) + 1e-9) for value in seconds)
-    for place, number in sorted(bins.items()):
-        start, end = 10 ** (place / 5), 10 ** ((place + 1) / 5)
+    for bin_index, number in sorted(bins.items()):
+        start, end = 10 ** (bin_index / 5), 10 ** ((bin_index + 1) / 5)
         left.bar(start, number, end - start, align="edge", color=BLUE, ec="white")
     left.set_xscale("log")
     median = sorted(seconds)[len(seconds) // 2]

@@ -1,4 +1,4 @@
-"""The report of an extraction, `report.md` with figures beside it, and what the command prints when it is done."""
+"""Report of an extraction: `report.md` and its figures, and the summary that the command prints at the end."""
 
 import re
 from collections import Counter
@@ -19,10 +19,10 @@ from manifests.folders.manifest import Manifest, Measured
 from manifests.provenance import without_source
 from manifests.records import LEVELS, Block, Level
 
-#: The rung that the paper calls "validated and executable".
+#: The level that the paper calls "validated and executable".
 VALIDATED: Level = "executed"
 
-#: Names that were not found, of which more are only counted.
+#: Maximum number of missing names to list; the others are only counted.
 _NAMED = 40
 
 _MEANS = {
@@ -37,11 +37,11 @@ _MEANS = {
 }
 
 _CAPTIONS = {
-    "sources": "Highest rung of each source's classes, as shares; beside the name, how many classes it has.",
-    "failures": "Classes that came no further, by category.",
+    "sources": "Highest level of each source's classes, as shares; next to the name, the number of classes.",
+    "failures": "Classes that stopped, by category of failure.",
     "sizes": "Lines of the closed files.",
 }
-_OF_CATEGORIES = "What a class is for is told from its names, by the rules in `extract/model/categories.py`."
+_OF_CATEGORIES = "Categories are inferred from class names, by the rules in `extract/model/categories.py`."
 _SINGLE_BLOCKS = (
     "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
     " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
@@ -49,7 +49,7 @@ _SINGLE_BLOCKS = (
     "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
     " `lemur search QUERY --in DIR` searches it.",
 )
-#: Notes that are printed; the manifest has all of them.
+#: Maximum number of notes to print; the manifest contains all.
 _PRINTED_NOTES = 10
 
 _PLACE = re.compile(r"^\S+ \S+:\d+: ")
@@ -57,12 +57,12 @@ _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One category: its blocks, and the commonest message with the first block that has it."""
+    """A category of failure: its blocks, and the most common message with the first block that has it."""
 
     kind: str
     blocks: int
     message: str
-    times: int  # that this message is met
+    times: int  # occurrences of this message
     block: str
 
 
@@ -76,40 +76,40 @@ def write_report(
     measured: Measured,
     traced: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Write `report.md` and `figures/*` into `folder`; all but the section "This run" is the same in every run.
+    """Write `report.md` and `figures/*` into `folder`; everything but the section "This run" is reproducible.
 
     Args:
-        files: of how many files each block was made.
-        counts: of `count_rows`.
-        distinct: of the executed blocks.
-        measured: up to here.
-        traced: by block, what `extract.proofs.trace_guest.trace_block` answered.
+        files: number of source files of each block.
+        counts: result of `count_rows`.
+        distinct: distinct blocks among the executed ones.
+        measured: time measured so far.
+        traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
     """
-    drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.options.level))
+    drawn = draw_figures(folder / "figures", rows, counts, find_goal(facts.options.level))
     graphs = draw_graphs(folder / "figures", rows, traced)
     drawn |= {name: f"{name}.svg" for name in graphs}
     drawn |= draw_paper(folder / "figures", rows, counts, timings=facts.options.timings)
     captions = _CAPTIONS | PAPER_CAPTIONS | graphs
     sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
         (_head(facts, counts), ""),
-        (_rungs(facts, counts), "paper_flow"),
+        (_levels(facts, counts), "paper_flow"),
         (_targets(facts, counts), ""),
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
         *(([], name) for name in graphs),
         (_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
         ([], "paper_sources"),
-        (_unopened(facts), ""),
-        (_substituted(facts), ""),
+        (_missing_sources(facts), ""),
+        (_describe_substitutes(facts), ""),
         (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
         (categories_section(rows), "paper_categories"),
-        (_failures(failures_of(rows), counts["blocks"]), "failures"),
+        (_failures(list_failures(rows), counts["blocks"]), "failures"),
         (failures_section(rows), ""),
         (_sizes(rows, files), "sizes"),
-        (_lean(rows, counts), ""),
+        (_describe_minimized(rows, counts), ""),
         (quality_section(rows), ""),
         (_licences(counts), ""),
-        (_fidelity(counts), ""),
+        (_equivalence(counts), ""),
         (bindings.section(rows, counts["names"]), ""),
         (_this_run(facts, rows, measured), ""),
         (headline_section(facts, counts, measured), "paper_throughput"),
@@ -127,18 +127,20 @@ def write_report(
 
 
 def summary_text(manifest: Manifest, out: Path) -> str:
-    """What the command prints when it is done: how far the classes came, why some stopped, what was left out."""
+    """Return the summary that the command prints: levels reached, reasons for failures, omitted sources."""
     counts, level = manifest.counts, manifest.parameters["level"]
     whole = counts["blocks"]
     lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
-    ladder = [(rung, counts["reached"][rung]) for rung in LEVELS[1 : LEVELS.index(level) + 1]]
-    lines += [f"  {rung:<12} {count(number):>8}  {percent(number, whole)}" for rung, number in ladder]
+    ladder = [
+        (reached_level, counts["reached"][reached_level]) for reached_level in LEVELS[1 : LEVELS.index(level) + 1]
+    ]
+    lines += [f"  {reached_level:<12} {count(number):>8}  {percent(number, whole)}" for reached_level, number in ladder]
     if counts["failures"]:
         lines.append("  came no further:")
         lines += [f"    {count(number):>8}  {shown(kind)}" for kind, number in counts["failures"].items()]
     if "targets" in counts:
-        found = counts["targets"]
-        lines.append(f"  {count(found['found'])} of {plural(found['names'], 'name')} found")
+        targets = counts["targets"]
+        lines.append(f"  {count(targets['found'])} of {plural(targets['names'], 'name')} found")
     lines += [f"  left out: {shown(name)}: {shown(why)}" for name, why in manifest.details["unopened"].items()]
     taken = [source for source in manifest.details["sources"] if source.get("instead_of")]
     lines += [f"  taken: {shown(source['name'])} in the place of {shown(source['instead_of'])}" for source in taken]
@@ -154,40 +156,40 @@ def summary_text(manifest: Manifest, out: Path) -> str:
 # --- sections, each a list of Markdown lines; empty where there is nothing to say -------------------------------------
 
 
-def goal_of(level: Level) -> Level:
-    """The rung that a run is judged by: `executed`, or the one that it stopped at before."""
+def find_goal(level: Level) -> Level:
+    """Return the level that a run is judged by: `executed`, or an earlier one if it was requested to stop there."""
     return min(level, VALIDATED, key=LEVELS.index)
 
 
 def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
-    """What this is, the one-line result, and what could not be done as asked."""
-    goal = goal_of(facts.options.level)
+    """Return the heading: subject, result in one line, and deviations from the request."""
+    goal = find_goal(facts.options.level)
     part, whole = counts["reached"][goal], counts["blocks"]
     opened = f"{plural(len(counts['sources']), 'source')}"
     lines = [
         "# Extraction report",
         "",
         f"**{count(part)} of {plural(whole, 'class', 'classes')} {_past(goal)} ({share(part, whole)}).** They come from"
-        f" {opened} and were taken to the rung `{facts.options.level}`{_further(facts, counts)}; the closed files hold"
-        f" {count(counts['lines'])} lines.",
+        f" {opened} and were validated up to level `{facts.options.level}`{_further(facts, counts)}; the closed files"
+        f" have {count(counts['lines'])} lines.",
         "",
         "Intervals are 95 % Wilson intervals.",
         "",
     ]
     if facts.notes:
-        lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in facts.notes), ""]
+        lines += ["Deviations from the request:", "", *(f"- {plain(note)}" for note in facts.notes), ""]
     return lines
 
 
 def _further(facts: RunFacts, counts: Mapping[str, Any]) -> str:
-    """The rungs beyond the one that the run is judged by."""
-    ladder = LEVELS[LEVELS.index(goal_of(facts.options.level)) + 1 : LEVELS.index(facts.options.level) + 1]
-    told = [f"{count(counts['reached'][rung])} `{rung}`" for rung in ladder]
-    return f" ({', '.join(told)})" if told else ""
+    """Describe the levels beyond the one that the run is judged by."""
+    ladder = LEVELS[LEVELS.index(find_goal(facts.options.level)) + 1 : LEVELS.index(facts.options.level) + 1]
+    parts = [f"{count(counts['reached'][name])} `{name}`" for name in ladder]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
-def _rungs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
-    """How many stand on each rung, and how many stopped there."""
+def _levels(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+    """Return the section that counts the blocks at each level, and those that stopped there."""
     whole = counts["blocks"]
     rows = []
     for level in LEVELS:
@@ -198,77 +200,80 @@ def _rungs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
         low, high = wilson(here, whole)
         cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
         rows.append([f"`{level}`", _MEANS[level], *cells])
-    return _section("How far they came", ["rung", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
+    return _section("How far they came", ["level", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
 
 
 def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
-    """Of the names that were asked for, how many there are and how far they came."""
+    """Return the section on the requested names: how many exist and which levels they reached."""
     if facts.targets is None:
         return []
-    found = counts["targets"]
-    names, there = found["names"], found["found"]
-    goal = goal_of(facts.options.level)
-    rows = [["names asked for", count(names), "", "", ""]]
+    targets = counts["targets"]
+    names, there = targets["names"], targets["found"]
+    goal = find_goal(facts.options.level)
+    rows = [["requested names", count(names), "", "", ""]]
     ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
-    for label, part in (("found", there), *((f"`{rung}`", found["reached"][rung]) for rung in ladder)):
-        of_found = [share(part, there)] if label != "found" else [""]
-        rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *of_found])
-    lines = _section("Names asked for", ["", "names", "% of all", "95 %", "of those found"], rows)
+    for label, part in (
+        ("found", there),
+        *((f"`{reached_level}`", targets["reached"][reached_level]) for reached_level in ladder),
+    ):
+        share_of_known = [share(part, there)] if label != "found" else [""]
+        rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *share_of_known])
+    lines = _section("Requested names", ["", "names", "% of all", "95 %", "of those found"], rows)
     lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
-    if found["missing"]:
-        named = ", ".join(code_span(name, 40) for name in found["missing"][:_NAMED])
-        more = len(found["missing"]) - _NAMED
+    if targets["missing"]:
+        named = ", ".join(code_span(name, 40) for name in targets["missing"][:_NAMED])
+        more = len(targets["missing"]) - _NAMED
         lines += [f"Not found: {named}{f' and {count(more)} more' if more > 0 else ''}.", ""]
     return lines
 
 
-def _distinct(found: Distinct) -> list[str]:
-    """How many of the executed blocks are unique, by each stage of curation in turn, beside the published figure."""
-    if not found.codes:
+def _distinct(distinct: Distinct) -> list[str]:
+    """Return the section on unique blocks among the executed, by stage of curation, next to the published figure."""
+    if not distinct.codes:
         return []
     rows = [
-        [label, count(number), percent(number, found.codes)]
+        [label, count(number), percent(number, distinct.codes)]
         for label, number in (
-            ("executed blocks that can be compared", found.codes),
-            ("different but for comments and layout", found.exact),
-            (f"and no near text (Jaccard >= {LEXICAL:.2f})", found.lexical),
-            (f"and no near structure (Jaccard >= {STRUCTURAL:.2f})", found.structural),
-            ("and no other text of the same computation", found.graph),
+            ("executed blocks that can be compared", distinct.codes),
+            ("different but for comments and layout", distinct.exact),
+            (f"and no near text (Jaccard >= {LEXICAL:.2f})", distinct.lexical),
+            (f"and no near structure (Jaccard >= {STRUCTURAL:.2f})", distinct.structural),
+            ("and no other text of the same computation", distinct.graph),
         )
     ]
     lines = _section("Unique", ["", "blocks", "%"], rows)
     note = "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
-    told = (
-        f"The stages of NN-RAG's paper, text, near text and near structure, leave {count(found.structural)}"
-        f" ({percent(found.structural, found.codes)}); it counts 771 of its 941 validated blocks (82 %)."
+    text = (
+        f"The stages of NN-RAG's paper, text, near text and near structure, leave {count(distinct.structural)}"
+        f" ({percent(distinct.structural, distinct.codes)}); it counts 771 of its 941 validated blocks (82 %)."
     )
-    return [*lines, f"{note} {told}", ""]
+    return [*lines, f"{note} {text}", ""]
 
 
-def _rebuilt(found: Mapping[str, int] | None, traced: int) -> list[list[str]]:
-    """How many specs give back their block."""
-    if found is None:
+def _rebuild_rows(counted: Mapping[str, int] | None, traced: int) -> list[list[str]]:
+    """Return rows on how many specs reproduce their block."""
+    if counted is None:
         return []
-    told = (
+    text = (
         ("written from their specs", "written"),
         ("of these equal to the original", "equal"),
         ("of these equal at sizes that were never traced", "other_sizes"),
     )
-    return [[what, count(found[name]), percent(found[name], traced)] for what, name in told]
+    return [[what, count(counted[name]), percent(counted[name], traced)] for what, name in text]
 
 
 def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
-    """How many of the blocks that run were traced, and how many different computations there are."""
-    found, running = counts["graphs"], counts["reached"]["forward"]
+    """Return the section on traced blocks and the number of different computations."""
+    graphs, running = counts["graphs"], counts["reached"]["forward"]
     if not running:
         return []
-    traced = found["blocks"]
+    traced = graphs["blocks"]
     rows = [
         ["blocks that run forward", count(running), ""],
         ["with a graph", count(traced), percent(traced, running)],
-        ["different graphs", count(found["distinct"]), percent(found["distinct"], traced)],
-        ["different up to widths", count(found["distinct_widths"]), percent(found["distinct_widths"], traced)],
-        *_rebuilt(facts.details.get("rebuilt"), traced),
+        ["different graphs", count(graphs["distinct"]), percent(graphs["distinct"], traced)],
+        ["different up to widths", count(graphs["distinct_widths"]), percent(graphs["distinct_widths"], traced)],
+        *_rebuild_rows(facts.details.get("rebuilt"), traced),
     ]
     lines = _section("What they compute", ["", "blocks", "%"], rows)
     lines += [
@@ -279,8 +284,8 @@ def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
         reasons = list(facts.details.get(name, {}).items())
         if reasons:
             more = f"; and {count(len(reasons) - _NAMED)} further reasons" if len(reasons) > _NAMED else ""
-            told = "; ".join(f"{count(number)}: {plain(why)}" for why, number in reasons[:_NAMED])
-            lines += [f"{what}: {told}{more}.", ""]
+            summary = "; ".join(f"{count(number)}: {plain(why)}" for why, number in reasons[:_NAMED])
+            lines += [f"{what}: {summary}{more}.", ""]
     return lines
 
 
@@ -293,13 +298,13 @@ def _by_group(
     intro: str = "",
     apart: Collection[str] = (),
 ) -> list[str]:
-    """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by.
+    """Return a table of groups with the number at each level, and the share at the level that the run is judged by.
 
-    Args: apart: groups that a further line leaves out: sources that stand in for others.
+    Args: apart: groups that an additional line excludes: sources that replace others.
     """
     if not groups:
         return []
-    goal = goal_of(facts.options.level)
+    goal = find_goal(facts.options.level)
     ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
     ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
     rows = [[code_span(name, 60), *_cells(levels, ladder, goal)] for name, levels in groups.items()]
@@ -311,11 +316,11 @@ def _by_group(
     return _section(title, heads, rows, intro=intro)
 
 
-def _failures(found: Sequence[Failure], blocks: int) -> list[str]:
-    """Why classes came no further, each category with its commonest message."""
-    if not found:
+def _failures(failures: Sequence[Failure], blocks: int) -> list[str]:
+    """Return the section on why classes stopped, each category with its most common message."""
+    if not failures:
         return []
-    whole = sum(failure.blocks for failure in found)
+    whole = sum(failure.blocks for failure in failures)
     rows = [
         [
             code_span(failure.kind),
@@ -325,29 +330,29 @@ def _failures(found: Sequence[Failure], blocks: int) -> list[str]:
             percent(failure.blocks, whole),
             percent(failure.blocks, blocks),
         ]
-        for failure in found
+        for failure in failures
     ]
     heads = ["category", "commonest message", "for example", "classes", "% of failures", "% of all"]
     return _section("Why they came no further", heads, rows, left=3)
 
 
 def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
-    """How large the closed files are, and of how many files of their sources each was made."""
+    """Return the section on the size of the closed files, and the number of source files of each."""
     lengths = sorted(row.n_lines for row in rows if row.n_lines is not None)
     if not lengths:
         return []
-    made = sorted(files[row.block] for row in rows if row.code is not None)
+    n_files = sorted(files[row.block] for row in rows if row.code is not None)
     cells = [
-        [label, *(count(values[min(len(values) - 1, int(place * len(values)))]) for place in (0, 0.5, 0.9, 1))]
-        for label, values in (("lines of a closed file", lengths), ("files that it was made from", made))
+        [label, *(count(values[min(len(values) - 1, int(fraction * len(values)))]) for fraction in (0, 0.5, 0.9, 1))]
+        for label, values in (("lines of a closed file", lengths), ("source files", n_files))
     ]
     return _section("Size", ["", "least", "median", "90 %", "most"], cells)
 
 
-def _lean(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
-    """How many blocks that run have a lean form, how large these are, and why the others have none."""
-    found, running = counts["lean"], counts["reached"]["forward"]
-    if not found["blocks"]:
+def _describe_minimized(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
+    """Return the section on lean forms: how many running blocks have one, their size, and why others have none."""
+    counted, running = counts["lean"], counts["reached"]["forward"]
+    if not counted["blocks"]:
         return []
     known = [row for row in rows if row.lean_lines is not None]
     cells = []
@@ -355,14 +360,16 @@ def _lean(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
         ("lines of a lean form", sorted(row.lean_lines or 0 for row in known)),
         ("lines of the same blocks in full", sorted(row.n_lines or 0 for row in known)),
     ):
-        places = (count(lengths[min(len(lengths) - 1, int(place * len(lengths)))]) for place in (0, 0.5, 0.9, 1))
-        cells.append([label, *places, f"{sum(lengths) / len(lengths):,.0f}"])
+        quantiles = (
+            count(lengths[min(len(lengths) - 1, int(fraction * len(lengths)))]) for fraction in (0, 0.5, 0.9, 1)
+        )
+        cells.append([label, *quantiles, f"{sum(lengths) / len(lengths):,.0f}"])
     reasons = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error is not None)
-    told = "; ".join(f"{plain(reason)} ({count(number)})" for reason, number in reasons.most_common())
+    summary = "; ".join(f"{plain(reason)} ({count(number)})" for reason, number in reasons.most_common())
     intro = (
-        f"{count(found['blocks'])} of {plural(running, 'block')} that run forward have a lean form"
-        f" ({percent(found['blocks'], running)}): cut to what the arguments reach, and equal in every bit there."
-        + (f" Of the others: {told}." if told else "")
+        f"{count(counted['blocks'])} of {plural(running, 'block')} that run forward have a lean form"
+        f" ({percent(counted['blocks'], running)}): cut to what the arguments reach, and equal in every bit there."
+        + (f" Of the others: {summary}." if summary else "")
     )
     return _section("Lean forms", ["", "least", "median", "90 %", "most", "mean"], cells, intro=intro)
 
@@ -372,8 +379,8 @@ def _licences(counts: Mapping[str, Any]) -> list[str]:
     return _section("Licences", ["licence", "classes", "%"], rows)
 
 
-def _fidelity(counts: Mapping[str, Any]) -> list[str]:
-    """What a comparison with the originals found."""
+def _equivalence(counts: Mapping[str, Any]) -> list[str]:
+    """Return the result of the comparison with the originals."""
     whole = sum(counts["fidelity"].values())
     rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in counts["fidelity"].items()]
     intro = "Against the class as imported from its own package:"
@@ -383,12 +390,12 @@ def _fidelity(counts: Mapping[str, Any]) -> list[str]:
 def _section(
     title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, intro: str = ""
 ) -> list[str]:
-    """A section that is a table; `left` columns stand at the left."""
+    """Return a section that consists of a table; the first `left` columns are left-aligned."""
     return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows, left=left)]
 
 
-def _unopened(facts: RunFacts) -> list[str]:
-    """The sources that could not be opened, and why."""
+def _missing_sources(facts: RunFacts) -> list[str]:
+    """Return the section on sources that could not be opened, with the reasons."""
     if not facts.unopened:
         return []
     rows = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
@@ -396,12 +403,12 @@ def _unopened(facts: RunFacts) -> list[str]:
 
 
 def _substitutes(facts: RunFacts) -> list[str]:
-    """The sources that stand in for others, by name."""
+    """Return the names of the sources that replace others."""
     return [source.name for source in facts.sources if source.instead_of]
 
 
-def _substituted(facts: RunFacts) -> list[str]:
-    """Which releases were taken in the place of sources that could not be reached."""
+def _describe_substitutes(facts: RunFacts) -> list[str]:
+    """Describe which releases replace unreachable sources."""
     taken = [source for source in facts.sources if source.instead_of]
     rows = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in taken]
     heads = ["source", "taken from", "in the place of"]
@@ -409,7 +416,7 @@ def _substituted(facts: RunFacts) -> list[str]:
 
 
 def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:
-    """Seconds and cache hits: what another run need not repeat."""
+    """Return the section on seconds and cache hits, which differ between runs."""
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
     stages.append(["**all**", f"{measured.seconds:,.1f}"])
     lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
@@ -435,7 +442,7 @@ def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> lis
 
 
 def share(part: int, whole: int) -> str:
-    """`73.0 %, 70.5–75.3`: a proportion and its interval; a dash of nothing."""
+    """Return a proportion and its interval as `73.0 %, 70.5–75.3`; a dash if the total is zero."""
     return f"{percent(part, whole)}, {_interval(*wilson(part, whole))}" if whole else "–"
 
 
@@ -466,16 +473,16 @@ def _past(level: Level) -> str:
 # --- failures by category ---------------------------------------------------------------------------------------------
 
 
-def failures_of(rows: Iterable[Block]) -> list[Failure]:
-    """The categories of failure, most blocks first; each speaks through its commonest message, its place left out."""
+def list_failures(rows: Iterable[Block]) -> list[Failure]:
+    """Return the categories of failure, most blocks first; each with its most common message, without the location."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        if row.error_kind is not None:  # a report is passed on, whatever the licence
+        if row.error_kind is not None:  # a report is redistributed, whatever the licence
             message = _PLACE.sub("", without_source(row.error or ""))
             kinds.setdefault(row.error_kind, []).append((message, row.block))
-    found = []
+    failures = []
     for kind, members in kinds.items():
-        message, times = min(Counter(said for said, _ in members).items(), key=lambda item: (-item[1], item[0]))
-        block = next(block for said, block in members if said == message)
-        found.append(Failure(kind, len(members), message, times, block))
-    return sorted(found, key=lambda failure: (-failure.blocks, failure.kind))
+        message, times = min(Counter(text for text, _ in members).items(), key=lambda item: (-item[1], item[0]))
+        block = next(block for text, block in members if text == message)
+        failures.append(Failure(kind, len(members), message, times, block))
+    return sorted(failures, key=lambda failure: (-failure.blocks, failure.kind))

@@ -1,6 +1,6 @@
-"""The figures of an extraction report, as PNG files whose bytes depend on the data alone.
+"""Figures of an extraction report, as PNG files whose bytes depend only on the data.
 
-Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
+Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also visible by position or lightness.
 """
 
 import math
@@ -20,23 +20,23 @@ from manifests.records import LEVELS, Block, Level
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Below the rung that a run is judged by, dark to light; from it on, light to dark.
+#: Below the level that a run is judged by, dark to light; from it on, light to dark.
 _BELOW = ("#B34700", "#D55E00", "#E69F00", "#F2CC7A")
 _ABOVE = ("#A9CDE4", "#6DADD3", "#2F8BC0", "#005A8C")
 _WIDTH = 8.0  # inches
 _BARS = 30
 _LABEL = 34  # characters
-_BOXES = 24  # of a graph; larger ones are folded
+_BOXES = 24  # of a graph; larger graphs are folded
 
 
 def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any], goal: Level) -> dict[str, str]:
-    """Draw what there is to show into `folder`.
+    """Draw all figures with data into `folder`.
 
     Args:
-        counts: of `count_rows`.
-        goal: the rung that the run is judged by.
+        counts: result of `count_rows`.
+        goal: the level that the run is judged by.
 
-    Returns: file name by figure: `sources`, `failures`, `sizes`.
+    Returns: File name by figure: `sources`, `failures`, `sizes`.
     """
     lengths = [row.n_lines for row in rows if row.n_lines]
     drawings: dict[str, tuple[object, Callable[[Figure], None]]] = {
@@ -51,11 +51,11 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
 
 
 def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Draw what some blocks compute into `folder`, of those alone whose licence lets that be passed on.
+    """Draw the graphs of some blocks into `folder`, only if their licence allows redistribution.
 
-    Args: traced: by block, what `extract.proofs.trace_guest.trace_block` answered.
+    Args: traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
 
-    Returns: the captions by figure: `graph_common`, `graph_median`.
+    Returns: Captions by figure: `graph_common`, `graph_median`.
     """
     forms = {
         row.block: forms_of(traced[row.block])["eval"]
@@ -81,10 +81,10 @@ def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mappin
     return {name: caption for name, (_, caption) in chosen.items()}
 
 
-def rung_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
-    """A colour for each of these rungs, in their order: warm below the goal, blue from it on.
+def level_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
+    """Return a colour for each of these levels, in order: warm below the goal, blue from it on.
 
-    There are at most four on either side, since the goal is `executed`, or the rung that the run stopped at before.
+    There are at most four on either side, since the goal is `executed`, or an earlier level where the run stopped.
     """
     below = [level for level in levels if not at_least(level, goal)]
     above = [level for level in levels if at_least(level, goal)]
@@ -92,8 +92,8 @@ def rung_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
     return {**dict(zip(below, _BELOW[4 - len(below) :], strict=True)), **dict(zip(above, blue, strict=True))}
 
 
-def _folded(groups: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
-    """The groups with what they are called in a figure; of many, the last ones as one."""
+def _fold(groups: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
+    """Return the groups with their labels in a figure; if there are many, the last ones are merged."""
     bars = [(shown(name, _LABEL), counts) for name, counts in groups.items()]
     if len(bars) > _BARS:
         rest = [counts for _, counts in bars[_BARS - 1 :]]
@@ -102,13 +102,13 @@ def _folded(groups: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]
 
 
 def _sources(figure: "Figure", sources: Mapping[str, Mapping[str, int]], goal: Level) -> None:
-    """A bar of shares for each source, one segment a rung."""
-    bars = _folded({name: Counter(levels) for name, levels in sources.items()})
+    """Draw a bar of shares for each source, with one segment per level."""
+    bars = _fold({name: Counter(levels) for name, levels in sources.items()})
     present = [level for level in LEVELS if any(levels[level] for _, levels in bars)]
-    colors = rung_colors(present, goal)
+    colors = level_colors(present, goal)
     axes = bar_axes(figure, [f"{name}  {count(levels.total())}" for name, levels in bars], 1.1)
     left = [0.0] * len(bars)
-    order = [*reversed(present)]  # what reached most first, so that the goal is read from the left
+    order = [*reversed(present)]  # the highest level first, so that the goal is read from the left
     for level in order:
         widths = [100 * levels[level] / levels.total() for _, levels in bars]
         axes.barh(range(len(bars)), widths, 0.74, left=left, color=colors[level], label=level, ec="white", lw=0.4)
@@ -117,15 +117,15 @@ def _sources(figure: "Figure", sources: Mapping[str, Mapping[str, int]], goal: L
     shares = [percent(sum(levels[level] for level in above), levels.total()) for _, levels in bars]
     label_bars(axes, shares, [100] * len(bars))
     axes.set_xlim(0, 100)
-    axes.set_xlabel(f"% of classes, by highest rung; at the right, the share that is at least {goal}")
+    axes.set_xlabel(f"% of classes, by highest level; at the right, the share that is at least {goal}")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(5, len(order)), handlelength=1.2)
 
 
 def _failures(figure: "Figure", failures: Mapping[str, int]) -> None:
-    """Horizontal bars, with their numbers."""
+    """Draw horizontal bars with their numbers."""
     from matplotlib.ticker import MaxNLocator
 
-    bars = _folded({kind: Counter(blocks=number) for kind, number in failures.items()})
+    bars = _fold({kind: Counter(blocks=number) for kind, number in failures.items()})
     numbers, whole = [number.total() for _, number in bars], sum(failures.values())
     axes = bar_axes(figure, [kind for kind, _ in bars], 0.9)
     axes.barh(range(len(bars)), numbers, 0.72, color=_BELOW[1])
@@ -137,24 +137,31 @@ def _failures(figure: "Figure", failures: Mapping[str, int]) -> None:
 
 
 def _sizes(figure: "Figure", lengths: Sequence[int]) -> None:
-    """A histogram over logarithmic classes of lines, five a decade, with the median."""
+    """Draw a histogram over logarithmic bins of lines, five per decade, with the median."""
     from matplotlib.ticker import MaxNLocator
 
     bins = Counter(math.floor(5 * math.log10(length) + 1e-9) for length in lengths)
-    places = sorted(bins)
+    bin_indices = sorted(bins)
     figure.set_size_inches(_WIDTH, 3.2)
     axes = figure.subplots()
-    edges = {place: 10 ** (place / 5) for place in range(places[0], places[-1] + 2)}
-    for place in places:
-        axes.bar(edges[place], bins[place], edges[place + 1] - edges[place], align="edge", color=BLUE, ec="white")
+    edges = {bin_index: 10 ** (bin_index / 5) for bin_index in range(bin_indices[0], bin_indices[-1] + 2)}
+    for bin_index in bin_indices:
+        axes.bar(
+            edges[bin_index],
+            bins[bin_index],
+            edges[bin_index + 1] - edges[bin_index],
+            align="edge",
+            color=BLUE,
+            ec="white",
+        )
     axes.set_xscale("log")
-    axes.set_xlim(edges[places[0]] * 0.9, edges[places[-1] + 1] * 1.1)
+    axes.set_xlim(edges[bin_indices[0]] * 0.9, edges[bin_indices[-1] + 1] * 1.1)
     median = sorted(lengths)[len(lengths) // 2]
     axes.axvline(median, color=INK, lw=1.2, ls=(0, (4, 3)))
     axes.set_ylim(0, 1.22 * max(bins.values()))
     axes.annotate(f"median {plural(median, 'line')}", (median, 1), (6, -12), ("data", "axes fraction"), "offset points")
     ticks = [n * 10**power for power in range(6) for n in (1, 2, 5)]
-    axes.set_xticks([tick for tick in ticks if edges[places[0]] * 0.9 <= tick <= edges[places[-1] + 1] * 1.1])
+    axes.set_xticks([tick for tick in ticks if edges[bin_indices[0]] * 0.9 <= tick <= edges[bin_indices[-1] + 1] * 1.1])
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: count(round(value)))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -1,6 +1,6 @@
-"""`lemur verify DIR` for an extraction folder: re-reads it and proves its promises from what lies in it.
+"""`lemur verify DIR` for an extraction folder: read it again and check all its promises against its contents.
 
-Nothing of what is in the folder is executed: code is parsed, and read by pyflakes.
+Nothing in the folder is executed: code is parsed, and checked by pyflakes.
 """
 
 import json
@@ -22,7 +22,7 @@ from extract.chat.verbalization import LAYERS
 from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_code, fenced
 from extract.folder.write import CONFIGS
-from extract.model.blocks import find, find_code, read_manifest_of
+from extract.model.blocks import find, find_code, read_extraction_manifest
 from extract.model.results import COLUMNS, at_least, count_rows
 from extract.proofs.name_resolution import MOST_OTHERS
 from extract.resolve.modules import FOUNDATION
@@ -40,7 +40,7 @@ from manifests.provenance import REQUIREMENTS, SPECS, TABLE
 from manifests.provenance.swhid import Swhid
 from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
 
-#: Checks that must hold before specs and conversations are read as a data set.
+#: Checks that must pass before specs and conversations are read as a data set.
 _BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _OF_SPEC = ("source", "path", "start_line", "end_line", "swhid", "license")
@@ -49,12 +49,12 @@ Row = Mapping[str, Any]
 
 
 def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
-    """All checks of a finished extraction folder, in a fixed order.
+    """Return all checks of a finished extraction folder, in a fixed order.
 
-    Args: jobs: worker processes; all cores by default.
-    Raises: UserError if it holds no valid manifest of an extraction.
+    Args: jobs: worker processes; default: all cores.
+    Raises: UserError if it contains no valid manifest of an extraction.
     """
-    manifest = read_manifest_of(folder)
+    manifest = read_extraction_manifest(folder)
     checks = [check_files(folder, manifest), check_table(folder, TABLE, Block)]
     if not checks[1].ok:
         return [*checks, Check("guarantees", ok=False, detail="not checked: the table above cannot be trusted")]
@@ -86,26 +86,26 @@ def _check_ids(rows: Sequence[Row]) -> Check:
 
 
 def _check_counts(rows: Sequence[Row], manifest: Manifest) -> Check:
-    """The manifest's counts are those of the table; which names were asked for is taken from the manifest."""
+    """Check that the manifest's counts are those of the table; the requested names are taken from the manifest."""
     stated = dict(manifest.counts)
     stated.pop("targets", None)
-    found = count_rows([{name: row[name] for name in COLUMNS} for row in rows])
+    counts = count_rows([{name: row[name] for name in COLUMNS} for row in rows])
     wrong = [
-        f"{name}: {found[name]} in the table, {stated.get(name)} stated"
-        for name in found
-        if found[name] != stated.get(name)
+        f"{name}: {counts[name]} in the table, {stated.get(name)} stated"
+        for name in counts
+        if counts[name] != stated.get(name)
     ]
-    return found_check("counts", wrong, f"{len(rows):,} blocks by rung, source, category and failure, as stated")
+    return found_check("counts", wrong, f"{len(rows):,} blocks by level, source, category and failure, as stated")
 
 
 def _count_withheld(folder: Path) -> int:
-    """Blocks whose code is stated but not there: what is published lacks code that its licence does not let go."""
+    """Count blocks whose code is recorded but absent: code is not published if its licence forbids redistribution."""
     table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
     return int(table["code"].null_count) - int(table["code_sha256"].null_count)
 
 
 def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Check:
-    """A rung from `emitted` on means code; below the rung that was asked for there is a reason, and only there."""
+    """Check that blocks from `emitted` on have code, and exactly those below the requested level have a reason."""
     goal = manifest.parameters.get("level")
     if goal not in LEVELS:
         return Check("levels", ok=False, detail=f"the manifest's level is {goal!r}, not one of {', '.join(LEVELS)}")
@@ -121,23 +121,25 @@ def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Che
         if (row["error_kind"] is None) != (row["error"] is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
         if not _names_add_up(row):
-            wrong.append(f"{block}: its names bound to the same, to stand-ins and to others are not those compared")
+            wrong.append(
+                f"{block}: names bound to the same, to replacements and to others do not add up to those compared"
+            )
         if at_least(level, goal) != (row["error_kind"] is None):
-            wrong.append(f"{block}: {level} of {goal}, {row['error_kind'] or 'no reason is given'}")
+            wrong.append(f"{block}: {level} of {goal}, {row['error_kind'] or 'no reason recorded'}")
     return found_check("levels", wrong, f"every block is `{goal}`, or says why not")
 
 
 def _names_add_up(row: Row) -> bool:
-    """Whether the counts of bound names agree with each other and with the names told, of which there are the first."""
-    compared, same, standin = (row[name] for name in ("names_compared", "names_same", "names_standin"))
-    told = len(row["names_other"])
-    if compared is None or same is None or standin is None:
-        return compared is same is standin is None and not told
-    return bool(0 <= same + standin <= compared and told == min(compared - same, MOST_OTHERS))
+    """Return whether the counts of bound names agree with each other and with the names listed, the first of them."""
+    compared, same, replaced = (row[name] for name in ("names_compared", "names_same", "names_standin"))
+    listed = len(row["names_other"])
+    if compared is None or same is None or replaced is None:
+        return compared is same is replaced is None and not listed
+    return bool(0 <= same + replaced <= compared and listed == min(compared - same, MOST_OTHERS))
 
 
 def _read_requirements(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, Any], Check]:
-    """`required_repos.json` and whether it speaks of the blocks that have code, in their order."""
+    """Return `required_repos.json`, and check that it lists the blocks that have code, in their order."""
     name, wrong = "requirements", []
     try:
         needs: dict[str, Any] = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
@@ -167,20 +169,20 @@ def _entry_faults(entry: Row, row: Row | None, sources: Row) -> Iterator[str]:
 
 
 def _packages(rows: Iterable[Row], needs: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """The import names of each source that its blocks must not import."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """Return by source the import names that its blocks must not import."""
+    packages: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        found[row["source"]].add(row["qualname"].partition(".")[0])
+        packages[row["source"]].add(row["qualname"].partition(".")[0])
     for source, facts in needs.get("sources", {}).items():
-        found[source] |= set(facts.get("packages", ()))
-    return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in found.items()}
+        packages[source] |= set(facts.get("packages", ()))
+    return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in packages.items()}
 
 
 # --- specs and conversations ------------------------------------------------------------------------------------------
 
 
 def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
-    """Tables of specs and conversations, of folders that have them; what they are made of was found to be well."""
+    """Check the tables of specs and conversations, if any, of a folder whose block table passed."""
     if not (folder / SPEC_TABLES).is_dir() and not has_chat(folder):
         return [Check("spec splits", ok=True, detail="no tables of specs: an earlier version wrote this folder")]
     if not (folder / SPECS).is_file():
@@ -195,7 +197,7 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
 
 
 def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
-    """The identities of the table are those of the graphs in the specs, and so are the sentences."""
+    """Check that the table's identities and sentences match the graphs in the specs."""
     table = pq.read_table(folder / TABLE, columns=["block", "graph_widths"])
     widths = dict(zip(table["block"].to_pylist(), table["graph_widths"].to_pylist(), strict=True))
     wrong = [f"{spec.block}: {fault}" for spec in specs for fault in algorithm_faults(spec, widths.get(spec.block))]
@@ -209,11 +211,11 @@ def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Che
 def _check_spec_tables(
     folder: Path, manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str | None]
 ) -> tuple[list[Check], dict[str, str]]:
-    """The checks, and the split of each spec by block.
+    """Return the checks, and the split of each spec by block.
 
     Args:
-        specs: of `specs.jsonl`, in order.
-        codes: of the same blocks; groups are worked out again where none was withheld.
+        specs: those in `specs.jsonl`, in order.
+        codes: code of the same blocks; groups are recomputed unless one was withheld.
     """
     table = check_table(folder, f"{SPEC_TABLES}/*.parquet", SpecRow)
     if not table.ok:
@@ -236,12 +238,12 @@ def _check_spec_tables(
             wrong.append(f"{spec.block}: its group is in {split} and in {clusters[row['cluster']]}")
     again = "" if None in codes else ", worked out again"
     if not wrong and again:
-        wrong += _misplaced(manifest, specs, [code or "" for code in codes], rows)
+        wrong += _find_misplaced(manifest, specs, [code or "" for code in codes], rows)
     fine = f"{len(specs):,} specs as their lines, {len(clusters):,} groups{again}, each in one split"
     return [table, found_check("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
 
 
-def _misplaced(
+def _find_misplaced(
     manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str], rows: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> list[str]:
     seed = manifest.parameters.get("seed")
@@ -259,11 +261,11 @@ def _misplaced(
 
 
 def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], splits: Mapping[str, str]) -> list[Check]:
-    """The checks of a folder with conversations, but for those that read code.
+    """Return the checks of a folder with conversations, except for those that read code.
 
     Args:
-        specs: of the folder, by block.
-        splits: of the specs, by block.
+        specs: specs of the folder, by block.
+        splits: splits of the specs, by block.
     """
     schemas = [check_table(folder, f"{TABLES}/*.parquet", SpecChatRow), check_table(folder, DROPS, SpecChatDrop)]
     options = manifest.parameters.get("chat")
@@ -280,7 +282,7 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
 
 
 def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Rights) -> Iterator[str]:
-    """What is wrong with one conversation."""
+    """Yield the faults of one conversation."""
     spec = specs.get(row["block"])
     if spec is None or any(block not in specs for block in row["others"]):
         yield "speaks of a block that has no spec"
@@ -299,7 +301,7 @@ def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Righ
 
 
 def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> Iterator[str]:
-    """Every number of the answer is one of the specs it speaks of, or was given; JSON is the spec's own."""
+    """Check that each number in the answer is from the specs or the prompt, and that JSON equals the spec's own."""
     _, user, answer = contents(row)
     if row["task"] == "specify":
         text = fenced(answer, "json")
@@ -310,17 +312,17 @@ def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> 
         if not same:
             yield "the spec that it answers is not that of its block"
         return
-    known = {number for item in (spec, *others) for number in _known(item)} | set(_numbers(user))
+    known = {number for item in (spec, *others) for number in _list_numbers(item)} | set(_numbers(user))
     wrong = [number for number in _numbers(answer) if number not in known]
     if wrong:
-        yield f"states {wrong[0]}, which is no number of the specs that it speaks of"
+        yield f"states {wrong[0]}, which is not a number in the specs it describes"
 
 
-def _known(spec: Spec) -> Iterator[str]:
-    """The numbers that may be said of a block: of its spec, how many of a kind there are, and the scale's inverse."""
+def _list_numbers(spec: Spec) -> Iterator[str]:
+    """Yield the numbers that may be stated about a block: from its spec, counts by kind, and the scale's inverse."""
     yield from _numbers(json.dumps(spec.model_dump(mode="json"), ensure_ascii=False))
     yield from (str(len(case.outputs)) for case in spec.cases)
-    yield str(len(spec.layers or {}) - LAYERS)  # further kinds
+    yield str(len(spec.layers or {}) - LAYERS)  # remaining kinds
     if spec.downsampling:
         yield from _numbers(f"{spec.downsampling:.4g} {1 / spec.downsampling:.4g}")
     yield "0"
@@ -330,5 +332,5 @@ def _numbers(text: str) -> list[str]:
     return [number.rstrip(",").replace(",", "") for number in _NUMBER.findall(text)]
 
 
-#: The folders that `lemur extract` writes.
+#: Kinds of folders that `lemur extract` writes.
 KINDS = {"extraction": FolderKind(verify, find, find_code, extraction_page)}

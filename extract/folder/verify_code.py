@@ -1,4 +1,4 @@
-"""Checks of an extraction's closed files, one by one: each is what the table, its spec and its header say of it."""
+"""Checks of an extraction's closed files, one by one: each must match the table, its spec and its header."""
 
 import ast
 import contextlib
@@ -35,12 +35,12 @@ from manifests.records import SpecChatRow
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
-_LEAN = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
-_CODE_COLUMNS = tuple({*SHARED, *_LEAN, "error_kind", "requires", "code", "n_lines"})
-_BATCH = 40  # blocks a worker is given at once
-_FEW = 60  # blocks; below it, starting processes costs more than it saves
+_MINIMIZED = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
+_CODE_COLUMNS = tuple({*SHARED, *_MINIMIZED, "error_kind", "requires", "code", "n_lines"})
+_BATCH = 40  # blocks per worker call
+_FEW = 60  # blocks; with fewer, starting processes costs more than it saves
 
-#: Checks of single files, in the order in which they are told, with what is said when all is well.
+#: Checks of single files, in the order of the report, with the text for success.
 _OF_CODE = {
     "files": "closed files as in the table, with the SHA-256 that it states",
     "parses": "files are Python",
@@ -58,29 +58,29 @@ Faults = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class ChatTexts:
-    """What of the conversations must be compared with code: guarded texts and whole answers, by block."""
+    """Conversation texts that must be compared with code: guarded texts and whole answers, by block."""
 
     guarded: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # block -> name and text of each
     codes: dict[str, str] = field(default_factory=dict)  # block -> the code that `write` answers
 
 
 def read_texts(folder: Path) -> ChatTexts:
-    """The texts of a folder's conversations; of none, if it has no tables that can be read so."""
-    found = ChatTexts()
+    """Return the texts of a folder's conversations; empty if it has no readable tables of them."""
+    chat_texts = ChatTexts()
     if not check_table(folder, f"{TABLES}/*.parquet", SpecChatRow).ok:
-        return found
+        return chat_texts
     for _, row in chat_rows(folder):
         _, user, assistant = contents(row)
         for block in (row["block"], *row["others"]):
             text = guarded_text(row["task"], user, assistant)
-            found.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
+            chat_texts.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
         if row["task"] == "write":
-            found.codes[row["block"]] = fenced(assistant, "python") or ""
-    return found
+            chat_texts.codes[row["block"]] = fenced(assistant, "python") or ""
+    return chat_texts
 
 
 def fenced(text: str, language: str) -> str | None:
-    """What stands in the one fence that a text consists of; None if it is anything else."""
+    """Return the contents of the fence that a text consists of; None for any other text."""
     match = _FENCED.fullmatch(text)
     return match[3] if match is not None and match[2] == language else None
 
@@ -88,29 +88,29 @@ def fenced(text: str, language: str) -> str | None:
 def check_code(
     folder: Path, rows: Sequence[Row], packages: Mapping[str, frozenset[str]], jobs: int | None
 ) -> list[Check]:
-    """The checks of single files, and of what was said of each; rows of the table are given without their code.
+    """Return the checks of single files, and of the texts about them; the rows contain no code.
 
     Args: packages: by source, the import names that its blocks must not import.
     """
     paths = code_paths([row["block"] for row in rows if row["code_sha256"] is not None])
-    found: Faults = {name: [] for name in _OF_CODE}
+    all_faults: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
         if row["file"] != paths.get(row["block"]):
-            found["files"].append(f"{row['block']}: lies in {row['file']}, not in {paths.get(row['block'])}")
+            all_faults["files"].append(f"{row['block']}: lies in {row['file']}, not in {paths.get(row['block'])}")
     work, batches = partial(check_batch, folder, packages), _batches(folder)
     with progress("verify", len(paths), "blocks") as advance:
         for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
             for name, wrong in faults.items():
-                found[name] += wrong
+                all_faults[name] += wrong
             advance(done)
-    fine = {name: f"{len(paths):,} {told}" for name, told in _OF_CODE.items()}
+    fine = {name: f"{len(paths):,} {text}" for name, text in _OF_CODE.items()}
     if not has_chat(folder):
         del fine["chat code"]
     if not (folder / SPECS).is_file():
         fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
     elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
-        found["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
-    return [found_check(name, found[name], told) for name, told in fine.items()]
+        all_faults["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
+    return [found_check(name, all_faults[name], text) for name, text in fine.items()]
 
 
 def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
@@ -131,15 +131,15 @@ def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], rows: Sequence[Row]) -> tuple[int, Faults]:
-    """How many blocks these are, and what is wrong with their files, by check."""
-    found: Faults = {name: [] for name in _OF_CODE}
+    """Return the number of blocks and the faults of their files, by check."""
+    faults: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
         own = packages[row["source"]]
         if row["code"] is not None:
             for name, fault in _file_faults(folder, row, own):
-                found[name].append(f"{row['block']}: {fault}")
-        found["lean forms"] += [f"{row['block']}: {fault}" for fault in _lean_faults(folder, row, own)]
-    return len(rows), found
+                faults[name].append(f"{row['block']}: {fault}")
+        faults["lean forms"] += [f"{row['block']}: {fault}" for fault in _check_minimized(folder, row, own)]
+    return len(rows), faults
 
 
 def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:
@@ -163,7 +163,7 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
             yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not for our users
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError) as error:
         if row["level"] != "emitted" or row["error_kind"] is None:
@@ -174,7 +174,7 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
     yield from (("imports", fault) for fault in import_faults(tree, row["requires"], own))
 
 
-def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
+def _check_minimized(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
     code, stated = row["lean_code"], row["lean_sha256"]
     if stated is None:
         if at_least(row["level"], "forward") != (row["lean_error"] is not None) or code is not None:
@@ -200,7 +200,7 @@ def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError) as error:
         yield f"its lean form does not parse: {error}"
         return
-    if not any(row["name"] in _bound(node) for node in ast.walk(tree)):
+    if not any(row["name"] in _list_bound(node) for node in ast.walk(tree)):
         yield "its lean form does not define it"
     yield from (f"lean form: {fault}" for fault in undefined_names(tree).values())
     yield from (f"lean form: {fault}" for fault in import_faults(tree, row["lean_requires"], own))
@@ -209,21 +209,21 @@ def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
 
 
 def _header(code: str) -> dict[str, str]:
-    """What the comment lines that a file begins with say of its block and licence."""
-    found: dict[str, str] = {}
+    """Return the fields in the comment lines at the start of a file: its block and licence."""
+    fields: dict[str, str] = {}
     for line in header_lines(code):
         if match := _HEADER.fullmatch(line):
-            found.setdefault(match[1], match[2])
-    return found
+            fields.setdefault(match[1], match[2])
+    return fields
 
 
 def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]) -> list[str]:
-    """The imports, in functions too, that are neither of the standard library nor the runtime nor required.
+    """Return the imports, also in functions, that are not in the standard library, the runtime or the requirements.
 
     Args:
-        requires: PEP 508; what is not counts for nothing.
-        own: the import names of the source itself; nothing makes them good, but that a package of the runtime is
-            imported for its compiled operators alone.
+        requires: PEP 508; invalid entries are ignored.
+        own: the import names of the source itself; they are always faults, except that a package of the runtime may be
+            imported if only its compiled operators are used.
     """
     wanted = set(_distributions(requires))
     for_operators = {
@@ -248,7 +248,7 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
 
 
 def _takes_from(tree: ast.Module, package: str) -> bool:
-    """Whether a file reads a package's name, or imports from it."""
+    """Return whether a file reads a package's name, or imports from it."""
     return any(
         (isinstance(node, ast.Name) and node.id == package)
         or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package)
@@ -258,12 +258,12 @@ def _takes_from(tree: ast.Module, package: str) -> bool:
 
 def _distributions(requires: Iterable[str]) -> Iterator[str]:
     for text in requires:
-        with contextlib.suppress(InvalidRequirement):  # the check of requirements tells
+        with contextlib.suppress(InvalidRequirement):  # reported by the check of requirements
             yield canonicalize_name(Requirement(text).name)
 
 
-def _bound(node: ast.AST) -> set[str]:
-    """The names that a class or an import binds: a lean form may import what a library has, where its author does."""
+def _list_bound(node: ast.AST) -> set[str]:
+    """Return the names that a class or an import binds: a lean form may import a name that its author copied."""
     if isinstance(node, ast.ClassDef):
         return {node.name}
     return {item.asname or item.name for item in node.names} if isinstance(node, ast.ImportFrom) else set()

@@ -1,4 +1,4 @@
-"""The extraction folder: closed files, their table, specs, what they need, a report, and a manifest, written last."""
+"""Writer of the extraction folder: closed files, table, specs, requirements, report, and the manifest last."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, lean_p
 from manifests.provenance.licenses import is_permissive
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
 
-#: What the manifest states of each source, beside the number of its files.
+#: Fields of each source in the manifest, in addition to the number of its files.
 _OF_SOURCES = (
     "name",
     "kind",
@@ -49,7 +49,7 @@ _OF_SOURCES = (
     "symbols",
     "instead_of",
 )
-#: Characters of a file name before `.py`; longer ones are cut and get a digest.
+#: Characters of a file name before `.py`; longer names are cut and end in a digest.
 _LONGEST = 160
 _DIGITS = 8
 _ODD = re.compile(r"[^A-Za-z0-9._@+-]")
@@ -59,13 +59,13 @@ _RESERVED = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in (
 def write_extraction(
     out: Path, results: Sequence[Result], facts: RunFacts, watch: Stopwatch, *, force: bool = False
 ) -> Manifest:
-    """Write the folder `out`, whole or not at all.
+    """Write the folder `out` atomically.
 
     Args:
-        results: one for each block, in the order of the table: by priority of their source, path and line.
-        watch: of the whole run; its laps are told in the report.
+        results: one per block, in table order: by priority of the source, path and line.
+        watch: stopwatch of the whole run; its laps appear in the report.
 
-    Returns: the manifest that was written.
+    Returns: The manifest.
     Raises: UserError if `out` cannot be written.
     """
     paths = code_paths([result.row.block for result in results if result.row.code is not None])
@@ -81,8 +81,8 @@ def write_extraction(
         _write_code(folder, rows)
         left_out = {} if facts.options.timings else {"seconds": None}
         write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
-        made_from = {result.row.block: result.closure_files for result in results}
-        text = requirements_text(rows, made_from, facts.sources)
+        files_of_block = {result.row.block: result.closure_files for result in results}
+        text = requirements_text(rows, files_of_block, facts.sources)
         (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
         if facts.options.level == "discovered":
             (folder / NAMES).write_text(names_text(rows), encoding="utf-8", newline="\n")
@@ -91,11 +91,11 @@ def write_extraction(
         specs = write_specs(folder / SPECS, rows, traced)
         watch.lap("write specs")
         codes = [row.code for row in rows if row.code is not None]
-        lean = [row.lean_code for row in rows if row.code is not None]
-        tables, dataset = write_dataset(folder, specs, codes, lean, len(rows), facts)
+        minimized = [row.lean_code for row in rows if row.code is not None]
+        tables, dataset = write_dataset(folder, specs, codes, minimized, len(rows), facts)
         describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
-        files = {block: len(made) for block, made in made_from.items()}
+        files = {block: len(sources_of_block) for block, sources_of_block in files_of_block.items()}
         executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
         distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
         watch.lap("distinct")
@@ -105,7 +105,7 @@ def write_extraction(
             kind=KIND,
             versions=package_versions() | run_versions(),
             parameters=facts.options.parameters(),
-            inputs=[Input(name=s.name, sha256=s.digest, bytes=_bytes_of(s)) for s in facts.sources],
+            inputs=[Input(name=s.name, sha256=s.digest, bytes=_count_bytes(s)) for s in facts.sources],
             counts=counts | dataset,
             details={
                 "sources": [
@@ -124,16 +124,16 @@ def write_extraction(
 
 
 def names_text(rows: Sequence[Block]) -> str:
-    """The JSON list by which `--names` finds these classes again: bare names where one class has it, else block ids."""
+    """Return the JSON list that makes `--names` select these classes again: unique bare names, else block ids."""
     times = Counter(row.name for row in rows)
     return json.dumps([row.name if times[row.name] == 1 else row.block for row in rows], indent=1) + "\n"
 
 
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:
-    """Where the file of each block lies: `blocks/SOURCE/QUALNAME.py`, safe and unique on every common file system.
+    """Return the file path of each block: `blocks/SOURCE/QUALNAME.py`, safe and unique on every common file system.
 
-    What a file system may not take, or may take for another name (case, reserved words, length), is replaced and gets
-    the first digits of the SHA-256 of the block's id; of names that differ only in case, the first in order stays.
+    Parts that a file system may reject or confuse (case, reserved words, length) are replaced, followed by the first
+    digits of the SHA-256 of the block's id; of names that differ only in case, the first in order is unchanged.
     """
     folders: dict[str, str] = {}
     names: dict[str, set[str]] = {}
@@ -175,7 +175,7 @@ def _write_code(folder: Path, rows: Iterable[Block]) -> None:
             path.write_text(row.lean_code, encoding="utf-8", newline="\n")
 
 
-def _bytes_of(source: Source) -> int:
+def _count_bytes(source: Source) -> int:
     try:
         return sum((source.root / file.path).stat().st_size for file in source.files)
     except OSError as error:
@@ -186,7 +186,7 @@ def _bytes_of(source: Source) -> int:
 
 CARD = "README.md"
 
-#: The tables that are offered to readers, by configuration.
+#: Tables of the dataset card, by configuration.
 CONFIGS: Configs = {
     "blocks": (Block, {"train": TABLE}),
     "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in SPLITS}),
@@ -201,35 +201,35 @@ def write_dataset(
     """Write the tables and the card of a folder whose blocks, requirements and specs are written.
 
     Args:
-        codes: the closed files of the same blocks.
-        lean: their lean forms.
-        blocks: rows of the table of blocks.
-        facts: of the run: the seed, how conversations are made, and which sources stand in for others.
-    Returns: rows by path below `folder`, and counts for the manifest.
+        codes: closed files of the same blocks.
+        lean: their lean forms, if any.
+        blocks: number of rows in the table of blocks.
+        facts: facts of the run: seed, options of conversations, and sources that replace others.
+    Returns: Rows by path below `folder`, and counts for the manifest.
     """
     options = facts.options
     places = place_specs(specs, codes, options.seed)
     rows = write_spec_tables(folder, specs, places)
-    splits = Counter(place.split for place in places)
-    groups = len({place.cluster for place in places})
+    splits = Counter(split_place.split for split_place in places)
+    groups = len({split_place.cluster for split_place in places})
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
     chat = None
     if options.chat is not None:
-        chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, lean, strict=True)]
+        chat_blocks = [ChatBlock(*values) for values in zip(specs, places, codes, lean, strict=True)]
         chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else Rights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
-    told: Mapping[str, int] = {TABLE: blocks, **rows}
+    n_rows: Mapping[str, int] = {TABLE: blocks, **rows}
     (folder / CARD).write_text(
-        extraction_card(told, specs, places, chat, facts.sources), encoding="utf-8", newline="\n"
+        extraction_card(n_rows, specs, places, chat, facts.sources), encoding="utf-8", newline="\n"
     )
     return rows, counts
 
 
 def describe_extraction(folder: Path, rows: Mapping[str, int], licenses: Iterable[str]) -> None:
-    """Write `croissant.json`: the tables that the card offers, their columns and the digests of their files.
+    """Write `croissant.json`: the tables of the card, their columns and the digests of their files.
 
-    Args: licenses: of all sources.
+    Args: licenses: licences of all sources.
     """
     from manifests.folders.croissant import About, write_croissant
 
@@ -250,9 +250,9 @@ def extraction_card(
     chat: Chat | None,
     sources: Sequence[Source],
 ) -> str:
-    """The card.
+    """Return the dataset card.
 
-    Args: rows: rows by path of every table; what has none is not offered, since `datasets` refuses it.
+    Args: rows: number of rows by path of each table; empty ones are omitted, because `datasets` rejects them.
     """
     taken = ", ".join(f"`{source.name}` (`{source.instead_of}`)" for source in sources if source.instead_of)
     head = card_yaml(
@@ -291,12 +291,12 @@ def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:
         return []
     splits = Counter[str](place.split for place in places)
     groups: dict[str, Any] = Counter(place.cluster for place in places)
-    told = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
+    text = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
     lengths = sorted(len(tokens_of(spec.summary)) for spec in specs)
     return [
         "## Specs",
         "",
-        f"{told}. Related blocks (nearly the same class, or the same design) form a group, column `cluster`, and a"
+        f"{text}. Related blocks (nearly the same class, or the same design) form a group, column `cluster`, and a"
         f" group is in one split: {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The"
         " table `blocks` is one split; column `block` joins it with these.",
         "",
@@ -308,12 +308,12 @@ def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:
         f" {count(sum(spec.parameters is not None for spec in specs))} to be constructed. Summaries have a median of"
         f" {lengths[(len(lengths) - 1) // 2]} tokens.",
         "",
-        *_licence_table(Counter(spec.license for spec in specs), "specs"),
+        *_license_table(Counter(spec.license for spec in specs), "specs"),
     ]
 
 
-def _licence_table(licenses: Mapping[str, int], what: str) -> list[str]:
-    """How many there are under each licence, and whether it lets code be passed on."""
+def _license_table(licenses: Mapping[str, int], what: str) -> list[str]:
+    """Return a table with the number of items by licence, and whether it allows redistribution of code."""
     ordered = sorted(licenses.items(), key=lambda item: (-item[1], item[0]))
     rows = [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(number)] for name, number in ordered]
     return table(["licence", "permissive", what], rows, 2)

@@ -1,1 +1,1 @@
-"""Results of an extraction, and the blocks of a finished one."""
+"""Results of an extraction, and access to the blocks of an extraction folder."""

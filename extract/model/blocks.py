@@ -1,4 +1,4 @@
-"""The blocks of a finished extraction folder: read, found by name, loaded as classes, traced to source lines."""
+"""Access to the blocks of an extraction folder: read, find by name, load as classes, trace to source lines."""
 
 import difflib
 import hashlib
@@ -33,10 +33,10 @@ _NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
 
 
-def read_manifest_of(folder: Path) -> Manifest:
-    """The manifest of an extraction folder.
+def read_extraction_manifest(folder: Path) -> Manifest:
+    """Return the manifest of an extraction folder.
 
-    Raises: UserError if it is not one.
+    Raises: UserError if it is not an extraction folder.
     """
     manifest = read_manifest(folder)
     if manifest.kind != KIND:
@@ -47,10 +47,10 @@ def read_manifest_of(folder: Path) -> Manifest:
 
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of a folder's table, in its order.
+    """Return the rows of a folder's table, in order.
 
-    Args: columns: all when None; without `code`, reading is fast.
-    Raises: UserError if it cannot be read.
+    Args: columns: columns to read; None reads all. Reading is fast without `code`.
+    Raises: UserError if the table cannot be read.
     """
     try:
         rows: list[dict[str, Any]] = pq.read_table(folder / TABLE, columns=columns and list(columns)).to_pylist()
@@ -60,9 +60,9 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[s
 
 
 def read_block(folder: Path, place: int) -> Block:
-    """One row of a folder's table, by its number; only the row group that holds it is read.
+    """Return one row of a folder's table, by index; only its row group is read.
 
-    Raises: UserError if it cannot be read.
+    Raises: UserError if the table cannot be read.
     """
     try:
         with pq.ParquetFile(folder / TABLE) as file:
@@ -78,9 +78,9 @@ def read_block(folder: Path, place: int) -> Block:
 
 
 def damaged(folder: Path, error: Exception) -> UserError:
-    """What to say of a folder in which something cannot be read."""
+    """Return the error to raise for a folder that contains an unreadable file."""
     detail = str(error).splitlines()[0]
-    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
+    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or create the folder again")
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def damaged(folder: Path, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class NamedBlock:
-    """One block: its row, its entry in `required_repos.json` (None without code), and what else has the name."""
+    """A block: its row, its entry in `required_repos.json` (None without code), and other blocks of the same name."""
 
     row: Block
     needs: Mapping[str, Any] | None
@@ -96,14 +96,14 @@ class NamedBlock:
 
 
 def find_block(folder: Path, wanted: str) -> NamedBlock:
-    """The block that a name stands for.
+    """Return the block that a name refers to.
 
     Args:
-        wanted: a block id, a qualified name or the end of one, or a bare name; each may have `SOURCE::` before it, with
-            or without the version. Of several the first stands, which is that of the first source by priority.
-    Raises: UserError if the folder is no extraction, or nothing is called so.
+        wanted: a block id, a qualified name or the end of one, or a bare name; each may be prefixed by `SOURCE::`, with
+            or without the version. If several match, the first one wins: that of the source with the highest priority.
+    Raises: UserError if the folder is not an extraction, or no block has this name.
     """
-    read_manifest_of(folder)
+    read_extraction_manifest(folder)
     rows = read_rows(folder, _COLUMNS)
     places = match(rows, wanted)
     if not places:
@@ -115,24 +115,24 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
 
 
 def match(rows: Sequence[Mapping[str, Any]], wanted: str) -> list[int]:
-    """The numbers of the rows that a name stands for: those of the first way of reading it that finds any."""
+    """Return the indices of the rows that a name refers to, by the first interpretation of the name with a match."""
     for column in ("block", "qualname", "name"):
-        found = [place for place, row in enumerate(rows) if row[column] == wanted]
-        if found:
-            return found
+        matches = [index for index, row in enumerate(rows) if row[column] == wanted]
+        if matches:
+            return matches
     source, separator, name = wanted.rpartition("::")
     if not name:
         return []
     within = [
-        place
-        for place, row in enumerate(rows)
+        index
+        for index, row in enumerate(rows)
         if not separator or source in (row["source"], row["source"].partition("@")[0])
     ]
     ways = ("qualname", ""), ("name", ""), ("qualname", ".")
     for column, before in ways:
-        found = [p for p in within if rows[p][column] == name or (before and rows[p][column].endswith(before + name))]
-        if found:
-            return found
+        matches = [p for p in within if rows[p][column] == name or (before and rows[p][column].endswith(before + name))]
+        if matches:
+            return matches
     return []
 
 
@@ -143,14 +143,14 @@ def _unknown(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:
     near = [name for name in names if name.casefold() == folded]
     near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
     near += [name for name in names if folded and folded in name.casefold() and name not in near]
-    told = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
-    return f"{wanted}: no block of this folder is called so; {told}"
+    hint = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
+    return f"{wanted}: no block of this folder is called so; {hint}"
 
 
 def read_needs(folder: Path) -> dict[str, Any]:
-    """`required_repos.json`, with its entries by block.
+    """Return `required_repos.json`, with its entries by block.
 
-    Raises: UserError if it cannot be read.
+    Raises: UserError if the file cannot be read.
     """
     try:
         needs = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
@@ -163,19 +163,20 @@ def read_needs(folder: Path) -> dict[str, Any]:
 
 
 def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[Any]:
-    """The class of a block. This EXECUTES the block's file in your process, without the sandbox: load what you trust.
+    """Return the class of a block. This EXECUTES the block's file in your process without a sandbox: load trusted code.
 
     >>> SEModule = load_block("blocks", "timm@1.0.30::timm.layers.squeeze_excite.SEModule")
 
-    The file is that of the folder's table, byte by byte; nothing is written. Loading it again gives the same class.
+    The file is the one recorded in the folder's table, byte for byte; nothing is written. Calling it again returns the
+    same class.
 
     Args:
-        block: a block id, or whatever else names a block for `lemur show`.
-        lean: its lean form, where there is one; taken too where only that was published.
+        block: a block id, or any name that `lemur show` accepts.
+        lean: load the lean form, if there is one; also loaded if only that was published.
 
-    Returns: the class, a subclass of `torch.nn.Module` where the block's level is `executed` or more.
-    Raises: UserError if there is no such block, it has no code, its file was changed, or a package is missing;
-        whatever the file itself raises.
+    Returns: The class, a subclass of `torch.nn.Module` if the block's level is at least `executed`.
+    Raises: UserError if the block does not exist, has no code, its file was changed, or a package is missing;
+        any exception that the file itself raises.
     """
     row = find_block(Path(folder), block).row
     lean = row.lean_code is not None and (lean or row.code is None)
@@ -194,19 +195,19 @@ def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[An
     module = sys.modules.get(name)
     if module is None:
         module = _execute(name, path, data, row.block)
-    found = getattr(module, row.name, None)
-    if not isinstance(found, type):
+    kind = getattr(module, row.name, None)
+    if not isinstance(kind, type):
         raise UserError(f"{row.block}: its file defines no class {row.name}; it is at level {row.level}")
-    return found
+    return kind
 
 
 def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
-    """The file as a module of its own name, without the bytecode that an import would leave in the folder."""
+    """Execute the file as a module under its own name, without writing bytecode to the folder as an import would."""
     module = ModuleType(name)
     module.__file__ = str(path.resolve())
     sys.modules[name] = module  # dataclasses, pickle and inspect look it up there
     try:
-        exec(compile(data, module.__file__, "exec"), module.__dict__)  # noqa: S102 - what the caller asks for
+        exec(compile(data, module.__file__, "exec"), module.__dict__)  # noqa: S102 - the caller wants this
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, ModuleNotFoundError):
@@ -219,9 +220,9 @@ def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
 
 
 def find(folder: Path, wanted: str) -> Traced:
-    """The conversation of an id, or the block that an id, a qualified or a bare name stands for, as in `lemur show`.
+    """Return the conversation of an id, or the block of an id, qualified or bare name, as in `lemur show`.
 
-    Raises: UserError if nothing is called so, with near names, or several conversations are.
+    Raises: UserError if nothing has this name (suggests similar ones), or several conversations do.
     """
     try:
         chat = find_conversation(folder, wanted, ("id", "task", "block", "others"))
@@ -229,13 +230,13 @@ def find(folder: Path, wanted: str) -> Traced:
         raise damaged(folder, error) from error
     if chat is None:
         return _block(folder, wanted)
-    told = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
-    return Traced((Link("chat row", chat["id"], told), *_block(folder, chat["block"]).links), ())
+    details = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
+    return Traced((Link("chat row", chat["id"], details), *_block(folder, chat["block"]).links), ())
 
 
 def _block(folder: Path, wanted: str) -> Traced:
-    found = find_block(folder, wanted)
-    row, entry, needs = found.row, found.needs or {}, read_needs(folder)
+    named = find_block(folder, wanted)
+    row, entry, needs = named.row, named.needs or {}, read_needs(folder)
     stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
     sources = {**needs.get("sources", {}), **stated}
     block = {
@@ -244,16 +245,16 @@ def _block(folder: Path, wanted: str) -> Traced:
         "code": row.code_sha256,
         "file": row.file,
         "licence": row.license,
-        "others": list(found.others),
+        "others": list(named.others),
     }
     lines = {"lines": lines_text(row.start_line, row.end_line), "swhid": entry.get("swhid") or row.swhid}
-    made_from: dict[str, list[str]] = entry.get("made_from", {})
-    parts = [(source, path) for source, paths in made_from.items() for path in paths]
+    paths_by_source: dict[str, list[str]] = entry.get("made_from", {})
+    parts = [(source, path) for source, paths in paths_by_source.items() for path in paths]
     links = [
         Link("block", row.block, block),
         _release(row.source, sources),
         Link("source", f"{row.source} {row.path}", lines),
-        *(_release(source, sources) for source in made_from if source != row.source),
+        *(_release(source, sources) for source in paths_by_source if source != row.source),
         *(
             Link("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
             for source, path in parts
@@ -264,39 +265,39 @@ def _block(folder: Path, wanted: str) -> Traced:
 
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
-    """The block whose file, or whose lean form, has this digest."""
+    """Return the block whose file or lean form has this digest."""
     try:
         table = pq.read_table(folder / TABLE, columns=["block", "code_sha256", "lean_sha256"])
         places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
-        place = next((found for found in places if found >= 0), -1)
+        row_index = next((index for index in places if index >= 0), -1)
     except (OSError, KeyError, pa.ArrowException) as error:
         raise damaged(folder, error) from error
-    return find(folder, table["block"][place].as_py()) if place >= 0 else None
+    return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
 
 
 def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
-    """A source as it was fetched; the digest is of its Python files."""
+    """Return a source as it was fetched; the digest is that of its Python files."""
     known = sources.get(name, {})
     facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
     return Link("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
 
 
-_LISTED = 8
-_SURE = ", 1.00]"  # the end of a resolution that leaves no doubt
+_MAX_ITEMS = 8
+_SURE = ", 1.00]"  # end of a resolution without doubt
 
 
 def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
-    """Print one block: as JSON, or as lines and its code, coloured on a terminal.
+    """Print one block: as JSON, or as lines and its code, in colour on a terminal.
 
-    Raises: UserError as `find_block` does.
+    Raises: The same as `find_block`.
     """
-    found = find_block(folder, wanted)
+    named = find_block(folder, wanted)
     if as_json:
-        facts = {**found.row.model_dump(mode="json"), "needs": found.needs, "others": list(found.others)}
+        facts = {**named.row.model_dump(mode="json"), "needs": named.needs, "others": list(named.others)}
         print(json.dumps(facts, indent=2))
         return
-    print("\n".join(lines_of(found)))
-    code = found.row.code or found.row.lean_code  # only the lean form, where the full one was not published
+    print("\n".join(lines_of(named)))
+    code = named.row.code or named.row.lean_code  # the lean form if only that was published
     if code is None:
         return
     print()
@@ -307,11 +308,11 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
 
 
 def draw_block(folder: Path, wanted: str, path: Path) -> str:
-    """Draw what a block computes in eval mode with its recorded arguments into an SVG file.
+    """Draw the computation graph of a block in eval mode with its recorded arguments into an SVG file.
 
-    Returns: a line that says so.
-    Raises: UserError as `find_block` does, or if what it computes is not in the folder; UsageError if the file is no
-        `.svg`.
+    Returns: A message for the user.
+    Raises: The same as `find_block`; UserError if the folder does not contain the graph of the block; UsageError if the
+        file is not an `.svg`.
     """
     from lemur_core.describe.picture import check_picture, draw
 
@@ -333,69 +334,69 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
 
 
 def lines_of(block: NamedBlock) -> list[str]:
-    """Everything but the code, to print as it is."""
+    """Return everything but the code, as lines to print."""
     row, needs = block.row, block.needs or {}
     lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
-    told = [("block", row.block), ("from", f"{row.path}, lines {lines}")]
+    items = [("block", row.block), ("from", f"{row.path}, lines {lines}")]
     if needs.get("origin"):
-        told.append(("origin", needs["origin"]))
-    told.append(("swhid", needs.get("swhid") or row.swhid))
-    told.append(("category", row.category))
-    told.append(("level", row.level))
+        items.append(("origin", needs["origin"]))
+    items.append(("swhid", needs.get("swhid") or row.swhid))
+    items.append(("category", row.category))
+    items.append(("level", row.level))
     if row.error_kind is not None:
-        told.append(("stopped", f"{row.error_kind}: {row.error}"))
+        items.append(("stopped", f"{row.error_kind}: {row.error}"))
     if row.fidelity is not None:
-        told.append(("fidelity", f"{row.fidelity} with the class of the installed package"))
+        items.append(("fidelity", f"{row.fidelity} with the class of the installed package"))
     use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
-    told.append(("licence", f"{row.license}{use}"))
+    items.append(("licence", f"{row.license}{use}"))
     if row.code is not None:
-        told.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
-        told += _listed("with", _made_from(row, needs))
-        told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
-        told += _listed("dynamic", row.dynamic.splitlines() if row.dynamic else ())
-        told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
+        items.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
+        items += _list_items("with", _list_files(row, needs))
+        items += _list_items("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
+        items += _list_items("dynamic", row.dynamic.splitlines() if row.dynamic else ())
+        items.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
     if row.lean_code is not None:
         wanted = ", ".join(row.lean_requires) or "nothing"
         under = f", {row.lean_license}" if row.lean_license != row.license else ""
         size = plural(row.lean_lines or 0, "line")
-        told.append(("lean", f"{lean_path(row.file or '')} ({size}{under}), requires {wanted}"))
+        items.append(("lean", f"{lean_path(row.file or '')} ({size}{under}), requires {wanted}"))
     elif row.lean_error is not None:
-        told.append(("lean", f"none: {row.lean_error}"))
+        items.append(("lean", f"none: {row.lean_error}"))
     if row.code is not None or row.lean_code is not None:
-        told += _run(row.name, worked_of(row.arguments), row.observed)
-    told += _listed("also", block.others)
-    return [shown(f"{label:<10}{text}") for label, text in told]
+        items += _describe_run(row.name, worked_of(row.arguments), row.observed)
+    items += _list_items("also", block.others)
+    return [shown(f"{label:<10}{text}") for label, text in items]
 
 
-def _made_from(row: Block, needs: Mapping[str, Any]) -> list[str]:
-    """The files that it was made from, other than its own."""
-    made = [(source, path) for source, paths in needs.get("made_from", {}).items() for path in paths]
-    return [f"{source} {path}" for source, path in made if (source, path) != (row.source, row.path)]
+def _list_files(row: Block, needs: Mapping[str, Any]) -> list[str]:
+    """Return the files that it was extracted from, other than its own."""
+    files = [(source, path) for source, paths in needs.get("made_from", {}).items() for path in paths]
+    return [f"{source} {path}" for source, path in files if (source, path) != (row.source, row.path)]
 
 
-def _listed(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
-    """One line an item, the label before the first, and how many are left out."""
-    told = [("" if place else label, item) for place, item in enumerate(items[:_LISTED])]
-    return told + ([("", f"and {len(items) - _LISTED:,} more")] if len(items) > _LISTED else [])
+def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
+    """Return one line per item, with the label before the first, and the number of omitted items."""
+    pairs = [("" if index else label, item) for index, item in enumerate(items[:_MAX_ITEMS])]
+    return pairs + ([("", f"and {len(items) - _MAX_ITEMS:,} more")] if len(items) > _MAX_ITEMS else [])
 
 
-def _run(name: str, worked: Worked | None, stored: str | None) -> list[tuple[str, str]]:
-    """How it runs, and what was seen as it ran; nothing where that is not known."""
-    told = []
+def _describe_run(name: str, worked: Worked | None, stored: str | None) -> list[tuple[str, str]]:
+    """Return how it runs, and what was observed; empty if unknown."""
+    items = []
     if worked is not None:
-        told.append(("runs as", f"block = {worked.constructor_call(name)}"))
-        told += [("", call)] if (call := worked.forward_call()) else []
+        items.append(("runs as", f"block = {worked.constructor_call(name)}"))
+        items += [("", call)] if (call := worked.forward_call()) else []
     try:
         observed = None if stored is None else Observed.model_validate_json(stored)
     except ValidationError:
-        return [*told, ("observed", "not readable; run `lemur verify`")]
+        return [*items, ("observed", "not readable; run `lemur verify`")]
     if observed is None:
-        return told
+        return items
     cases = []
     for case in observed.cases:
         inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
         cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
-    told += _listed("shapes", cases)
+    items += _list_items("shapes", cases)
     facts = [plural(observed.parameters, "parameter")]
     facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
     facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []
@@ -403,14 +404,14 @@ def _run(name: str, worked: Worked | None, stored: str | None) -> list[tuple[str
         facts.append(f"gradients reach {observed.gradients:,} of {plural(observed.tensors or 0, 'tensor')}")
     facts += ["train and eval differ"] if observed.train_differs else []
     facts += ["returns its input in eval mode"] if observed.identity_in_eval else []
-    told.append(("observed", "; ".join(facts)))
+    items.append(("observed", "; ".join(facts)))
     if observed.layers:
-        told.append(("layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())))
-    return told
+        items.append(("layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())))
+    return items
 
 
 def _print_coloured(code: str) -> None:
-    """Print code in colours, with what a terminal would obey spelled out: the code is foreign."""
+    """Print code in colour, with control characters escaped, because the code is foreign."""
     from rich.console import Console
     from rich.syntax import Syntax
 

@@ -1,10 +1,10 @@
-"""What a class is for, told from its name, its base classes and the file that it stands in.
+"""Category of a class, inferred from its name, its base classes and its module.
 
-A name is split into words (`RoIAlign` is `roi align`, `MaxPool2d` is `max pool`), and the first rule that finds one of
-its patterns decides; the more telling words stand first, so that `FocalLossHead` is a loss, `MultiHeadAttention` is
-attention and `ConvNormAct` a convolution. Where the name tells nothing, the names of the base classes do, then the
-folders and the file of the module, then words as weak as `block`. Two folders say more than a name: what stands among
-image transforms is augmentation, and a convolution of a graph library works on graphs. Nothing but names is read: the
+A name is split into words (`RoIAlign` is `roi align`, `MaxPool2d` is `max pool`), and the first rule with a matching
+pattern decides; more specific words come first, so that `FocalLossHead` is a loss, `MultiHeadAttention` is
+attention and `ConvNormAct` a convolution. If the name matches no rule, the names of the base classes are tried, then
+the folders and the file of the module, then weak words like `block`. Two folders override the name: classes among
+image transforms are augmentation, and a convolution of a graph library works on graphs. Only names are read, so the
 same class has the same category in every run.
 """
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 OTHER = "Other"
 
-#: Patterns of whole words, between commas; `^` and `$` are the ends of the name. The first rule that matches decides.
+#: Patterns of whole words, separated by commas; `^` and `$` are the ends of the name. The first match decides.
 _NAMES: tuple[tuple[str, str], ...] = (
     ("Loss", "loss(es)?, criterion, cross entropy, ghm[cr], divergence"),
     ("Network", "for [a-z].*"),
@@ -110,7 +110,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ("Network", r"backbone, inception, model\w*, generator, discriminator, autoencoder, pyramid, u net"),
 )
 
-#: By the name of a folder or file of the module, where name and bases tell nothing; from the file upwards.
+#: By folder or file of the module, if name and bases match nothing; from the file upwards.
 _PLACES: tuple[tuple[str, str], ...] = (
     ("Loss", "loss(es)?"),
     ("Attention", "attention, attn"),
@@ -129,7 +129,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("Convolution", r"\w*net, conv, resnet\w*, vgg, dla, rexnet, inception, xception, convnext\w*, conv next"),
 )
 
-#: By words of the name that say little, where nothing else does.
+#: By weak words of the name, if nothing else matches.
 _WEAK: tuple[tuple[str, str], ...] = (
     ("Convolution", "blocks?, stage, down, next"),
     ("Network", "encoder, decoder"),
@@ -161,24 +161,24 @@ _VERSION = re.compile(r"v?\d+d?")
 
 
 def category_of(name: str, qualname: str, bases: Sequence[str]) -> str:
-    """The category of a class.
+    """Return the category of a class.
 
     Args:
-        name: the bare class name.
-        qualname: its dotted name; the folders and the file of its module are read off it.
-        bases: the names of its base classes, dotted or not.
+        name: bare class name.
+        qualname: dotted name, from which folders and file of the module are derived.
+        bases: names of the base classes, dotted or not.
     """
-    places = [words_of(part) for part in qualname.split(".")[:-1]]
-    if any(_AUGMENTING.search(place) for place in places):
+    folders = [words_of(part) for part in qualname.split(".")[:-1]]
+    if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
-    found = _by_name(name) or _by_bases(bases) or _by_places(places) or _match(_WEAK_RULES, words_of(name)) or OTHER
-    if found in _ON_GRAPHS and any(_GRAPHS.search(place) for place in places):
+    category = _by_name(name) or _by_bases(bases) or _by_places(folders) or _match(_WEAK_RULES, words_of(name)) or OTHER
+    if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
         return "Graph"
-    return found
+    return category
 
 
 def words_of(name: str) -> str:
-    """A name's words in lower case, one space apart, without version numbers and dimensions.
+    """Return the words of a name in lower case, separated by spaces, without version numbers and dimensions.
 
     `RoIAlignRotated_v2` gives `roi align rotated`, `MaxPool2dSamePadding` gives `max pool same padding`.
     """
@@ -187,7 +187,7 @@ def words_of(name: str) -> str:
 
 
 def snake_of(name: str) -> str:
-    """A name as a module is called: its words in lower case, numbers kept, with underscores between them.
+    """Return a name in snake case, with numbers kept.
 
     `ConvNeXtBlock` gives `conv_next_block`, `LayerNorm2d` `layer_norm2d`, `SEModule` `se_module`.
     """
@@ -207,7 +207,7 @@ def _compile(table: Iterable[tuple[str, str]]) -> tuple[tuple[str, re.Pattern[st
 
 _NAME_RULES, _PLACE_RULES, _WEAK_RULES = _compile(_NAMES), _compile(_PLACES), _compile(_WEAK)
 
-#: All categories, in the order of the rules.
+#: All categories, in rule order.
 CATEGORIES = (*dict.fromkeys(category for category, _ in _NAMES), OTHER)
 
 
@@ -221,8 +221,8 @@ def _by_name(name: str) -> str:
 
 
 def _by_bases(bases: Sequence[str]) -> str:
-    return next((found for base in bases if (found := _by_name(base.rpartition(".")[2]))), "")
+    return next((category for base in bases if (category := _by_name(base.rpartition(".")[2]))), "")
 
 
 def _by_places(places: Sequence[str]) -> str:
-    return next((found for place in reversed(places) if (found := _match(_PLACE_RULES, place))), "")
+    return next((category for folder in reversed(places) if (category := _match(_PLACE_RULES, folder))), "")

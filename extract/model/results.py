@@ -1,6 +1,6 @@
-"""What a run is asked for, what became of its classes, what it met on its way, and the counts of its table.
+"""Options of a run, outcomes of its classes, events on its way, and the counts of its table.
 
-All counts are taken from the rows of the table, so that anyone can take them again.
+All counts are derived from the rows of the table, so that anyone can recompute them.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-#: The columns that are counted.
+#: Counted columns.
 COLUMNS = (
     "block",
     "graph",
@@ -43,32 +43,32 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one class, and the (source, path) of every file that its block was made from."""
+    """Outcome of one class, and the (source, path) of every file that its block was extracted from."""
 
     row: Block
     closure_files: tuple[tuple[str, str], ...] = ()
-    traced: Mapping[str, Any] | None = None  # what `extract.proofs.trace_guest.trace_block` answered
+    traced: Mapping[str, Any] | None = None  # result of `extract.proofs.trace_guest.trace_block`
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an extraction is made."""
+    """Options of an extraction."""
 
-    corpus: str | None = None  # name of a shipped corpus or a JSON file; `quick` when there are no sources either
-    sources: tuple[str, ...] = ()  # further ones: NAME[@VERSION], git+URL[@REV] or a folder
+    corpus: str | None = None  # name of a shipped corpus or a JSON file; `quick` if there are no sources either
+    sources: tuple[str, ...] = ()  # additional ones: NAME[@VERSION], git+URL[@REV] or a folder
     selection: Selection = field(default_factory=Selection)
-    index: Policy = "missing"  # what becomes of files that are not in the index yet
-    level: Level = "backward"  # the rung that blocks are taken to
+    index: Policy = "missing"  # how files that are not in the index are treated
+    level: Level = "backward"  # highest level that blocks are validated at
     retry_failed: bool = False  # run blocks again that failed in an earlier run
-    fidelity: bool = False  # compare blocks that run with their originals, installed apart
-    jobs: int | None = None  # processes; all cores by default
-    unsafe: bool = False  # run foreign code without the walls of the sandbox; only for code that you trust
-    timings: bool = False  # write each block's seconds into the table, whose bytes are then no longer reproducible
-    seed: int = 42  # draws which specs are held out, and the wording of conversations
-    chat: "ChatOptions | None" = None  # how conversations are made; None for none
+    fidelity: bool = False  # compare running blocks with their originals, installed separately
+    jobs: int | None = None  # processes; default: all cores
+    unsafe: bool = False  # run foreign code without a sandbox; only for code that you trust
+    timings: bool = False  # write each block's seconds into the table, whose bytes are then not reproducible
+    seed: int = 42  # selects the held-out specs and the wording of conversations
+    chat: "ChatOptions | None" = None  # how conversations are generated; None for none
 
     def parameters(self) -> dict[str, Any]:
-        """What the manifest states of them."""
+        """Return the options recorded in the manifest."""
         names = ("level", "seed", "corpus", "sources")
         scope = ("repositories", "paths", "symbols", "limit", "start_from")
         stated = {name: getattr(self, name) for name in names} | {name: getattr(self.selection, name) for name in scope}
@@ -78,26 +78,26 @@ class Options:
 
 @dataclass(slots=True)
 class RunFacts:
-    """What was asked, what was opened, and what the run met on its way."""
+    """Request, opened sources and events of a run."""
 
     options: Options
-    sources: tuple[Source, ...] = ()  # that were opened, by priority
-    unopened: tuple[tuple[str, str], ...] = ()  # sources that were not, and why
-    notes: list[str] = field(default_factory=list)  # what could not be done as asked
+    sources: tuple[Source, ...] = ()  # opened ones, by priority
+    unopened: tuple[tuple[str, str], ...] = ()  # sources that could not be opened, with the reason
+    notes: list[str] = field(default_factory=list)  # deviations from the request
     index_hits: int = 0  # files whose facts were in the index
-    index_parsed: int = 0  # files that were parsed for it
-    validations_reused: int = 0  # blocks whose outcome was known from an earlier run
+    index_parsed: int = 0  # files that were parsed for the index
+    validations_reused: int = 0  # blocks whose outcome was reused from an earlier run
     validations_run: int = 0
-    details: dict[str, Any] = field(default_factory=dict)  # further facts for the manifest, the same in every run
+    details: dict[str, Any] = field(default_factory=dict)  # additional facts for the manifest, the same in every run
 
     @property
     def targets(self) -> tuple[str, ...] | None:
-        """The names that were asked for, where the run was over names."""
+        """The requested names, if the run was limited to names."""
         return self.options.selection.names or None
 
 
 def code_columns(code: str | None) -> dict[str, Any]:
-    """The columns of a block that follow from its code: `code`, `code_sha256`, `n_lines`."""
+    """Return the columns of a block that are derived from its code: `code`, `code_sha256`, `n_lines`."""
     if code is None:
         return {"code": None, "code_sha256": None, "n_lines": None}
     digest = hashlib.sha256(code.encode()).hexdigest()
@@ -108,15 +108,15 @@ def code_columns(code: str | None) -> dict[str, Any]:
 
 
 def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dict[str, Any]:
-    """Counts by rung, source, category, failure, fidelity and licence, for the manifest and the report.
+    """Count by level, source, category, failure, fidelity and licence, for the manifest and the report.
 
-    `levels` counts the highest rungs, so that it adds up to `blocks`; `reached` counts a block on each rung up to its
-    own. Sources stand in the order of the rows, everything else by size.
+    `levels` counts the highest level of each block, so that it sums to `blocks`; `reached` counts a block at each level
+    up to its own. Sources are in row order, everything else by size.
 
-    Args: targets: the names that were asked for, where the run was over names.
+    Args: targets: the requested names, if the run was limited to names.
     """
     levels = Counter(row["level"] for row in rows)
-    found: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
         "reached": reached(levels),
@@ -129,23 +129,23 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
         "licenses": by_size(Counter(row["license"] for row in rows)),
         "graphs": _graphs(rows),
         "lines": sum(row["n_lines"] or 0 for row in rows),
-        "lean": _lean(rows),
+        "lean": _count_minimized(rows),
         "names": _names(rows),
     }
     if targets is not None:
-        found["targets"] = count_targets(rows, targets)
-    return found
+        counts["targets"] = count_targets(rows, targets)
+    return counts
 
 
 def _graphs(rows: Sequence[Row]) -> dict[str, int]:
-    """How many blocks have a graph, and how many different ones there are, also up to widths."""
+    """Count blocks with a graph, distinct graphs, and distinct graphs up to widths."""
     known = [row for row in rows if row["graph"] is not None]
     distinct = {name: len({row[name] for row in known}) for name in ("graph", "graph_widths")}
     return {"blocks": len(known), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
 
 
-def _lean(rows: Sequence[Row]) -> dict[str, int]:
-    """How many blocks have a lean form, their lines in full and lean, and how many that run have none."""
+def _count_minimized(rows: Sequence[Row]) -> dict[str, int]:
+    """Count blocks with a lean form, their lines in full and minimized, and running blocks without one."""
     known = [row for row in rows if row["lean_lines"] is not None]
     return {
         "blocks": len(known),
@@ -156,27 +156,27 @@ def _lean(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, int]:
-    """How many blocks were compared with the real import name by name, and over all of them, their names."""
+    """Count blocks whose names were compared with the real import, and the names over all of them."""
     known = [row for row in rows if row["names_compared"]]
     sums = {name: sum(row[f"names_{name}"] or 0 for row in known) for name in ("compared", "same", "standin")}
     return {"blocks": len(known), "whole": sum(row["names_same"] == row["names_compared"] for row in known), **sums}
 
 
 def reached(levels: Mapping[str, int]) -> dict[str, int]:
-    """How many stand on each rung or above it, from how many have it as their highest."""
+    """Return how many are at each level or above, from how many have it as their highest."""
     counts = [levels.get(level, 0) for level in LEVELS]
-    return {level: sum(counts[place:]) for place, level in enumerate(LEVELS)}
+    return {level: sum(counts[index:]) for index, level in enumerate(LEVELS)}
 
 
 def at_least(level: str, rung: str) -> bool:
-    """Whether a rung is reached."""
+    """Return whether a level is reached."""
     return LEVELS.index(level) >= LEVELS.index(rung)
 
 
 def count_targets(rows: Iterable[Row], targets: Sequence[str]) -> dict[str, Any]:
-    """How many names are those of a block, and how far the blocks came that they choose.
+    """Count the names that match a block, and the levels of the blocks they select.
 
-    A name chooses the first block that is called so: by its id, by its qualified name, or by its bare name.
+    A name selects the first block of that name: by id, by qualified name, or by bare name.
     """
     chosen = choose(rows)
     names = list(dict.fromkeys(targets))
@@ -186,7 +186,7 @@ def count_targets(rows: Iterable[Row], targets: Sequence[str]) -> dict[str, Any]
 
 
 def choose(rows: Iterable[Row]) -> dict[str, Row]:
-    """The block that each name stands for: the first that is called so by id, else by qualified, else by bare name."""
+    """Return the block that each name selects: the first of that id, else qualified name, else bare name."""
     chosen: dict[str, Row] = {}
     rows = list(rows)
     for column in ("block", "qualname", "name"):
@@ -196,7 +196,7 @@ def choose(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def wilson(part: int, whole: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a proportion; (0, 1) of nothing."""
+    """Return the 95 % Wilson score interval of a proportion; (0, 1) if the total is zero."""
     from scipy.stats import binomtest  # here, because it takes longer to load than everything else in this file
 
     if not whole:
@@ -206,12 +206,12 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
 
 
 def _levels_by(rows: Iterable[Row], column: str) -> dict[str, dict[str, int]]:
-    found: dict[str, Counter[Level]] = {}
+    by_group: dict[str, Counter[Level]] = {}
     for row in rows:
-        found.setdefault(row[column], Counter())[row["level"]] += 1
-    return {name: {level: counts[level] for level in LEVELS if counts[level]} for name, counts in found.items()}
+        by_group.setdefault(row[column], Counter())[row["level"]] += 1
+    return {name: {level: counts[level] for level in LEVELS if counts[level]} for name, counts in by_group.items()}
 
 
 def by_size(numbers: Mapping[str, int]) -> dict[str, int]:
-    """The largest first; those of one size by name."""
+    """Sort by number, the largest first; ties by name."""
     return dict(sorted(numbers.items(), key=lambda item: (-item[1], item[0])))

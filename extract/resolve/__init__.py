@@ -1,1 +1,1 @@
-"""What names in a source refer to: modules, symbols, registrations, values."""
+"""Resolution of the names in a source: modules, symbols, registrations, values."""

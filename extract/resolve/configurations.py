@@ -1,4 +1,4 @@
-"""Which configuration a model type names (`GateConfig`, of model type "gate"), and which model a configuration."""
+"""Lookup of configuration classes by model type (`GateConfig`, model type "gate"), and of models by configuration."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,34 +13,36 @@ _TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)
 
 
 class Configurations:
-    """Finds them by name in a library; reads each source once, when it is first asked for."""
+    """Finder of configurations by name in a library; each source is read once, on first use."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._typed: dict[str, dict[str, Definition]] = {}
 
     def by_type(self, source: Source) -> Mapping[str, Definition]:
-        """The configurations of a source that have a model type, by it; the first of several by path."""
+        """Return the configurations of a source that have a model type, by model type; the first by path wins."""
         if source.name not in self._typed:
-            found: dict[str, Definition] = {}
+            configurations: dict[str, Definition] = {}
             for module in self._files(source):
                 name = ""
                 for kind, typed in _TYPED.findall(normalise(source.read(module.file))):
                     name = kind.decode() or name
                     if typed and name.endswith(SUFFIX):
-                        found.setdefault(typed.decode(), Definition(module, name))
-            self._typed[source.name] = found
+                        configurations.setdefault(typed.decode(), Definition(module, name))
+            self._typed[source.name] = configurations
         return self._typed[source.name]
 
-    def model_of(self, config: Definition, endings: Iterable[str], near: Module) -> Definition | None:
-        """The model that a configuration is named after, by the first of these endings that leads to one.
+    def find_model(self, config: Definition, endings: Iterable[str], near: Module) -> Definition | None:
+        """Return the model that a configuration is named after, by the first of these endings that matches a class.
 
-        What a file knows by that name, else a file beside the configuration does.
+        A name visible in the file `near` is preferred to one in a file next to the configuration.
         """
         stem = config.name.removesuffix(SUFFIX)
-        beside = [one for one in self._files(config.module.source) if one.package == config.module.package]
-        found = (self._library.lookup(place, stem + ending) for ending in endings for place in (near, *beside))
-        return next((one for one in found if isinstance(one, Definition) and class_of(one) is not None), None)
+        neighbours = [item for item in self._files(config.module.source) if item.package == config.module.package]
+        candidates = (
+            self._library.lookup(module, stem + ending) for ending in endings for module in (near, *neighbours)
+        )
+        return next((item for item in candidates if isinstance(item, Definition) and class_of(item) is not None), None)
 
     def _files(self, source: Source) -> list[Module]:
         return [module for module in self._library.by_path.values() if module.source is source]

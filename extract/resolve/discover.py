@@ -1,4 +1,4 @@
-"""The nn.Module subclasses of a corpus, followed across files, re-exports and sources; and which become blocks."""
+"""Discovery of the nn.Module subclasses of a corpus, across files, re-exports and sources, and their selection."""
 
 import difflib
 import fnmatch
@@ -14,7 +14,7 @@ from lemur_core.source.facts import ClassFacts, Nested, Statement
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One class, addressed by its source and qualified name."""
+    """A class, addressed by its source and qualified name."""
 
     module: Module
     name: str
@@ -23,31 +23,33 @@ class Found:
 
     @property
     def facts(self) -> ClassFacts:
-        """What is known of the class; reads its file's facts."""
-        found = class_of(Definition(self.module, self.name)) if self.nested is None else self.nested.facts
-        assert found is not None
-        return found
+        """The facts of the class; reads the facts of its file."""
+        facts = class_of(Definition(self.module, self.name)) if self.nested is None else self.nested.facts
+        assert facts is not None
+        return facts
 
     @property
     def nested(self) -> Nested | None:
-        """What is known of it as a class inside another definition; None for those of module level."""
+        """The facts of the class if it lies inside another definition; None at module level."""
         wanted = (self.outer, self.name)
-        return next((one for one in self.module.facts.nested if (one.outer, one.facts.name) == wanted), None)
+        return next(
+            (nested for nested in self.module.facts.nested if (nested.outer, nested.facts.name) == wanted), None
+        )
 
     @property
     def root(self) -> Definition:
-        """The definition of module level that it is, or stands in."""
+        """The module-level definition that is the class or contains it."""
         return Definition(self.module, self.outer[0] if self.outer else self.name)
 
     @property
     def lines(self) -> tuple[int, int]:
-        """Its first and last line."""
+        """First and last line of the class."""
         at: Statement | Nested = self.nested or self.module.facts.statements[self.facts.statement]
         return at.line, at.end_line
 
     @property
     def stem(self) -> str:
-        """The dotted name of its file: what is imported to reach it."""
+        """Dotted name of the file, as it is imported."""
         return self.module.name or self.module.file.path.removesuffix(".py").replace("/", ".")
 
     @property
@@ -62,41 +64,41 @@ class Found:
 
 
 class Hierarchy:
-    """Decides which classes are nn.Modules and where their `forward` comes from."""
+    """Class hierarchy: which classes are nn.Modules and where their `forward` comes from."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._lineage: dict[tuple[int, ClassFacts], tuple[bool, bool, bool]] = {}
 
-    def modules_of(self, module: Module) -> list[Found]:
-        """The concrete nn.Module subclasses that a file defines, in order; the last of several with one name."""
-        found: dict[str, Found] = {}
+    def list_modules(self, module: Module) -> list[Found]:
+        """Return the concrete nn.Module subclasses of a file, in order; the last of several with the same name."""
+        classes: dict[str, Found] = {}
         for facts in module.facts.classes:
             if not module.taken(module.facts.statements[facts.statement]):
                 continue
-            is_module, has_forward, abstract = self._of(module, facts)
+            is_module, has_forward, abstract = self._classify(module, facts)
             if not module.facts.statements[facts.statement].path:
-                found.pop(facts.name, None)
+                classes.pop(facts.name, None)
             if is_module and has_forward and not abstract:
-                found[facts.name] = Found(module, facts.name, "forward" in facts.methods)
-        return [*found.values(), *self._nested(module)]
+                classes[facts.name] = Found(module, facts.name, "forward" in facts.methods)
+        return [*classes.values(), *self._find_nested(module)]
 
-    def _nested(self, module: Module) -> Iterator[Found]:
-        """Those inside classes and functions; one of them may derive from another beside it."""
-        beside: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}
-        for outer, facts in ((one.outer, one.facts) for one in module.facts.nested):
-            if (outer, facts.name) in beside or not module.taken(module.facts.statements[facts.statement]):
+    def _find_nested(self, module: Module) -> Iterator[Found]:
+        """Yield those inside classes and functions; they may derive from one another."""
+        siblings: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}
+        for outer, facts in ((nested.outer, nested.facts) for nested in module.facts.nested):
+            if (outer, facts.name) in siblings or not module.taken(module.facts.statements[facts.statement]):
                 continue
-            is_module, has_forward, abstract = self._of(module, facts)
+            is_module, has_forward, abstract = self._classify(module, facts)
             for base in facts.bases:
-                above = beside.get((outer, base[0]), (False,) * 3) if len(base) == 1 else (False,) * 3
+                above = siblings.get((outer, base[0]), (False,) * 3) if len(base) == 1 else (False,) * 3
                 is_module, has_forward = is_module or above[0], has_forward or above[1]
-            beside[outer, facts.name] = is_module, has_forward, abstract
+            siblings[outer, facts.name] = is_module, has_forward, abstract
             if is_module and has_forward and not abstract:
                 yield Found(module, facts.name, "forward" in facts.methods, outer)
 
-    def _of(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
-        """Whether a class is an nn.Module, has a forward other than nn.Module's, and leaves it abstract."""
+    def _classify(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
+        """Return whether a class is an nn.Module, defines its own forward, and leaves that abstract."""
         key = (id(module), facts)
         if key in self._lineage:
             return self._lineage[key]
@@ -109,7 +111,7 @@ class Hierarchy:
             if isinstance(target, Definition):
                 parent = class_of(target)
                 if parent is not None and not (target.module is module and parent is facts):
-                    of_parent = self._of(target.module, parent)
+                    of_parent = self._classify(target.module, parent)
                     is_module |= of_parent[0]
                     if of_parent[1] and not inherits:
                         inherits, abstract = True, of_parent[2]
@@ -124,29 +126,29 @@ class Hierarchy:
         return result
 
     def _is_root(self, module: Module, facts: ClassFacts) -> bool:
-        """Whether this is torch's own nn.Module (in a corpus that holds torch)."""
+        """Return whether this is torch's own nn.Module (in a corpus that contains torch)."""
         return facts.name == "Module" and module.name == "torch.nn.modules.module"
 
 
 def class_of(definition: Definition) -> ClassFacts | None:
-    """The class that a definition is; the last, where branches define several."""
-    found = None
+    """Return the facts of the class that a definition binds; the last, if branches define several."""
+    last = None
     for facts in definition.module.facts.classes:
         if facts.name == definition.name and definition.module.taken(
             definition.module.facts.statements[facts.statement]
         ):
-            found = facts
-    return found
+            last = facts
+    return last
 
 
 def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
-    """What a dotted name means in a module: `layers.drop.DropPath`. Follows simple aliases (`Conv = Conv2d`)."""
+    """Return the target of a dotted name in a module: `layers.drop.DropPath`. Follows aliases (`Conv = Conv2d`)."""
     target, rest = library.lookup(module, chain[0]), list(chain[1:])
     while rest and isinstance(target, Module):
         target = library.lookup(target, rest.pop(0))
     if isinstance(target, External) and rest:
         return External(
-            ".".join([target.bound_module, *([target.name] if target.name else []), *rest[:-1]]),
+            ".".join([target.binding_module, *([target.name] if target.name else []), *rest[:-1]]),
             rest[-1],
             False,
             target.runtime,
@@ -157,7 +159,7 @@ def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
 
 
 def _alias(library: Library, target: Definition) -> Target | None:
-    """The class behind `Name = Other`."""
+    """Return the class behind `Name = Other`."""
     binders = target.module.binders(target.name)
     statement = binders[-1]
     if statement.kind != "assign" or statement.calls or statement.binds != (target.name,):
@@ -169,16 +171,16 @@ def _alias(library: Library, target: Definition) -> Target | None:
 
 
 def _is_torch_module(target: External) -> bool:
-    """Whether a class of the runtime is an nn.Module; asks the runtime itself, which is trusted."""
+    """Return whether a class of the runtime is an nn.Module; imports the runtime, which is trusted."""
     if not target.runtime or target.package.split(".")[0] not in {"torch", "torchvision"}:
         return False
     return RUNTIME_NAMES.is_module_class(target.package, target.name)
 
 
 def discover(library: Library, modules: Iterable[Module]) -> list[Found]:
-    """The nn.Module subclasses in these files, by source, path and line."""
+    """Return the nn.Module subclasses in these files, by source, path and line."""
     hierarchy = Hierarchy(library)
-    return [found for module in modules for found in hierarchy.modules_of(module)]
+    return [item for module in modules for item in hierarchy.list_modules(module)]
 
 
 # -- selection ------------------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def discover(library: Library, modules: Iterable[Module]) -> list[Found]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was asked for. Everything is selected where nothing is asked."""
+    """Selection of classes by the user; without any criteria, all are selected."""
 
     names: tuple[str, ...] = ()  # bare names, qualified names or block ids
     repositories: tuple[str, ...] = ()  # names of sources, with or without a version
@@ -198,7 +200,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The classes chosen, names that nothing has, and for bare names the others that have them too."""
+    """The selected classes, names without a match, and for ambiguous bare names the other blocks of that name."""
 
     found: tuple[Found, ...]
     missing: tuple[str, ...]
@@ -206,13 +208,13 @@ class Selected:
 
 
 def select(found: Sequence[Found], wanted: Selection) -> Selected:
-    """Choose among the classes, given by priority of their source, then path and line.
+    """Select from classes that are sorted by priority of their source, then path and line.
 
-    Raises: UserError if `start_from` is unknown, a pattern or source matches nothing, or no name is found.
+    Raises: UserError if `start_from` is unknown, a pattern or source matches nothing, or none of the names exists.
     """
     chosen = [item for item in found if _in_scope(item, wanted)]
     if found and not chosen:
-        raise UserError("no class matches the given --repo, --path and --symbol; leave one of them out")
+        raise UserError("no class matches all of --repo, --path and --symbol; omit one of them")
     missing: list[str] = []
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:
@@ -240,9 +242,11 @@ def _in_scope(item: Found, wanted: Selection) -> bool:
     return not wanted.symbols or any(fnmatch.fnmatchcase(n, pattern) for pattern in wanted.symbols for n in names)
 
 
-def _by_name(found: Iterable[Found], names: Sequence[str]) -> tuple[list[Found], list[str], dict[str, tuple[str, ...]]]:
+def _by_name(
+    classes: Iterable[Found], names: Sequence[str]
+) -> tuple[list[Found], list[str], dict[str, tuple[str, ...]]]:
     by_key: dict[str, list[Found]] = {}
-    for item in sorted(found, key=lambda item: bool(item.outer)):  # a bare name means one of module level first
+    for item in sorted(classes, key=lambda item: bool(item.outer)):  # a bare name prefers classes at module level
         for key in dict.fromkeys((item.name, item.qualname, item.block)):
             by_key.setdefault(key, []).append(item)
     chosen: dict[str, Found] = {}
@@ -263,6 +267,6 @@ def _answers(item: Found, name: str) -> bool:
     return name in (item.name, item.qualname, item.block)
 
 
-def _near(name: str, found: Iterable[Found]) -> str:
-    near = difflib.get_close_matches(name.rpartition(".")[2], sorted({item.name for item in found}), n=3)
+def _near(name: str, classes: Iterable[Found]) -> str:
+    near = difflib.get_close_matches(name.rpartition(".")[2], sorted({item.name for item in classes}), n=3)
     return f"; near: {', '.join(near)}" if near else ""

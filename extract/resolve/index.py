@@ -1,8 +1,8 @@
-"""The index: facts of source files in one SQLite database, found by content.
+"""Index: the facts of source files in one SQLite database, keyed by content.
 
-The key of a file is its git blob SHA-1 (also its SWHID, `swh:1:cnt:`), so a file that several releases share is
-parsed once, and a changed file is another file. The database is in WAL mode: processes may share it, and what a
-killed run had stored stays.
+The key of a file is its git blob SHA-1 (also its SWHID, `swh:1:cnt:`), so a file shared by several releases is
+parsed once, and a changed file gets a new key. The database is in WAL mode: processes may share it, and rows stored
+before a run was killed are kept.
 """
 
 import importlib
@@ -31,16 +31,16 @@ from lemur_core.source.parse import parse_file
 
 Policy = Literal["missing", "force", "skip"]
 
-# Facts depend on this code and on the grammar of the Python that parsed.
+# Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
-Row = tuple[str, bytes | None, str | None]  # blob, facts, why there are none
+Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none
 _EMPTY = FileFacts((), (), (), None, ())
-_FEW = 40  # files; below it, starting processes costs more than it saves
+_FEW = 40  # files; with fewer, starting processes costs more than it saves
 _CHUNK_BYTES = 400_000
 
 
 class Index:
-    """Facts by blob. A context manager; one per thread."""
+    """Facts by blob SHA-1. A context manager; use one per thread."""
 
     def __init__(self, path: Path | None = None, *, policy: Policy = "missing") -> None:
         self.path = path or cache_folder("index") / "facts.sqlite"
@@ -59,11 +59,11 @@ class Index:
     # -- many files ----------------------------------------------------------------------------------------------
 
     def add(self, files: Sequence[tuple[Source, SourceFile]]) -> None:
-        """Store the facts of all these files that are not stored yet (policy `force`: of all; `skip`: of none)."""
+        """Store the facts of those files that are not stored yet (policy `force`: of all; `skip`: of none)."""
         if self.policy == "skip":
             return
         wanted = {file.blob: (source, file) for source, file in files}
-        known = set() if self.policy == "force" else self._known(wanted)
+        known = set() if self.policy == "force" else self._find_stored(wanted)
         self.hits += len(known)
         todo = [item for blob, item in wanted.items() if blob not in known]
         if not todo:
@@ -73,7 +73,7 @@ class Index:
                 self._store(rows)
                 advance(len(rows))
 
-    def _known(self, blobs: Iterable[str]) -> set[str]:
+    def _find_stored(self, blobs: Iterable[str]) -> set[str]:
         stored = {row[0] for row in self._database.execute("SELECT blob FROM facts WHERE version = ?", (VERSION,))}
         return stored & set(blobs)
 
@@ -86,7 +86,7 @@ class Index:
             )
 
     def faults(self, files: Sequence[tuple[Source, SourceFile]]) -> list[tuple[Source, SourceFile, str]]:
-        """Those of these files that could not be parsed, and why; they must have been added."""
+        """Return the files that could not be parsed, with the reason; the files must have been added."""
         query = "SELECT blob, error FROM facts WHERE version = ? AND error IS NOT NULL"
         why = dict(self._database.execute(query, (VERSION,)))
         return [(source, file, why[file.blob]) for source, file in files if file.blob in why]
@@ -94,14 +94,14 @@ class Index:
     # -- one file ------------------------------------------------------------------------------------------------
 
     def facts(self, source: Source, file: SourceFile) -> FileFacts:
-        """The facts of a file; empty when it does not parse (`faults` says why).
+        """Return the facts of a file; empty if it does not parse (`faults` gives the reason).
 
         Raises: UserError under policy `skip` if the file is not in the index.
         """
-        found = self._memory.get(file.blob)
-        if found is None:
-            found = self._memory[file.blob] = self._fetch(source, file)
-        return found
+        facts = self._memory.get(file.blob)
+        if facts is None:
+            facts = self._memory[file.blob] = self._fetch(source, file)
+        return facts
 
     def _fetch(self, source: Source, file: SourceFile) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
@@ -110,7 +110,7 @@ class Index:
             try:
                 return _loads(row[0])
             except (pickle.UnpicklingError, EOFError, TypeError, ValueError, AttributeError, IndexError):
-                row = None  # damaged on disk, or planted: parsed anew
+                row = None  # damaged on disk, or planted: parse again
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
@@ -122,17 +122,17 @@ class Index:
             return _EMPTY
         return _loads(data)
 
-    # -- results that follow from the files alone ----------------------------------------------------------------
+    # -- results that depend only on the files ----------------------------------------------------------------------
 
     def remembered(self, key: str) -> bytes | None:
-        """A result stored under a key that names everything it depends on."""
+        """Return the result stored under a key; the key names everything that the result depends on."""
         if self.policy == "force":
             return None
         row = self._database.execute("SELECT value FROM results WHERE key = ?", (f"{VERSION}:{key}",)).fetchone()
         return row[0] if row else None
 
     def remember(self, key: str, value: bytes) -> None:
-        """Store such a result."""
+        """Store a result under such a key."""
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (f"{VERSION}:{key}", value))
 
@@ -143,7 +143,7 @@ def _open(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise UserError(f"index {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
-        # A damaged file: the index only saves work, so it starts anew.
+        # The index is only a cache: replace a damaged file by an empty one.
         for suffix in ("", "-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         return _connect(path)
@@ -168,11 +168,11 @@ def _parse_all(
     if len(files) < _FEW:
         yield [_parse((file.blob, source.read(file))) for source, file in files]
         return
-    # A file that kills the parser (CPython's can overflow its stack) costs that file alone.
-    yield from map_chunks(_parse, _chunks(files), _died)
+    # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
+    yield from map_chunks(_parse, _chunks(files), _crash_row)
 
 
-def _died(file: tuple[str, bytes]) -> Row:
+def _crash_row(file: tuple[str, bytes]) -> Row:
     return file[0], None, "the parser ended abruptly: nested too deeply"
 
 
@@ -201,12 +201,12 @@ def _parse(file: tuple[str, bytes]) -> Row:
 
 
 class _FactsOnly(pickle.Unpickler):
-    """Reads back facts and nothing else: a planted database cannot make us run anything."""
+    """Unpickler that loads facts and nothing else, so that a planted database cannot execute code."""
 
     def find_class(self, module: str, name: str) -> object:
-        found = getattr(facts_module, name, None) if module == facts_module.__name__ else None
-        if isinstance(found, type) and issubclass(found, tuple) and found.__module__ == facts_module.__name__:
-            return found
+        kind = getattr(facts_module, name, None) if module == facts_module.__name__ else None
+        if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == facts_module.__name__:
+            return kind
         raise pickle.UnpicklingError(f"{module}.{name} is not a fact")
 
 
@@ -218,31 +218,31 @@ def _loads(data: bytes) -> FileFacts:
 
 
 class RuntimeNames:
-    """Answers about the standard library, torch, torchvision and numpy; each asked once."""
+    """Answers about the standard library, torch, torchvision and numpy; each computed once."""
 
     def __init__(self) -> None:
         self._answers: dict[str, bool | list[str]] = {}
-        self.asked = False  # whether there are answers that `load` did not bring
+        self.asked = False  # True if there are answers that `load` did not provide
 
     def has(self, dotted: str, name: str) -> bool:
-        """Whether a module exists and offers a name ("" for the module alone)."""
+        """Return whether a module exists and offers a name ("" for the module alone)."""
         return bool(self._answer(f"has {dotted} {name}", lambda: _has(dotted, name)))
 
     def is_module_class(self, dotted: str, name: str) -> bool:
-        """Whether a name is a subclass of torch.nn.Module."""
+        """Return whether a name is a subclass of torch.nn.Module."""
         return bool(self._answer(f"class {dotted} {name}", lambda: _is_module_class(dotted, name)))
 
     def is_submodule(self, package: str, name: str) -> bool:
-        """Whether a package, other than the runtime's, has a submodule of that name."""
+        """Return whether a package that is not part of the runtime has a submodule of that name."""
         if package in {"torch", "torchvision", "numpy"}:
             return False
         return bool(self._answer(f"submodule {package} {name}", lambda: _is_submodule(package, name)))
 
     def star(self, dotted: str) -> frozenset[str]:
-        """What a star import brings."""
-        found = self._answer(f"star {dotted}", lambda: _star(dotted))
-        assert isinstance(found, list)
-        return frozenset(found)
+        """Return the names that a star import binds."""
+        names = self._answer(f"star {dotted}", lambda: _star(dotted))
+        assert isinstance(names, list)
+        return frozenset(names)
 
     def _answer(self, question: str, ask: Callable[[], bool | list[str]]) -> bool | list[str]:
         if question not in self._answers:
@@ -252,22 +252,22 @@ class RuntimeNames:
 
     @staticmethod
     def key() -> str:
-        """Names the versions that the answers are true for."""
+        """Return a key with the versions that the answers hold for."""
         return "runtime-names:" + ",".join(importlib.metadata.version(p) for p in ("torch", "torchvision", "numpy"))
 
     def load(self, data: bytes | None) -> None:
-        """Take in answers of an earlier run."""
+        """Load the answers of an earlier run."""
         if data is not None:
             self._answers.update(json.loads(data))
 
     def dump(self) -> bytes:
-        """The answers, for a later run."""
+        """Return the answers in serialized form, for a later run."""
         return json.dumps(self._answers, sort_keys=True).encode()
 
 
 def _import(dotted: str) -> object | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated modules of torch say so on import
+        warnings.simplefilter("ignore")  # deprecated modules of torch warn on import
         try:
             return importlib.import_module(dotted)
         except (ImportError, AttributeError, OSError, RuntimeError):
@@ -293,10 +293,10 @@ def _star(dotted: str) -> list[str]:
 
 def _is_submodule(package: str, name: str) -> bool:
     try:
-        found = importlib.util.find_spec(package)
-        if found is None or found.submodule_search_locations is None:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.submodule_search_locations is None:
             return False
-        return importlib.machinery.PathFinder.find_spec(name, found.submodule_search_locations) is not None
+        return importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations) is not None
     except (ImportError, ValueError):
         return False
 
@@ -304,8 +304,8 @@ def _is_submodule(package: str, name: str) -> bool:
 def _is_module_class(dotted: str, name: str) -> bool:
     from torch.nn import Module
 
-    found = getattr(_import(dotted), name, None)
-    return isinstance(found, type) and issubclass(found, Module)
+    value = getattr(_import(dotted), name, None)
+    return isinstance(value, type) and issubclass(value, Module)
 
 
 RUNTIME_NAMES = RuntimeNames()

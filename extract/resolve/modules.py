@@ -1,6 +1,6 @@
-"""Modules of a corpus, and what a name means in one of them: imports, re-exports, star imports, lazy packages.
+"""Modules of a corpus, and what a name refers to in each: imports, re-exports, star imports, lazy packages.
 
-This is the one place that resolves relative imports and packages.
+Relative imports and packages are resolved only here.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
@@ -14,13 +14,13 @@ from extract.resolve.index import RUNTIME_NAMES
 from extract.sources import Source, SourceFile
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 
-RUNTIME = ("numpy", "torch", "torchvision")  # what every block may import, besides the standard library
-EXTENSIONS = ("_C", "_ext")  # what compiled extensions are called in the package that they belong to
-FOUNDATION = "torch"  # never inlined, not even into blocks of its own: a copy of nn.Module is not nn.Module
+RUNTIME = ("numpy", "torch", "torchvision")  # what every block may import, in addition to the standard library
+EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
+FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
 
 
 class Module:
-    """One file of a source, with its facts and the branches that are taken."""
+    """A file of a source, with its facts and the branches that are taken."""
 
     __slots__ = ("_active", "_binders", "_facts", "_failed", "_load", "_type_only", "file", "library", "name", "source")
 
@@ -40,42 +40,42 @@ class Module:
 
     @property
     def facts(self) -> FileFacts:
-        """What is known of the file's statements."""
+        """The facts of the file's statements."""
         if self._facts is None:
             self._facts = self.library.load(self.source, self.file)
         return self._facts
 
     @property
     def package(self) -> str:
-        """The package that relative imports start from."""
+        """Package that relative imports start from."""
         return self.name if self.file.is_package else self.name.rpartition(".")[0]
 
     def binders(self, name: str) -> Sequence[Statement]:
-        """The statements, in branches that are taken, that bind a name."""
+        """Return the statements, in branches that are taken, that bind a name."""
         return self._names().get(name, ())
 
     def bound(self) -> Iterable[str]:
-        """All names bound in branches that are taken."""
+        """Return all names bound in branches that are taken."""
         return self._names()
 
     def for_types(self, name: str) -> Sequence[Statement]:
-        """Statements that bind a name under TYPE_CHECKING only."""
+        """Return the statements that bind a name under TYPE_CHECKING only."""
         self._names()
         return self._type_only.get(name, ())
 
     def failed(self, name: str) -> Sequence[Statement]:
-        """Imports of a name that are tried, and fail in the declared runtime."""
+        """Return the imports of a name in a `try` that fail in the declared runtime."""
         self._names()
         return self._failed.get(name, ())
 
     def stars(self, *, types: bool = False) -> Iterable[Statement]:
-        """The star imports, the last first; with `types`, those under TYPE_CHECKING too."""
+        """Yield the star imports, the last first; with `types`, also those under TYPE_CHECKING."""
         for statement in reversed(self.facts.statements):
             if statement.kind == STAR and (types or self.taken(statement)):
                 yield statement
 
     def _names(self) -> dict[str, list[Statement]]:
-        """The statements by the names that they bind; those in branches that are not taken are told apart."""
+        """Return the statements by the names they bind; store those in branches that are not taken separately."""
         if self._binders is not None:
             return self._binders
         binders: dict[str, list[Statement]] = {}
@@ -101,11 +101,11 @@ class Module:
         return binders
 
     def taken(self, statement: Statement) -> bool:
-        """Whether a statement lies in no branch that is statically not taken."""
-        return all(self.suite_taken(block, suite) for block, suite in statement.path)
+        """Return whether a statement is outside of all branches that are statically not taken."""
+        return all(self.is_suite_taken(block, suite) for block, suite in statement.path)
 
-    def suite_taken(self, number: int, suite: int) -> bool:
-        """Whether one suite of a block can run (TYPE_CHECKING, `__main__`, a failed optional import)."""
+    def is_suite_taken(self, number: int, suite: int) -> bool:
+        """Return whether one suite of a block can run (TYPE_CHECKING, `__main__`, a failed optional import)."""
         key = (number, suite)
         if key not in self._active:
             block = self.facts.blocks[number]
@@ -117,7 +117,7 @@ class Module:
         return self._active[key]
 
     def imports_work(self, number: int) -> bool:
-        """Whether every import in the body of a `try … except ImportError` succeeds with the declared runtime."""
+        """Return whether all imports in the body of a `try … except ImportError` succeed with the declared runtime."""
         handlers_raise = self._handlers_only_raise(number)
         for statement in self.facts.statements:
             if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
@@ -130,13 +130,13 @@ class Module:
                     ):
                         continue
                     if isinstance(target, Missing) and alias.bound in EXTENSIONS:
-                        continue  # its operators have stand-ins, or fail the block by name
+                        continue  # its operators have replacements, or the block fails with their names
                     if isinstance(target, Missing | External):
                         return handlers_raise
         return True
 
     def _handlers_only_raise(self, number: int) -> bool:
-        """Whether there is nothing to fall back to, in the handlers or above, so that the import is required."""
+        """Return whether neither the handlers nor the code above offer a fallback, so that the import is required."""
         block = self.facts.blocks[number]
         tried: set[str] = set()
         handled: set[str] = set()
@@ -158,34 +158,34 @@ class Definition(NamedTuple):
 
 
 class External(NamedTuple):
-    """Something imported from outside the corpus."""
+    """An import from outside the corpus."""
 
     package: str  # dotted module
     name: str  # "" for the module itself
     whole: bool  # for a module: bound as a whole (`import a.b as c`), not by its first part
-    runtime: bool  # the standard library or the declared runtime
-    optional: bool = False  # its import is tried, and failed
+    runtime: bool  # in the standard library or the declared runtime
+    optional: bool = False  # its import is inside a `try`, and failed
 
     @property
-    def bound_module(self) -> str:
-        """The module that the name is bound to, or lies in: `import a.b` binds a."""
+    def binding_module(self) -> str:
+        """The module that the name is bound to, or that defines it: `import a.b` binds a."""
         return self.package if self.whole or self.name else self.package.split(".")[0]
 
 
 class Missing(NamedTuple):
-    """Nothing is known by that name; `where` says what was looked at."""
+    """An unknown name; `where` describes the failed lookup."""
 
     where: str
 
 
-_WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind what no statement shows
+_WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind names that appear in no statement
 
 Target = Definition | External | Module | Missing
 
 
 @dataclass
 class Library:
-    """The sources of a corpus, by module name."""
+    """The sources of a corpus and their modules, by name."""
 
     sources: Sequence[Source]
     load: Callable[[Source, SourceFile], FileFacts]
@@ -218,7 +218,7 @@ class Library:
                     self._tops.setdefault(top, []).append(source)
 
     def adopt(self, source: Source, file: SourceFile, facts: FileFacts) -> Module:
-        """Take in one more file whose facts are known; only its path finds it."""
+        """Add a file whose facts are already available; it can be looked up only by its path."""
         module = Module(self, source, file)
         module._facts = facts
         self._own_tops.setdefault(source.name, frozenset())
@@ -227,18 +227,18 @@ class Library:
     # -- modules -------------------------------------------------------------------------------------------------
 
     def absolute(self, module: Module, alias: Alias) -> str | None:
-        """The absolute dotted name of an import's module; None where a relative import leaves its package."""
+        """Return the absolute dotted name of an import's module; None if a relative import leaves its package."""
         if not alias.level:
             return alias.module
         parts = module.package.split(".") if module.package else []
-        climb = alias.level - 1
-        if climb > len(parts):
+        levels_up = alias.level - 1
+        if levels_up > len(parts):
             return None
-        base = parts[: len(parts) - climb]
+        base = parts[: len(parts) - levels_up]
         return ".".join([*base, *([alias.module] if alias.module else [])])
 
     def find_module(self, source: Source, dotted: str) -> Module | None:
-        """The module of that name in the source itself, else in another source that offers its first part."""
+        """Return the module of that name from the source itself, else from another source with that top package."""
         top = dotted.split(".")[0]
         if top == FOUNDATION:
             return None
@@ -248,17 +248,17 @@ class Library:
         if top in self.runtime:
             return None
         for other in self._tops.get(top, ()):
-            found = self.modules.get((other.name, dotted))
-            if found is not None:
-                return found
+            module = self.modules.get((other.name, dotted))
+            if module is not None:
+                return module
         return None
 
     def packages(self, source: Source) -> tuple[str, ...]:
-        """The top-level names of a source's own code; not the foundation, which every block needs."""
+        """Return the top-level names of a source's own code; without the foundation, which every block needs."""
         return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
 
     def knows(self, source: Source, dotted: str) -> bool:
-        """Whether a dotted name's first part belongs to the corpus, as seen from a source."""
+        """Return whether the first part of a dotted name belongs to the corpus, as seen from a source."""
         top = dotted.split(".")[0]
         if top == FOUNDATION:
             return False
@@ -267,28 +267,28 @@ class Library:
         return top in self._tops and top not in self.runtime
 
     def is_runtime(self, dotted: str) -> bool:
-        """Whether a module is in the standard library or in the declared runtime."""
+        """Return whether a module is in the standard library or in the declared runtime."""
         top = dotted.split(".")[0]
         return top in sys.stdlib_module_names or top in self.runtime
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     def target(self, module: Module, alias: Alias) -> Target:
-        """What one name of an import statement stands for."""
+        """Return what a name in an import statement refers to."""
         dotted = self.absolute(module, alias)
         if dotted is None or (not dotted and not alias.name):
             return Missing(f"relative import leaves {module.package or module.file.path}")
         if not alias.name:
-            found = self.find_module(module.source, dotted)
-            if found is not None:
+            imported = self.find_module(module.source, dotted)
+            if imported is not None:
                 first = self.find_module(module.source, dotted.split(".")[0])
-                return found if alias.whole or first is None else first
+                return imported if alias.whole or first is None else first
             if self.knows(module.source, dotted):
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = self.find_module(module.source, dotted)
         if holder is None and self.knows(module.source, dotted):
-            holder = self._moved(module.source, dotted)
+            holder = self._find_moved(module.source, dotted)
         if holder is None:
             submodule = self.find_module(module.source, f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
@@ -304,35 +304,35 @@ class Library:
         return self.lookup(holder, alias.name)
 
     def lookup(self, module: Module, name: str) -> Target:
-        """What a global name of a module stands for, through re-exports, star imports and lazy packages."""
+        """Return what a global name of a module refers to, through re-exports, star imports and lazy packages."""
         key = (id(module), name)
         if key in self._memo:
             return self._memo[key]
-        if key in self._looking:  # a circle: whoever asked first goes on looking elsewhere
+        if key in self._looking:  # a circular import: the outer lookup continues elsewhere
             self._cut = True
             return Missing(f"circular import of {name} in {module.file.path}")
         if key in self._unsure:
             return self._unsure[key]
         self._looking.add(key)
-        found = self._lookup(module, name)
+        target = self._lookup(module, name)
         self._looking.discard(key)
-        if self._cut and self._looking and isinstance(found, Missing):
-            self._unsure[key] = found  # asked first, it might have found more
-            return found
+        if self._cut and self._looking and isinstance(target, Missing):
+            self._unsure[key] = target  # a lookup that starts here might succeed
+            return target
         if not self._looking:
             self._cut = False
             self._unsure.clear()
-        self._memo[key] = found
-        return found
+        self._memo[key] = target
+        return target
 
     def _lookup(self, module: Module, name: str) -> Target:
         binders = module.binders(name)
         if binders:
-            return self.bound_by(module, name, binders)
+            return self.resolve_binding(module, name, binders)
         for statement in module.stars():
-            found = self._through_star(module, statement, name)
-            if found is not None:
-                return found
+            target = self._through_star(module, statement, name)
+            if target is not None:
+                return target
         submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
         if submodule is not None:
             return submodule
@@ -342,22 +342,22 @@ class Library:
                     tried = self.target(module, alias)
                     package = tried.package if isinstance(tried, External) else alias.module or name
                     return External(package, alias.name, True, False, optional=True)
-        # A lazy package (PEP 562) names its contents under TYPE_CHECKING for the type checker's sake.
+        # A lazy package (PEP 562) lists its contents under TYPE_CHECKING for the type checker.
         for statement in reversed(module.for_types(name)):
             if statement.kind == IMPORT:
                 for alias in statement.aliases:
                     if alias.bound == name:
-                        found = self.target(module, alias)
-                        if not isinstance(found, Missing):
-                            return found
+                        target = self.target(module, alias)
+                        if not isinstance(target, Missing):
+                            return target
         for statement in module.stars(types=True):
-            found = self._through_star(module, statement, name)
-            if found is not None:
-                return found
+            target = self._through_star(module, statement, name)
+            if target is not None:
+                return target
         return Missing(f"no {name} in {module.name or module.file.path}")
 
     def lacks(self, module: Module, name: str) -> bool:
-        """Whether nothing in a module can bind a global name: no statement, no function, no import of unknown names."""
+        """Return whether nothing in a module can bind a global name: no statement, function or unknown star import."""
         if any(name in (*s.binds, *s.late, *s.touches) for s in module.facts.statements):
             return False
         if _WRITES_NAMES.search(module.source.read(module.file)):
@@ -366,8 +366,8 @@ class Library:
         known = all(isinstance(h, Module) or (isinstance(h, External) and h.runtime) for h in holders)
         return known and isinstance(self.lookup(module, name), Missing)
 
-    def bound_by(self, module: Module, name: str, binders: Sequence[Statement]) -> Target:
-        """The target behind a name: followed when only imports bind it, else the module's own definition."""
+    def resolve_binding(self, module: Module, name: str, binders: Sequence[Statement]) -> Target:
+        """Return the target behind a name: resolved if only imports bind it, else the module's own definition."""
         if all(statement.kind == IMPORT for statement in binders):
             targets: list[Target] = []
             for statement in binders:
@@ -379,7 +379,7 @@ class Library:
         return Definition(module, name)
 
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
-        """The names that a star import of a module brings."""
+        """Return the names that a star import of a module binds."""
         exports = module.facts.exports
         if exports is not None:
             return list(exports)
@@ -405,24 +405,24 @@ class Library:
         exports = holder.facts.exports
         if name.startswith("_") if exports is None else name not in exports:
             return None
-        found = self.lookup(holder, name)
-        return None if isinstance(found, Missing) else found
+        target = self.lookup(holder, name)
+        return None if isinstance(target, Missing) else target
 
-    def _moved(self, source: Source, dotted: str) -> Module | None:
-        """A module that installing its repository would put elsewhere: the only one with its last two names."""
+    def _find_moved(self, source: Source, dotted: str) -> Module | None:
+        """Return the only module with these last two names, for code whose layout changes on installation."""
         top, _, rest = dotted.partition(".")
         tail = ".".join(rest.split(".")[-2:])
         for other in (source, *self._tops.get(top, ())):
             if other.kind == "package" or "." not in tail:
                 continue
-            found = self._suffixes.get((other.name, tail.rpartition(".")[2]))
-            if found is not None and f".{found.name}".endswith(f".{tail}"):
-                return found
+            candidate = self._suffixes.get((other.name, tail.rpartition(".")[2]))
+            if candidate is not None and f".{candidate.name}".endswith(f".{tail}"):
+                return candidate
         return None
 
 
 def _visible(source: Source, top: str, tops: Iterable[str]) -> bool:
-    """Whether other sources may import a top-level package of this one (not a script folder's `utils`)."""
+    """Return whether other sources may import a top-level package of this one (not a script folder's `utils`)."""
     if source.kind == "package":
         return True
     own = source.name.partition("@")[0].replace("-", "_").lower()

@@ -1,7 +1,8 @@
-"""What fills a container as modules are imported: decorators, later statements, functions that these call.
+"""Statements that fill a container while modules are imported: decorators, later statements, functions they call.
 
-A table that decorators fill (`TABLE[name] = cls` inside one), a class attribute that `__init_subclass__` fills, the
-kernels of a `singledispatch` function: a copy of the container alone would be empty. Told from facts, nothing is run.
+Examples: a table filled by decorators (`TABLE[name] = cls` inside one), a class attribute that `__init_subclass__`
+fills, the kernels of a `singledispatch` function. A copy of the container alone would be empty. Decided from facts;
+no code is run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,22 +26,22 @@ from lemur_core.source.facts import (
     Use,
 )
 
-_DEPTH = 3  # functions that call a function that fills a container
-_OWN, _GIVEN, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.Change`
+_DEPTH = 3  # levels of functions that call a function that fills a container
+_OWN, _ARGUMENT, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.Change`
 _HOOK = "__init_subclass__"
 _WHEN_CALLED = ("__init__", "__new__", "__call__")
 
 
 class Filling(NamedTuple):
-    """A statement that puts something into a container, and the decorators with which it does."""
+    """A statement that adds something to a container, with the decorators that do so."""
 
     module: Module
     statement: Statement
-    decorators: frozenset[int]  # places among the statement's decorators
+    decorators: frozenset[int]  # indices among the statement's decorators
 
 
-class Fillings:
-    """The fillings of a library's containers; files are looked at when a block's own file imports them."""
+class Registrations:
+    """The fillings of a library's containers; a file is analyzed when a block's own file imports it."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -52,28 +53,28 @@ class Fillings:
         self._hooks: dict[Definition, tuple[Definition, ...]] = {}
 
     def of(self, target: Definition, root: Module) -> list[Filling]:
-        """What fills a container when `root` is imported, in the order in which it runs."""
+        """Return the statements that fill a container when `root` is imported, in execution order."""
         order = self.order(root)
         for module in order:
             if module not in self._read:
                 self._read.add(module)
                 self._look(module)
-        made = min((statement.number for statement in target.module.binders(target.name)), default=0)
-        found = [
+        defined = min((statement.number for statement in target.module.binders(target.name)), default=0)
+        fillings = [
             item
             for item in self._of.get(target, {}).values()
-            if item.module in order and (item.module is not target.module or item.statement.number > made)
+            if item.module in order and (item.module is not target.module or item.statement.number > defined)
         ]
-        return sorted(found, key=lambda item: (order[item.module], item.statement.number))
+        return sorted(fillings, key=lambda item: (order[item.module], item.statement.number))
 
     # -- imports -------------------------------------------------------------------------------------------------
 
     def order(self, root: Module) -> dict[Module, int]:
-        """The modules that importing one runs, with their places in the order in which they end."""
+        """Return the modules that run when `root` is imported, with their indices in the order in which they finish."""
         if root not in self._orders:
             order: dict[Module, int] = {}
             seen = {root}
-            stack: list[tuple[Module, Iterator[Module]]] = [(root, iter(self._imported(root)))]
+            stack: list[tuple[Module, Iterator[Module]]] = [(root, iter(self._list_imported(root)))]
             while stack:
                 module, waiting = stack[-1]
                 following = next((m for m in waiting if m not in seen), None)
@@ -82,34 +83,34 @@ class Fillings:
                     order[module] = len(order)
                 else:
                     seen.add(following)
-                    stack.append((following, iter(self._imported(following))))
+                    stack.append((following, iter(self._list_imported(following))))
             self._orders[root] = order
         return self._orders[root]
 
-    def _imported(self, module: Module) -> tuple[Module, ...]:
-        """The modules that one imports as it runs, with the packages around it and them."""
+    def _list_imported(self, module: Module) -> tuple[Module, ...]:
+        """Return the modules that a module imports as it runs, with the packages that contain it and them."""
         if module not in self._imports:
-            found: dict[Module, None] = dict.fromkeys(self._with_packages(module, module.name))
+            imported: dict[Module, None] = dict.fromkeys(self._with_packages(module, module.name))
             for statement in module.facts.statements:
                 if statement.kind in {IMPORT, STAR} and module.taken(statement):
                     for alias in statement.aliases:
                         dotted = self._library.absolute(module, alias)
                         if dotted:
-                            found.update(dict.fromkeys(self._with_packages(module, dotted)))
+                            imported.update(dict.fromkeys(self._with_packages(module, dotted)))
                             below = f"{dotted}.{alias.name}" if alias.name else ""
                             inner = self._library.find_module(module.source, below) if below else None
                             if inner is not None:
-                                found[inner] = None
-            found.pop(module, None)
-            self._imports[module] = tuple(found)
+                                imported[inner] = None
+            imported.pop(module, None)
+            self._imports[module] = tuple(imported)
         return self._imports[module]
 
     def _with_packages(self, module: Module, dotted: str) -> Iterator[Module]:
         parts = dotted.split(".")
         for length in range(1, len(parts) + 1):
-            found = self._library.find_module(module.source, ".".join(parts[:length]))
-            if found is not None:
-                yield found
+            package = self._library.find_module(module.source, ".".join(parts[:length]))
+            if package is not None:
+                yield package
 
     # -- one file ------------------------------------------------------------------------------------------------
 
@@ -117,56 +118,58 @@ class Fillings:
         for statement in module.facts.statements:
             if not module.taken(statement):
                 continue
-            for place, decorator in enumerate(statement.decorators):
+            for index, decorator in enumerate(statement.decorators):
                 if decorator.column == statement.column and decorator.chain:
                     for target in self._by_decorator(module, statement, decorator):
-                        self._add(target, module, statement, place)
+                        self._add(target, module, statement, index)
             for target in self._by_running(module, statement):
                 self._add(target, module, statement)
             if statement.kind == CLASS:
-                for base in self._hooks_of(Definition(module, statement.binds[0]) if statement.binds else None):
-                    for target in self._changed_by(base, (_HOOK,)):
+                for base in self._find_hooks(Definition(module, statement.binds[0]) if statement.binds else None):
+                    for target in self._find_changes(base, (_HOOK,)):
                         self._add(target, module, statement)
 
     def _add(self, target: Definition, module: Module, statement: Statement, decorator: int = -1) -> None:
         if target == Definition(module, next(iter(statement.binds), "")):
             return
-        found = self._of.setdefault(target, {})
-        before = found.get((module, statement.number))
+        fillings = self._of.setdefault(target, {})
+        before = fillings.get((module, statement.number))
         kept = (before.decorators if before else frozenset()) | ({decorator} if decorator >= 0 else frozenset())
-        found[module, statement.number] = Filling(module, statement, kept)
+        fillings[module, statement.number] = Filling(module, statement, kept)
 
     def _by_decorator(self, module: Module, statement: Statement, decorator: Decorator) -> Iterator[Definition]:
-        """`@register("x")`, `@TABLE.register("x")`, `@register(TABLE, "x")`, `@function.register`."""
+        """Yield the containers in `@register("x")`, `@TABLE.register("x")`, `@register(TABLE, "x")`, `@f.register`."""
         head, rest = self._resolve(module, decorator.chain)
         if head is None:
             return
         if rest and class_of(head) is None:
             yield head
-        yield from self._changed_by(head, rest)
-        if self._changes_what_is_given(head, rest):
+        yield from self._find_changes(head, rest)
+        if self._changes_argument(head, rest):
             inside = [u for u in statement.uses if decorator.start <= u.start < decorator.end]
             yield from self._containers(module, statement, inside, AT_DEFINITION)
 
     def _by_running(self, module: Module, statement: Statement) -> Iterator[Definition]:
-        """`layers.TABLE["x"] = f`, `register("x", f)`, and loops over such."""
+        """Yield the containers in `layers.TABLE["x"] = f`, `register("x", f)`, and loops over such statements."""
         for change in statement.changes:
             if change.when == AT_DEFINITION:
                 head, _ = self._resolve(module, change.chain, attribute=change.how)
                 own = head is not None and head.module is module and head.name in statement.touches
                 if head is not None and self._fills(head, change.how):
-                    yield from (one for one in self._and_items(head, change) if one != head or not own)
+                    yield from (
+                        definition for definition in self._and_items(head, change) if definition != head or not own
+                    )
         for use in statement.uses if statement.kind in {OTHER, ASSIGN} else ():
             if use.called and use.when == AT_DEFINITION:
                 head, rest = self._resolve(module, (use.name, *use.attributes), statement, use)
                 if head is None or (statement.kind == ASSIGN and not self._records(head)):
                     continue
-                yield from self._changed_by(head, rest)
-                if self._changes_what_is_given(head, rest):
+                yield from self._find_changes(head, rest)
+                if self._changes_argument(head, rest):
                     yield from self._containers(module, statement, statement.uses, AT_DEFINITION)
 
     def _and_items(self, head: Definition, change: Change) -> Iterator[Definition]:
-        """A changed container and, where it is an item of it that changes, the containers that it is made of."""
+        """Yield a changed container and, if one of its items changes, the containers that are its items."""
         yield head
         if change.chain[-1] == _ITEM:
             for statement in head.module.binders(head.name):
@@ -174,14 +177,14 @@ class Fillings:
                     yield from self._containers(head.module, statement, statement.uses, AT_DEFINITION)
 
     def _records(self, head: Definition) -> bool:
-        """Whether calling a name is for what it records: a decorator's function, or a class."""
+        """Return whether a name is called for its side effect: the function of a decorator, or a class."""
         binders = head.module.binders(head.name)
         return class_of(head) is not None or any(statement.registers for statement in binders)
 
     # -- what a call changes -------------------------------------------------------------------------------------
 
-    def _changed_by(self, head: Definition, rest: Sequence[str], depth: int = 0) -> frozenset[Definition]:
-        """The containers of module level that calling a function, a class or a method of it changes."""
+    def _find_changes(self, head: Definition, rest: Sequence[str], depth: int = 0) -> frozenset[Definition]:
+        """Return the module-level containers that change when a function, a class or one of its methods is called."""
         key = (head, ".".join(rest), depth)
         if key not in self._changed:
             self._changed[key] = frozenset(self._find_changed(head, tuple(rest), depth))
@@ -197,7 +200,7 @@ class Fillings:
                         if inner is not None and inner != head and not rest:
                             if more and not use.called and class_of(inner) is None:
                                 yield inner
-                            yield from self._changed_by(inner, more, depth + 1)
+                            yield from self._find_changes(inner, more, depth + 1)
             elif statement.kind == CLASS or not rest:
                 methods = (rest[:1] or _WHEN_CALLED) if statement.kind == CLASS else ("",)
                 for change in statement.changes:
@@ -213,22 +216,22 @@ class Fillings:
             if use.called and use.when == AT_CALL:
                 inner, more = self._resolve(module, (use.name, *use.attributes), statement, use)
                 if inner is not None:
-                    yield from self._changed_by(inner, more, depth + 1)
-                    if self._changes_what_is_given(inner, more):
+                    yield from self._find_changes(inner, more, depth + 1)
+                    if self._changes_argument(inner, more):
                         yield from self._containers(module, statement, statement.uses, AT_CALL)
 
-    def _changes_what_is_given(self, head: Definition, rest: Sequence[str]) -> bool:
-        """Whether a function fills a container that it is given as an argument."""
+    def _changes_argument(self, head: Definition, rest: Sequence[str]) -> bool:
+        """Return whether a function fills a container that is passed as an argument."""
         statements = head.module.binders(head.name)
         return not rest and any(
-            change.chain[0] == _GIVEN and change.when == AT_CALL and not change.method and change.how[0] != "."
+            change.chain[0] == _ARGUMENT and change.when == AT_CALL and not change.method and change.how[0] != "."
             for statement in statements
             if statement.kind == FUNCTION
             for change in statement.changes
         )
 
     def _containers(self, module: Module, statement: Statement, uses: Iterable[Use], when: int) -> Iterator[Definition]:
-        """The assigned names that are handed on, not called."""
+        """Yield the assigned names that are passed as arguments, not called."""
         for use in uses:
             if use.when == when and not use.called:
                 target, _ = self._resolve(module, (use.name, *use.attributes), statement, use)
@@ -236,7 +239,7 @@ class Fillings:
                     yield target
 
     def _fills(self, target: Definition, how: str) -> bool:
-        """Whether a change of that kind fills an object: by item or attribute, or by a method that is known to."""
+        """Return whether a change of that kind fills an object: by item, by attribute, or by a method known to fill."""
         if how[0] in "[." or how in FILLING:
             return True
         kind = self._class_of_value(target)
@@ -247,27 +250,27 @@ class Fillings:
         )
 
     def _class_of_value(self, target: Definition) -> Definition | None:
-        """The class of the corpus whose instance an assigned name is."""
+        """Return the class of the corpus that an assigned name is an instance of."""
         for statement in target.module.binders(target.name):
             for use in sorted(statement.uses, key=lambda use: use.start) if statement.kind == ASSIGN else ():
                 if use.called and use.when == AT_DEFINITION:
-                    found = follow(self._library, target.module, (use.name, *use.attributes))
-                    return found if isinstance(found, Definition) and class_of(found) is not None else None
+                    kind = follow(self._library, target.module, (use.name, *use.attributes))
+                    return kind if isinstance(kind, Definition) and class_of(kind) is not None else None
         return None
 
-    def _hooks_of(self, target: Definition | None, depth: int = 0) -> tuple[Definition, ...]:
-        """The classes among a class's bases whose `__init_subclass__` runs as it is defined."""
+    def _find_hooks(self, target: Definition | None, depth: int = 0) -> tuple[Definition, ...]:
+        """Return the base classes whose `__init_subclass__` runs when the class is defined."""
         facts = class_of(target) if target is not None else None
         if target is None or facts is None or depth > 2 * _DEPTH:
             return ()
         if target not in self._hooks:
             self._hooks[target] = ()
-            found: list[Definition] = []
+            hooks: list[Definition] = []
             for base in facts.bases:
                 above = follow(self._library, target.module, base) if base else None
                 if isinstance(above, Definition) and above != target and (parent := class_of(above)) is not None:
-                    found += [above] if _HOOK in parent.methods else self._hooks_of(above, depth + 1)
-            self._hooks[target] = tuple(dict.fromkeys(found))
+                    hooks += [above] if _HOOK in parent.methods else self._find_hooks(above, depth + 1)
+            self._hooks[target] = tuple(dict.fromkeys(hooks))
         return self._hooks[target]
 
     def _resolve(
@@ -278,11 +281,11 @@ class Fillings:
         use: Use | None = None,
         attribute: str = "",
     ) -> tuple[Definition | None, tuple[str, ...]]:
-        """The definition of the corpus that a dotted name begins with, and the attributes after it.
+        """Return the definition of the corpus at the start of a dotted name, and the remaining attributes.
 
-        Args: attribute: `.name` of what is then changed: where that is a name of a module, it is what is meant.
+        Args: attribute: attribute that is changed afterwards; it is resolved, too, if the chain ends at a module.
         """
-        if chain[0] in {_OWN, _GIVEN}:
+        if chain[0] in {_OWN, _ARGUMENT}:
             return None, ()
         if use is not None and statement is not None and use.local >= 0:
             target = self._library.target(module, statement.locals[use.local].alias)

@@ -1,9 +1,9 @@
-"""`required_repos.json`: what each closed file needs to run, and where every part of it came from.
+"""`required_repos.json`: what each closed file needs to run, and the origin of every part of it.
 
-Requirements are PEP 508, with the versions that the source asks for, where it asks for any; `runtime` has the exact
-versions of the declared runtime, in which the blocks were validated. Places are SWHIDs: `swh:1:cnt:` of each file,
-qualified by the origin, the source as anchor, path and lines, and `swh:1:rev:` or `swh:1:dir:` of the source (a `dir`
-is of the Python files that were read, tests, docs and examples left out).
+Requirements are PEP 508, with the versions that the source states, if any; `runtime` holds the exact versions of the
+declared runtime in which the blocks were validated. Locations are SWHIDs: `swh:1:cnt:` of each file, qualified by the
+origin, the source as anchor, path and lines, and `swh:1:rev:` or `swh:1:dir:` of the source (a `dir` covers the
+Python files that were read, without tests, docs and examples).
 """
 
 import ast
@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from extract.resolve.modules import RUNTIME
-from extract.resolve.standins import standin_source
+from extract.resolve.standins import replacement_source
 from extract.sources import Source
 from manifests.provenance.licenses import is_permissive
 from manifests.provenance.swhid import Swhid, directory_swhid
@@ -33,18 +33,18 @@ _IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", 
 
 
 def runtime_versions() -> dict[str, str]:
-    """The installed versions of the declared runtime, without local build labels."""
+    """Return the installed versions of the declared runtime, without local build labels."""
     return {name: _public(importlib.metadata.version(name)) for name in RUNTIME}
 
 
-def requirements_text(rows: Iterable[Block], made_from: Mapping[str, Files], sources: Sequence[Source]) -> str:
-    """The file's text: one object for each block that has code, in the order of the rows, a line each.
+def requirements_text(rows: Iterable[Block], files_of_block: Mapping[str, Files], sources: Sequence[Source]) -> str:
+    """Return the text of the file: one JSON object, with one line for each block that has code, in row order.
 
     Args:
-        made_from: (source, path) of every file that a block was made from, by block.
-        sources: that were opened; our own stand-ins are known without.
+        files_of_block: (source, path) of every file that a block was extracted from, by block.
+        sources: Sources that were opened; our own replacements need not be included.
     """
-    by_name = {source.name: source for source in (standin_source(), *sources)}
+    by_name = {source.name: source for source in (replacement_source(), *sources)}
     blobs = {name: {file.path: file.blob for file in source.files} for name, source in by_name.items()}
     runtime = runtime_versions()
     used: dict[str, set[str]] = {}
@@ -52,7 +52,7 @@ def requirements_text(rows: Iterable[Block], made_from: Mapping[str, Files], sou
     for row in rows:
         if row.code is None:
             continue
-        files = made_from.get(row.block) or ((row.source, row.path),)
+        files = files_of_block.get(row.block) or ((row.source, row.path),)
         for name, path in files:
             used.setdefault(name, set()).add(path)
         blocks.append(_block_entry(row, files, by_name))
@@ -66,64 +66,64 @@ def requirements_text(rows: Iterable[Block], made_from: Mapping[str, Files], sou
             if name in used
         },
     }
-    lines = [f" {json.dumps(key)}: {_indented(value)}," for key, value in head.items()]
+    lines = [f" {json.dumps(key)}: {_indent(value)}," for key, value in head.items()]
     entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in blocks)
     return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
 
 
-def qualified_swhid(row: Block, source: Source) -> str:
-    """The identifier of a block's lines: of its file, with the origin, the source as anchor, the path and the lines."""
+def qualify_swhid(row: Block, source: Source) -> str:
+    """Return the identifier of a block's lines: its file, qualified by origin, source as anchor, path and lines."""
     file = Swhid.from_string(row.swhid)
     lines = row.start_line, row.end_line
     return str(Swhid("cnt", file.sha1, source.origin, source.swhid, f"/{row.path}", lines))
 
 
-def versioned(requires: Iterable[str], sources: Iterable[Source]) -> tuple[str, ...]:
-    """Requirements with the versions that the first source to name each of them asks for; sorted.
+def add_versions(requires: Iterable[str], sources: Iterable[Source]) -> tuple[str, ...]:
+    """Return the requirements with the versions stated by the first source that names each of them; sorted.
 
-    One that states a version already, or that no source names, stays as it is.
+    A requirement that already has a version, or that no source names, is returned unchanged.
     """
     ordered = list(sources)
-    return tuple(sorted({_versioned(text, ordered) for text in requires}))
+    return tuple(sorted({_add_version(text, ordered) for text in requires}))
 
 
 def imports_of(code: str) -> set[str]:
-    """The packages of the declared runtime that a file imports, in functions too."""
-    found = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
-    if any(match[2] not in found for match in _IMPORT.finditer(code)):  # in a function, or only in a docstring
-        found |= {name.partition(".")[0] for name, _ in imported_names(ast.parse(code))} & set(RUNTIME)
-    return found
+    """Return the packages of the declared runtime that a file imports, including imports inside functions."""
+    packages = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
+    if any(match[2] not in packages for match in _IMPORT.finditer(code)):  # in a function, or only in a docstring
+        packages |= {name.partition(".")[0] for name, _ in imported_names(ast.parse(code))} & set(RUNTIME)
+    return packages
 
 
 def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
-    """The dotted names of all modules that a file imports, with their lines; a relative one begins with a dot."""
-    found = []
+    """Return the dotted names of all modules that a file imports, with lines; relative names begin with a dot."""
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
+            names += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append(("." * node.level + (node.module or ""), node.lineno))
-    return sorted(found, key=lambda item: (item[1], item[0]))
+            names.append(("." * node.level + (node.module or ""), node.lineno))
+    return sorted(names, key=lambda item: (item[1], item[0]))
 
 
 def _block_entry(row: Block, files: Files, by_name: Mapping[str, Source]) -> dict[str, object]:
     source = by_name[row.source]
-    needed = imports_of(row.code or "") | {"torch"}  # the class is an nn.Module, whatever it is imported through
+    needed = imports_of(row.code or "") | {"torch"}  # the class is an nn.Module, however it is imported
     names = list(dict.fromkeys([row.source, *(name for name, _ in files)]))
-    made_from: dict[str, list[str]] = {name: [] for name in names}
+    paths_by_source: dict[str, list[str]] = {name: [] for name in names}
     for name, path in files:
-        made_from[name].append(path)
+        paths_by_source[name].append(path)
     return {
         "block": row.block,
         "requires": [
-            *versioned(needed, [by_name[name] for name in names]),
-            *versioned(row.requires, [by_name[name] for name in names]),
+            *add_versions(needed, [by_name[name] for name in names]),
+            *add_versions(row.requires, [by_name[name] for name in names]),
         ],
         "origin": source.origin or None,
-        "swhid": qualified_swhid(row, source),
+        "swhid": qualify_swhid(row, source),
         "source_swhid": source.swhid or None,
         "license": row.license,
-        "made_from": {name: paths for name, paths in made_from.items() if paths},
+        "made_from": {name: paths for name, paths in paths_by_source.items() if paths},
     }
 
 
@@ -141,7 +141,7 @@ def _source_entry(source: Source) -> dict[str, object]:
     }
 
 
-def _versioned(text: str, sources: Sequence[Source]) -> str:
+def _add_version(text: str, sources: Sequence[Source]) -> str:
     wanted = Requirement(text)
     if wanted.specifier or wanted.url:
         return text
@@ -150,7 +150,7 @@ def _versioned(text: str, sources: Sequence[Source]) -> str:
         for line in source.requires:
             try:
                 stated = Requirement(line)
-            except InvalidRequirement:  # of an old release
+            except InvalidRequirement:  # in an old release
                 continue
             if canonicalize_name(stated.name) == name and stated.specifier:
                 return str(Requirement(f"{wanted.name}{stated.specifier}"))
@@ -164,15 +164,15 @@ def _public(version: str) -> str:
         return version
 
 
-def _indented(value: object) -> str:
+def _indent(value: object) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
 
 
-# --- which distribution offers a package ------------------------------------------------------------------------------
+# --- which distribution provides a package ----------------------------------------------------------------------------
 
 _DISTRIBUTIONS = {
     "PIL": ("pillow",),
-    "pkg_resources": ("setuptools<81",),  # later releases no longer have it
+    "pkg_resources": ("setuptools<81",),  # removed in later releases
     "cv2": ("opencv-python", "opencv-python-headless"),
     "yaml": ("PyYAML",),
     "sklearn": ("scikit-learn",),
@@ -193,25 +193,25 @@ _DISTRIBUTIONS = {
 
 
 def distributions_of(package: str) -> tuple[str, ...]:
-    """The distributions that may offer an import name; the usual one first."""
+    """Return the distributions that may provide an import name; the most common first."""
     top = package.split(".")[0]
     return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))
 
 
 def is_required(source: Source, package: str) -> bool:
-    """Whether a source's own metadata says that it cannot do without a package."""
+    """Return whether a source's own metadata lists a package as a hard requirement."""
     return not _hard_requirements(source.requires).isdisjoint(map(canonicalize_name, distributions_of(package)))
 
 
 @functools.cache
 def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
-    """Normalised names of the distributions that are required without an extra."""
-    found = set()
+    """Return the normalized names of the distributions that are required without an extra."""
+    names = set()
     for text in requires:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue
         if requirement.marker is None or "extra" not in str(requirement.marker):
-            found.add(canonicalize_name(requirement.name))
-    return frozenset(found)
+            names.add(canonicalize_name(requirement.name))
+    return frozenset(names)

@@ -1,11 +1,11 @@
-"""Stand-ins for what cannot be copied into a block: which there are, and what each takes the place of.
+"""Replacements for code that cannot be copied into a block: which ones exist, and what each of them replaces.
 
-- Compiled operators (`OPERATOR_FILES`): a function takes the place of the operator of its name, a class with `apply`
-  that of the author's `autograd.Function` of its name; autograd differentiates it.
-- Definitions that drag whole frameworks behind them (`DEFINITIONS`): known by their name together with their shape,
-  not by where they come from. A class that is itself extracted is never replaced.
+- Compiled operators (`OPERATOR_FILES`): a function replaces the operator of the same name; a class with `apply`
+  replaces the author's `autograd.Function` of the same name, and is differentiated by autograd.
+- Definitions that depend on whole frameworks (`DEFINITIONS`): recognized by name and shape,
+  not by origin. A class that is itself extracted is never replaced.
 
-The files are modules of a source of their own, so that a block takes from them what it needs, as from any other.
+The files are modules of a separate source, so blocks copy from them only the parts they need, as from any source.
 """
 
 import ast
@@ -26,25 +26,25 @@ _HERE = Path(__file__).parents[1] / "standins"
 
 
 @dataclass(frozen=True, slots=True)
-class StandIn:
-    """A definition of ours that takes the place of another one."""
+class Replacement:
+    """A definition of ours that replaces another one."""
 
     file: str  # below `extract/standins`
     name: str  # there
-    has: frozenset[str] = frozenset()  # methods of the class, or parameters, that the other one has too
+    has: frozenset[str] = frozenset()  # methods of the class, or parameters, that the original must have
 
 
-def _table(file: str, text: str) -> dict[str, StandIn]:
-    """Lines `THEIRS OURS: methods or parameters`, by the name of theirs."""
-    found = {}
+def _table(file: str, text: str) -> dict[str, Replacement]:
+    """Parse lines `THEIRS OURS: methods or parameters` into a mapping by THEIRS."""
+    table = {}
     for line in text.strip().splitlines():
         names, _, has = line.partition(":")
         theirs, ours = names.split()
-        found[theirs] = StandIn(file, ours, frozenset(has.split()))
-    return found
+        table[theirs] = Replacement(file, ours, frozenset(has.split()))
+    return table
 
 
-DEFINITIONS: Mapping[str, StandIn] = {
+DEFINITIONS: Mapping[str, Replacement] = {
     **_table(
         "pretrained.py",
         """
@@ -88,63 +88,63 @@ DEFINITIONS: Mapping[str, StandIn] = {
         """,
     ),
 }
-REGISTRY = StandIn("frameworks.py", "Registry")
-NOT_INSTALLED = StandIn("frameworks.py", "NotInstalled")
-NOT_DEFINED = StandIn("frameworks.py", "NotDefined")
-MODULES = StandIn("frameworks.py", "Modules")
-AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
-_AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look other classes up by name
+REGISTRY = Replacement("frameworks.py", "Registry")
+NOT_INSTALLED = Replacement("frameworks.py", "NotInstalled")
+NOT_DEFINED = Replacement("frameworks.py", "NotDefined")
+MODULES = Replacement("frameworks.py", "Modules")
+AUTO_CLASS = Replacement("frameworks.py", "AutoClass")
+_AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look up other classes by name
 
 
-def find_definition(name: str, bases: Collection[str]) -> StandIn | None:
-    """What takes the place of a definition of this name, if that has what it must have; `bases` by their last names."""
+def find_definition(name: str, bases: Collection[str]) -> Replacement | None:
+    """Return the replacement of a definition of this name, if any; `bases` are the last names of its base classes."""
     if not _AUTO_BASES.isdisjoint(bases):
-        made = StandIn("frameworks.py", name)
-        return made if made in auto_models() else AUTO_CLASS
-    return (_compiled()[1] if "Function" in bases else DEFINITIONS).get(name)
+        auto_model = Replacement("frameworks.py", name)
+        return auto_model if auto_model in auto_models() else AUTO_CLASS
+    return (_list_compiled()[1] if "Function" in bases else DEFINITIONS).get(name)
 
 
 @functools.cache
-def auto_models() -> Mapping[StandIn, tuple[str, ...]]:
-    """What looks models up by their configurations, and how the names of such models end, the likeliest first."""
+def auto_models() -> Mapping[Replacement, tuple[str, ...]]:
+    """Return the classes that look up models by configuration, with the endings of their names, most likely first."""
     file = _HERE / AUTO_CLASS.file
     classes = [item for item in ast.parse(file.read_text()).body if isinstance(item, ast.ClassDef)]
     values = [(kind.name, item) for kind in classes for item in kind.body if isinstance(item, ast.Assign)]
     return {
-        StandIn(file.name, name): ast.literal_eval(item.value)
+        Replacement(file.name, name): ast.literal_eval(item.value)
         for name, item in values
         if ast.unparse(item.targets[0]) == "endings"
     }
 
 
-def find_operator(name: str) -> StandIn | None:
-    """What takes the place of a compiled operator, whoever calls it."""
-    return _compiled()[0].get(name)
+def find_operator(name: str) -> Replacement | None:
+    """Return the replacement of a compiled operator, whoever calls it."""
+    return _list_compiled()[0].get(name)
 
 
 @functools.cache
-def _compiled() -> tuple[dict[str, StandIn], dict[str, StandIn]]:
-    """The operators and the functions of autograd that the files stand in for, by name."""
+def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
+    """Return the replacements of operators and of autograd functions, by name."""
     operators, functions = {}, {}
     for file in OPERATOR_FILES:
         for node in ast.parse((_HERE / file).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 (apply,) = (item for item in node.body if isinstance(item, ast.FunctionDef))
                 parameters = frozenset(argument.arg for argument in apply.args.args)
-                functions[node.name] = StandIn(file, node.name, parameters)
+                functions[node.name] = Replacement(file, node.name, parameters)
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                operators[node.name] = StandIn(file, node.name)
+                operators[node.name] = Replacement(file, node.name)
             elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
                 table = functions if node.value.id in functions else operators
                 for target in node.targets:
                     assert isinstance(target, ast.Name)
-                    table[target.id] = StandIn(file, target.id, table[node.value.id].has)
+                    table[target.id] = Replacement(file, target.id, table[node.value.id].has)
     return operators, functions
 
 
 @functools.cache
-def standin_source() -> Source:
-    """The source whose files are our stand-ins."""
+def replacement_source() -> Source:
+    """Return the source whose files are our replacements."""
     files = tuple(
         SourceFile(path.name, f"extract.standins.{path.stem}", False, blob_sha1(path.read_bytes()))
         for path in sorted(_HERE.glob("*.py"))
@@ -163,11 +163,11 @@ def standin_source() -> Source:
     )
 
 
-def standin_module(library: Library, file: str) -> Module:
-    """The module of one stand-in file, by its path below this folder."""
+def replacement_module(library: Library, file: str) -> Module:
+    """Return the module of one file of replacements, by its path below this folder."""
     key = (SOURCE_NAME, file)
     if key not in library.by_path:
-        source = standin_source()
+        source = replacement_source()
         entry = next(item for item in source.files if item.path == file)
         library.adopt(source, entry, parse_file((source.root / file).read_bytes()))
     return library.by_path[key]

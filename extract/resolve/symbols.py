@@ -1,4 +1,4 @@
-"""What a block's file can contain, and what can keep a class from becoming a block."""
+"""Symbols that a block's file can contain, and reasons why a class cannot become a block."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
 
 
 class Imported(NamedTuple):
-    """An import that stays: `import package as bound`, `from package import name as bound`."""
+    """An import that is kept: `import package as bound`, `from package import name as bound`."""
 
     package: str
     name: str  # "" for the module itself
@@ -22,21 +22,21 @@ class Imported(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A registry object; the file gets a small stand-in that holds the classes it names."""
+    """A registry object; the file gets a small replacement that holds the classes it names."""
 
     module: Module
     name: str
 
 
 class Optional(NamedTuple):
-    """An optional package, taken as not installed."""
+    """An optional package, treated as not installed."""
 
     package: str
     bound: str
 
 
 class Undefined(NamedTuple):
-    """A name that nothing gives the file which reads it: it fails there as soon as it is used."""
+    """A name that the file reads but nothing binds: the code fails as soon as it uses the name."""
 
     bound: str
 
@@ -45,22 +45,22 @@ class Namespace(NamedTuple):
     """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
 
     module: Module
-    only: tuple[str, ...] = ()  # the attributes that are taken of it, where all are known
+    only: tuple[str, ...] = ()  # the attributes that are read from it, if all are known
 
     @property
     def name(self) -> str:
-        """The last part of its name."""
+        """Last part of the module's name."""
         return self.module.name.rpartition(".")[2]
 
 
 class Finder(NamedTuple):
-    """What stands for `importlib.import_module` in the statements of a module: it gives the modules that are known."""
+    """Replacement of `importlib.import_module` in the statements of a module: it returns the modules that are known."""
 
     module: Module
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the replacement function."""
         return f"modules_of_{self.module.name.rpartition('.')[2]}"
 
 
@@ -68,7 +68,7 @@ Symbol = Definition | Imported | Registered | Optional | Undefined | Namespace |
 
 
 class Reason(StrEnum):
-    """Why a class cannot become a block."""
+    """Reasons why a class cannot become a block."""
 
     UNRESOLVED_NAME = "unresolved_name"
     UNRESOLVED_IMPORT = "unresolved_import"
@@ -86,7 +86,7 @@ class Problem(NamedTuple):
 
 
 class How(StrEnum):
-    """How a name was resolved, and how sure that is; the surest first."""
+    """How a name was resolved, with the confidence of that; the most certain first."""
 
     SAME_FILE = "same file", 1.0
     DIRECT_IMPORT = "direct import", 1.0
@@ -101,14 +101,14 @@ class How(StrEnum):
     confidence: float
 
     def __new__(cls, name: str, confidence: float) -> "How":
-        """The name, with its confidence beside it."""
+        """Create a member with its confidence."""
         way = str.__new__(cls, name)
         way._value_, way.confidence = name, confidence
         return way
 
 
 class Link(NamedTuple):
-    """One read of a name, and what it reads: the symbol stands for the name and `consumed` attributes after it."""
+    """A read of a name and its target: the symbol represents the name and `consumed` attributes after it."""
 
     use: Use
     symbol: Symbol
@@ -121,11 +121,11 @@ class Node(NamedTuple):
 
     module: Module
     statement: Statement
-    decorators: frozenset[int] = frozenset()  # places of those that fill a container of the block, and so stay
+    decorators: frozenset[int] = frozenset()  # indices of those kept because they fill a container
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Source, path and number of the statement: unique, and in the order of the files."""
+        """Source, path and number of the statement: unique, and in file order."""
         return self.module.source.name, self.module.file.path, self.statement.number
 
 
@@ -134,7 +134,7 @@ _MARKS = (b".register_module(", b".register(")
 
 
 class Entry(NamedTuple):
-    """What a registry holds under a key: a class or function, or the statement that registers it."""
+    """Entry of a registry under one key: a class or function, or the statement that registers it."""
 
     symbol: Definition | None
     node: Node | None
@@ -142,7 +142,7 @@ class Entry(NamedTuple):
 
 
 class Registries:
-    """The registries of a library."""
+    """The registries of a library and their entries."""
 
     def __init__(self, library: Library, index: Index) -> None:
         self._library = library
@@ -150,16 +150,16 @@ class Registries:
         self._entries: dict[Definition, dict[str, list[Entry]]] | None = None
 
     def canonical(self, target: Definition) -> Definition:
-        """The registry at the top of a registry's parents."""
+        """Return the registry at the root of a registry's parents."""
         seen = {target}
         while True:
             statement = target.module.binders(target.name)[0]
             parents = [
-                found
+                parent
                 for use in statement.uses
                 if use.when == AT_DEFINITION and use.start >= 0
-                for found in [self._target(target.module, (use.name, *use.attributes))]
-                if found is not None and found not in seen
+                for parent in [self._target(target.module, (use.name, *use.attributes))]
+                if parent is not None and parent not in seen
             ]
             if not parents:
                 return target
@@ -167,7 +167,7 @@ class Registries:
             seen.add(target)
 
     def entry(self, registry: Definition, key: str, near: Source) -> Entry | None:
-        """What a registry holds under a key: from the same source if that has it, else by priority."""
+        """Return the entry of a registry under a key: from the same source if available, else by priority."""
         scope, _, bare = key.rpartition(".")
         entries = self._all().get(registry, {}).get(bare, [])
         if not entries:
@@ -187,7 +187,7 @@ class Registries:
         return self._entries
 
     def _modules(self) -> Iterator[Module]:
-        """The files that register something; told by their text, so that only they are parsed."""
+        """Yield the files that register something; they are recognized by their text, so that only they are parsed."""
         for source in self._library.sources:
             key = f"registering:{source.name}:{source.digest}"
             stored = self._index.remembered(key)
@@ -220,7 +220,7 @@ class Registries:
                 yield from self._calls(module, statement)
 
     def _calls(self, module: Module, statement: Statement) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
-        """`NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes."""
+        """Yield the entries of `NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes."""
         for use in statement.uses:
             if use.attributes[-1:] and use.attributes[-1] in _REGISTERING and use.when == AT_DEFINITION:
                 registry = self._target(module, (use.name, *use.attributes[:-1]))
@@ -239,7 +239,7 @@ class Registries:
 
 
 def is_registry(target: Definition) -> bool:
-    """Whether a name is a registry object."""
+    """Return whether a name is a registry object."""
     binders = target.module.binders(target.name)
     if len(binders) != 1 or binders[0].kind != ASSIGN or not binders[0].calls:
         return False
@@ -247,7 +247,7 @@ def is_registry(target: Definition) -> bool:
     first = min(reads, key=lambda use: use.start, default=None)
     if first is None or not (first.name, *first.attributes)[-1].endswith("Registry"):
         return False
-    # A class of the same file that registers nothing, and inherits from none that may, only has such a name.
+    # A class of the same file that registers nothing and has no base that could is a registry only by name.
     facts = None if first.attributes else class_of(Definition(target.module, first.name))
     if facts is None or set(_REGISTERING) & set(facts.methods):
         return True
@@ -255,6 +255,6 @@ def is_registry(target: Definition) -> bool:
 
 
 def is_registry_class(target: Definition) -> bool:
-    """Whether a name is the class of registries."""
+    """Return whether a name is a registry class."""
     facts = class_of(target)
     return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))

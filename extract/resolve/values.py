@@ -1,4 +1,4 @@
-"""What is known of a value without running anything: plain Python values, closed expressions, or nothing."""
+"""Values known without running anything: plain Python values, closed expressions, or unknown."""
 
 import ast
 import itertools
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOST_ITEMS = 200  # in a list; longer ones, and longer strings, are not followed
-LONGEST = 2_000  # of an expression
+LONGEST = 2_000  # characters of an expression
 MOST_NUMBER = 1e15
 
 #: Roots of dotted names that mean the same in every file.
@@ -19,7 +19,7 @@ _SHORT = {"torch.nn.functional": "F", "torch.nn": "nn", "numpy": "np"}
 
 
 class Unknown:
-    """The one value of which nothing is known."""
+    """Type of UNKNOWN, the value that nothing is known about."""
 
     def __repr__(self) -> str:
         return "?"
@@ -30,7 +30,7 @@ UNKNOWN: Final = Unknown()
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """An expression that stands for itself: `nn.ReLU`, a class of the corpus, or the making of an object."""
+    """An expression that is kept as text: `nn.ReLU`, a class of the corpus, or the construction of an object."""
 
     text: str
 
@@ -53,10 +53,10 @@ class Repeat:
 
 @dataclass(eq=False, slots=True)
 class Instance:
-    """An object of a class of the file, with what is known of its attributes."""
+    """An instance of a class of the file, with the known attributes."""
 
     kind: str
-    text: str | None = None  # the call that made it, where all of that is known
+    text: str | None = None  # the call that created it, if known completely
     attributes: dict[str, object] = field(default_factory=dict)
 
 
@@ -71,13 +71,13 @@ class Function:
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """Local names, and the scope around them."""
+    """Local names and the enclosing scope."""
 
     parent: "Scope | None" = None
     names: dict[str, object] = field(default_factory=dict)
 
     def find(self, name: str) -> object:
-        """The value of a name; UNKNOWN where it is not bound; roots and types stand for themselves."""
+        """Return the value of a name; UNKNOWN if it is not bound; roots and types evaluate to themselves."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -87,7 +87,7 @@ class Scope:
 
 
 def is_plain(value: object) -> bool:
-    """Whether operators of Python can be applied to a value."""
+    """Return whether Python operators can be applied to a value."""
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
     if isinstance(value, dict):
@@ -96,7 +96,7 @@ def is_plain(value: object) -> bool:
 
 
 def bounded(value: object) -> object:
-    """The value, or UNKNOWN where it is larger than any hint."""
+    """Return the value, or UNKNOWN if it is larger than any hint."""
     if isinstance(value, int | float):
         return value if math.isfinite(value) and abs(value) < MOST_NUMBER else UNKNOWN
     if isinstance(value, str | list | tuple | dict):
@@ -105,7 +105,7 @@ def bounded(value: object) -> object:
 
 
 def render(value: object) -> str | None:
-    """The expression that gives a value; None where part of it is unknown."""
+    """Return the expression for a value; None if part of it is unknown."""
     if isinstance(value, Expr | Instance):
         return value.text
     if isinstance(value, Partial):
@@ -125,7 +125,7 @@ def render(value: object) -> str | None:
 
 
 def render_call(function: str, args: Sequence[object], kwargs: dict[str, object]) -> str | None:
-    """The call as an expression; None where part of it is unknown."""
+    """Return the call as an expression; None if part of it is unknown."""
     texts = [render(value) for value in args]
     texts += [f"{name}={text}" if (text := render(value)) is not None else None for name, value in kwargs.items()]
     known = [text for text in texts if text is not None]
@@ -136,7 +136,7 @@ def render_call(function: str, args: Sequence[object], kwargs: dict[str, object]
 
 
 def imported_values(body: Sequence[ast.stmt]) -> tuple[dict[str, object], dict[str, str]]:
-    """The values of imported names, and for each class imported under another name: what the file calls it."""
+    """Return the values of imported names, and for each class imported under an alias: its name in the file."""
     values: dict[str, object] = {}
     renamed: dict[str, str] = {}
     for node in _imports(body):
@@ -154,7 +154,7 @@ def imported_values(body: Sequence[ast.stmt]) -> tuple[dict[str, object], dict[s
 
 
 def _short(dotted: str) -> str:
-    """`torch.nn.ReLU` as `nn.ReLU`."""
+    """Return `torch.nn.ReLU` as `nn.ReLU`."""
     for long, short in _SHORT.items():
         if dotted == long or dotted.startswith(f"{long}."):
             return short + dotted[len(long) :]
@@ -244,7 +244,7 @@ def compare(kind: ast.cmpop, left: object, right: object) -> object:
 
 
 def truth(value: object) -> bool | None:
-    """Whether a value counts as true; None where that is unknown."""
+    """Return the truth value; None if it is unknown."""
     if isinstance(value, Expr | Partial | Instance):
         return True
     return bool(value) if isinstance(value, bool | int | float | str | list | tuple | dict | None) else None
@@ -258,7 +258,7 @@ def subscript(value: object, index: object) -> object:
 
 
 def call_builtin(name: str, args: Sequence[object]) -> object:
-    """What a built-in function gives."""
+    """Return the result of a built-in function."""
     if name == "isinstance" and len(args) == 2:
         return _is_instance(*args)
     if name in _OF_SEQUENCES and all(isinstance(value, list | tuple | dict | str) for value in args):
@@ -268,7 +268,7 @@ def call_builtin(name: str, args: Sequence[object]) -> object:
     return _helper(name.rpartition(".")[2].lstrip("_"), args)
 
 
-#: What `get_norm_layer("layernorm")` and its like give; a class they give as it is.
+#: Results of `get_norm_layer("layernorm")` and similar helpers; they return a class unchanged.
 _LAYER_OF_NAME = re.compile(r"get_(\w+_)?layer")
 _NAMED_LAYERS = {
     name.lower(): Expr(f"nn.{name}")
@@ -279,7 +279,7 @@ _TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3
 
 
 def _helper(name: str, args: Sequence[object]) -> object:
-    """What the small helpers give that many codebases have under one name."""
+    """Return the result of a small helper that many codebases define under the same name."""
     if name in _TIMES and len(args) == 1:
         return repeated(args[0], _TIMES[name])
     if name in {"to_ntuple", "ntuple"} and len(args) == 1 and isinstance(args[0], int):
@@ -296,14 +296,14 @@ def _helper(name: str, args: Sequence[object]) -> object:
 
 
 def repeated(value: object, count: int) -> object:
-    """A value as a tuple of so many; a sequence stays as it is."""
+    """Return a value as a tuple of length `count`; return a sequence unchanged."""
     if isinstance(value, list | tuple):
         return tuple(value)
     return UNKNOWN if value is UNKNOWN or count > MOST_ITEMS else (value,) * count
 
 
 def _divisible(value: object, divisor: object = 8) -> object:
-    """The nearest multiple, as MobileNet's code has it; it does not go down by more than 10%."""
+    """Return the nearest multiple of the divisor, as in MobileNet's code; it is never more than 10% lower."""
     if not isinstance(value, int | float) or not isinstance(divisor, int) or divisor <= 0:
         return UNKNOWN
     nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
@@ -311,7 +311,7 @@ def _divisible(value: object, divisor: object = 8) -> object:
 
 
 def split(numbers: object, sizes: object) -> object:
-    """The numbers in groups of these sizes, as `Tensor.split` gives them."""
+    """Return the numbers in groups of these sizes, like `Tensor.split`."""
     if not isinstance(numbers, list) or not isinstance(sizes, list | tuple):
         return UNKNOWN
     if not all(isinstance(size, int) for size in sizes):
@@ -321,7 +321,7 @@ def split(numbers: object, sizes: object) -> object:
 
 
 def linspace(args: Sequence[object]) -> object:
-    """`torch.linspace(start, end, steps)` as a list."""
+    """Return `torch.linspace(start, end, steps)` as a list."""
     if len(args) != 3 or not isinstance(args[2], int) or not 0 < args[2] <= MOST_ITEMS:
         return UNKNOWN
     start, end = args[0], args[1]

@@ -1,8 +1,8 @@
-"""A source is a named, licensed list of Python files that never changes; and what is taken into it of an archive, a
-commit or a folder: which files, their module names, and what describes them.
+"""Sources and their contents. A source is a named, licensed, immutable list of Python files; here it is decided which
+files of an archive, a commit or a folder belong to it, their module names, and which texts describe it.
 
-Nothing is executed to learn name, version, licence or requirements: METADATA, PKG-INFO, pyproject.toml, requirement
-files and licence texts are read.
+Nothing is executed to determine name, version, licence or requirements: they are read from METADATA, PKG-INFO,
+pyproject.toml, requirement files and licence texts.
 """
 
 import email.parser
@@ -25,18 +25,18 @@ from manifests.provenance.swhid import blob_sha1, directory_swhid
 
 Kind = Literal["package", "git", "folder"]
 
-#: Where no corpus says otherwise.
+#: Priority unless the corpus sets one.
 DEFAULT_PRIORITY = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One Python file of a source."""
+    """A Python file of a source."""
 
     path: str  # relative to the root of the source, with forward slashes
-    module: str  # dotted name under which code inside that source imports it; a package's __init__ is the package
+    module: str  # dotted name that code inside the source imports it by; for a package's __init__, the package
     is_package: bool
-    blob: str  # git's SHA-1 of its bytes, which is also its `swh:1:cnt:`
+    blob: str  # git's SHA-1 of its bytes, also its `swh:1:cnt:`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,19 @@ class Source:
     license: str  # SPDX expression, or NOASSERTION
     root: Path
     files: tuple[SourceFile, ...]  # sorted by path
-    digest: str  # of all files, however they were had: `tree_digest`
+    digest: str  # of all files, however they were obtained: `tree_digest`
     swhid: str  # swh:1:rev:… of a commit, else swh:1:dir:… of the files
     requires: tuple[str, ...]  # PEP 508; () when unknown
-    priority: int = DEFAULT_PRIORITY  # the smaller, the earlier a bare class name is looked up here
-    paths: tuple[str, ...] = ()  # what a corpus asks for, as prefixes or globs; () is everything
-    exclude: tuple[str, ...] = ()  # what it leaves out of that
-    symbols: tuple[str, ...] = ()  # which classes it asks for, as patterns over their names; () is all
-    instead_of: str = ""  # the source that a corpus names and that could not be reached, as written there
+    priority: int = DEFAULT_PRIORITY  # bare class names are looked up in sources with smaller numbers first
+    paths: tuple[str, ...] = ()  # prefixes or globs that a corpus selects; () is everything
+    exclude: tuple[str, ...] = ()  # prefixes or globs that it excludes from those
+    symbols: tuple[str, ...] = ()  # patterns of class names that it selects; () is all
+    instead_of: str = ""  # the unreachable source that it replaces, as written in the corpus
 
     def read(self, file: SourceFile) -> bytes:
-        """The bytes of one file.
+        """Return the bytes of one file.
 
-        Raises: UserError if they are not those that were listed.
+        Raises: UserError if they differ from the listing.
         """
         path = self.root / file.path
         try:
@@ -75,19 +75,19 @@ class Source:
         return data
 
     def in_scope(self, path: str) -> bool:
-        """Whether `paths` and `exclude` ask for the file of this path."""
+        """Return whether `paths` and `exclude` select the file of this path."""
         return not matches(self.exclude, path) and (not self.paths or matches(self.paths, path))
 
     def asks_for(self, *names: str) -> bool:
-        """Whether `symbols` ask for a class that is called so."""
+        """Return whether `symbols` select a class with one of these names."""
         return not self.symbols or any(fnmatchcase(name, pattern) for pattern in self.symbols for name in names)
 
 
 def matches(patterns: Iterable[str], path: str) -> bool:
-    """Whether one of the patterns asks for a path with forward slashes.
+    """Return whether one of the patterns matches a path with forward slashes.
 
-    A pattern is a file or a folder with all below it (`timm/layers`); `.py` may be left out (`models_mae`). It may hold
-    `*`, `?` and `[seq]` or `[!seq]` (within one name) and `**` (any number of folders).
+    A pattern is a file or a folder with everything below it (`timm/layers`); `.py` may be omitted (`models_mae`). It
+    may contain `*`, `?` and `[seq]` or `[!seq]` (within one name) and `**` (any number of folders).
     """
     parts = path.split("/")
     return any(_matches([name for name in pattern.split("/") if name not in ("", ".")], parts) for pattern in patterns)
@@ -106,15 +106,15 @@ def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
     return fits and _matches(rest, parts[1:])
 
 
-# --- what is taken ----------------------------------------------------------------------------------------------------
+# --- limits on contents --------------------------------------------------------------------------------------------
 
-#: Bounds on what is taken; the largest source known, transformers, has 3,000 files and 60 MB.
+#: Limits on the contents; the largest known source, transformers, has 3,000 files and 60 MB.
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 32 << 20
 MAX_TOTAL_BYTES = 1 << 30
 
 
-#: Folders of code about the code: at any depth, and outside of packages (`torch.utils.benchmark` is a part of torch).
+#: Folders of supporting code: at any depth, but not inside packages (`torch.utils.benchmark` is part of torch).
 _ASIDE = frozenset({"test", "tests", "node_modules"})
 _ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", "benchmark"})
 _FILES_ASIDE = frozenset({"setup.py", "conftest.py"})
@@ -128,7 +128,7 @@ _MAX_TEXT_BYTES = 4 << 20
 def make_source(
     root: Path, files: tuple[SourceFile, ...], facts: "Facts", *, name: str, kind: Kind, version: str, origin: str
 ) -> Source:
-    """The source of files that lie below `root`."""
+    """Return the source of the files below `root`."""
     return Source(
         name=name,
         kind=kind,
@@ -152,10 +152,7 @@ class Contents:
 
 
 def check_bounds(where: str, sizes: Iterable[int]) -> None:
-    """Nothing, if files of these sizes may be taken.
-
-    Raises: UserError if they are too many or too large.
-    """
+    """Raise UserError unless files of these sizes are within the limits."""
     total = 0
     for count, size in enumerate(sizes, start=1):
         total += size
@@ -168,7 +165,7 @@ def check_bounds(where: str, sizes: Iterable[int]) -> None:
 
 
 def list_files(python: Mapping[str, bytes], within: str = "") -> tuple[SourceFile, ...]:
-    """The files in order of their paths, with module names and hashes."""
+    """Return the files sorted by path, with module names and hashes."""
     modules = module_names(python, within)
     return tuple(
         SourceFile(path, modules[path], is_package(path), blob_sha1(data)) for path, data in sorted(python.items())
@@ -176,7 +173,7 @@ def list_files(python: Mapping[str, bytes], within: str = "") -> tuple[SourceFil
 
 
 def tree_digest(files: Iterable[SourceFile]) -> str:
-    """SHA-256 over the lines `PATH BLOB`, sorted by path: the same however a source was had."""
+    """Return the SHA-256 over the lines `PATH BLOB`, sorted by path: the same however a source was obtained."""
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.path):
         digest.update(f"{file.path} {file.blob}\n".encode("utf-8", "surrogateescape"))
@@ -184,12 +181,12 @@ def tree_digest(files: Iterable[SourceFile]) -> str:
 
 
 def is_safe(name: str) -> bool:
-    """Whether a path is relative, stays below its folder and is the same on every system."""
+    """Return whether a path is relative, does not leave its folder and means the same on every system."""
     parts = PurePosixPath(name).parts
     return (
         bool(name)
         and not name.startswith("/")
-        and "//" not in name  # what is left when a folder is taken off must not begin with a slash
+        and "//" not in name  # without its folder, a path must not begin with a slash
         and ".." not in parts
         and "\\" not in name
         and not (len(name) > 1 and name[1] == ":")
@@ -197,15 +194,15 @@ def is_safe(name: str) -> bool:
     )
 
 
-# --- which files are code, and under which names it imports them ------------------------------------------------------
+# --- which files are code, and their module names ------------------------------------------------------------------
 
 
 def keep_paths(paths: Iterable[str]) -> list[str]:
-    """The Python files among the paths that belong to the code itself, sorted.
+    """Return the Python files among the paths that belong to the code itself, sorted.
 
     Left out: tests, hidden folders, setup.py, conftest.py; outside of packages also documentation, examples, benchmarks
-    and `test_*.py` (`mmengine.model.test_time_aug` is no test); and what nobody can import: a
-    module that a package of the same name hides, a name that cannot be printed.
+    and `test_*.py` (`mmengine.model.test_time_aug` is not a test); and files that cannot be imported: a
+    module hidden by a package of the same name, a name that cannot be printed.
     """
     python = [path for path in paths if path.endswith(".py")]
     packages = _package_folders(python)
@@ -225,28 +222,29 @@ def _is_kept(path: str, packages: set[str]) -> bool:
 
 
 def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
-    """Path to dotted module name, for kept paths; no two are equal.
+    """Return dotted module names by path, for kept paths; no two are equal.
 
     A name starts at the outermost folder that is a package (`src/timm/…` and `projects/PointRend/point_rend/…` are
-    imported as `timm` and `point_rend`), unless something else has that package's name; else at the root.
+    imported as `timm` and `point_rend`), unless another module has that package's name; else at the root.
 
-    Args: within: name of the package that the root itself is, or "".
+    Args: within: name of the package if the root itself is one, else "".
     """
     ordered = list(paths)
     if within:
-        return {path: _dotted(f"{within}/{path}") for path in ordered}
+        return {path: _to_module_name(f"{within}/{path}") for path in ordered}
     packages = _package_folders(ordered)
     tops = {folder for folder in packages if not _above(folder) & packages}
     names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
     names.update({path.partition("/")[0].removesuffix(".py") for path in ordered})
     start = {top: top.rfind("/") + 1 for top in tops if names[top.rpartition("/")[2]] == 1}
     return {
-        path: _dotted(path[max((start.get(folder, 0) for folder in _above(path)), default=0) :]) for path in ordered
+        path: _to_module_name(path[max((start.get(folder, 0) for folder in _above(path)), default=0) :])
+        for path in ordered
     }
 
 
 def is_package(path: str) -> bool:
-    """Whether the file is the `__init__` of a package."""
+    """Return whether the file is the `__init__` of a package."""
     return PurePosixPath(path).name == _INIT
 
 
@@ -255,24 +253,24 @@ def _package_folders(paths: Iterable[str]) -> set[str]:
 
 
 def _above(path: str) -> set[str]:
-    """All folders above a path, the root aside."""
+    """Return all folders above a path, without the root."""
     parts = path.split("/")
     return {"/".join(parts[:depth]) for depth in range(1, len(parts))}
 
 
-def _dotted(path: str) -> str:
+def _to_module_name(path: str) -> str:
     parts = path.removesuffix(".py").split("/")
     if parts[-1] == "__init__" and len(parts) > 1:
         parts.pop()
     return ".".join(parts)
 
 
-# --- what the metadata says -------------------------------------------------------------------------------------------
+# --- metadata ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Name and version are "" where no metadata states them."""
+    """Name, version, licence and requirements of a project; name and version are "" if no metadata states them."""
 
     name: str
     version: str
@@ -281,7 +279,7 @@ class Facts:
 
 
 def is_text(path: str) -> bool:
-    """Whether a file of this path, relative to the root of a source, is one that `read_facts` can use."""
+    """Return whether `read_facts` can use a file of this path, relative to the root of a source."""
     parts = PurePosixPath(path).parts
     name = parts[-1]
     if len(parts) == 1:
@@ -293,7 +291,7 @@ def is_text(path: str) -> bool:
 
 
 def read_facts(texts: Mapping[str, bytes]) -> Facts:
-    """Name, version, licence and requirements, from the best text that states each."""
+    """Return name, version, licence and requirements, each from the best text that states it."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
     project = _read_pyproject(decoded.get("pyproject.toml", ""))
     licenses = [text for path, text in decoded.items() if _is_license(path, project)]
@@ -305,7 +303,7 @@ def read_facts(texts: Mapping[str, bytes]) -> Facts:
         [value.removeprefix("License ::").strip() for value in map(str, fields.get_all("Classifier", []))],
     )
     if stated == NOASSERTION:
-        stated = _stated_license(project)
+        stated = _read_license(project)
     requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
     return Facts(
         str(fields.get("Name", "")),
@@ -318,29 +316,29 @@ def read_facts(texts: Mapping[str, bytes]) -> Facts:
 def _read_pyproject(text: str) -> dict[str, object]:
     try:
         project = tomllib.loads(text).get("project", {})
-    except tomllib.TOMLDecodeError:  # a foreign file that is none of our business
+    except tomllib.TOMLDecodeError:  # a foreign file; ignore it
         return {}
     return project if isinstance(project, dict) else {}
 
 
-def _stated_license(project: Mapping[str, object]) -> str:
-    """The licence that a project table states: an SPDX expression (PEP 639), else a table's text, else classifiers."""
-    given, classifiers = project.get("license"), project.get("classifiers")
-    table = given if isinstance(given, dict) else {}
+def _read_license(project: Mapping[str, object]) -> str:
+    """Return the licence in a project table: an SPDX expression (PEP 639), else a table's text, else classifiers."""
+    license_field, classifiers = project.get("license"), project.get("classifiers")
+    table = license_field if isinstance(license_field, dict) else {}
     named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
     return license_of_fields(
-        given if isinstance(given, str) else "",
+        license_field if isinstance(license_field, str) else "",
         str(table.get("text", "")),
         [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")],
     )
 
 
 def _is_license(path: str, project: Mapping[str, object]) -> bool:
-    """Whether a text is a licence of the project: one that `license-files` names, where it does, else any so called."""
-    listed, given = project.get("license-files"), project.get("license")
+    """Return whether a text is a licence of the project: one listed in `license-files`, else one with a usual name."""
+    listed, license_field = project.get("license-files"), project.get("license")
     patterns = [str(item) for item in listed] if isinstance(listed, list) else []
-    if isinstance(given, dict) and "file" in given:
-        patterns.append(str(given["file"]))
+    if isinstance(license_field, dict) and "file" in license_field:
+        patterns.append(str(license_field["file"]))
     named = [pattern for pattern in patterns if PurePosixPath(path).match(pattern)]
     if patterns and ".dist-info/" not in path:
         return bool(named)
@@ -348,7 +346,7 @@ def _is_license(path: str, project: Mapping[str, object]) -> bool:
 
 
 def _in_licenses(path: str) -> bool:
-    """Whether a file lies where texts of licences are kept by their SPDX ids: `LICENSES/MIT.txt`."""
+    """Return whether a file is in the folder of licence texts named by SPDX id: `LICENSES/MIT.txt`."""
     folder, _, name = path.rpartition("/")
     return folder.upper() in {"LICENSES", "LICENCES"} and PurePosixPath(name).suffix in {"", ".txt", ".md"}
 
@@ -368,5 +366,5 @@ def _valid(lines: Iterable[str]) -> Iterable[str]:
     for line in lines:
         try:
             yield str(Requirement(line.strip()))
-        except InvalidRequirement:  # a comment, an option of pip, a section
+        except InvalidRequirement:  # a comment, a pip option, a section
             continue

@@ -1,6 +1,6 @@
-"""A commit of a git repository: code only, one commit deep, no checkout, so that no filter or link takes effect.
+"""Commits of git repositories: code only, depth one, no checkout, so that filters and links take no effect.
 
-git is kept from asking questions and from running what a repository brings along.
+git is prevented from prompting and from running anything that a repository contains.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from lemur_core.files.progress import note
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 12
 _FETCH = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
-_LEAN = ("--filter=blob:none",)
-#: A transfer slower than this many bytes a second, for so many seconds, has failed.
+_WITHOUT_BLOBS = ("--filter=blob:none",)
+#: A transfer below this many bytes per second for this many seconds has failed.
 _SLOW_BYTES, _SLOW_SECONDS = 1000, 60
 
 _PROTOCOLS = "https:http:ssh:git:file"
-#: What would make git work on another repository than the one named, as inside a hook.
+#: Variables that would point git at another repository than the one named, e.g. inside a hook.
 _LOCAL = re.compile(
     r"GIT_(?:DIR|WORK_TREE|COMMON_DIR|INDEX_FILE|NAMESPACE|PREFIX|(?:ALTERNATE_)?OBJECT_DIRECTOR(?:Y|IES)|SHALLOW_FILE)"
 )
@@ -44,19 +44,19 @@ class GitSpec:
 
     @property
     def name(self) -> str:
-        """The repository's own name."""
+        """Name of the repository."""
         return self.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
 
     @property
     def origin(self) -> str:
-        """The URL without a password or token, fit to be shown and recorded."""
+        """The URL without password or token, safe to show and record."""
         return re.sub(r"^(https?://)[^/@]*@", r"\1", self.url)
 
 
 def parse_git(spec: str) -> GitSpec:
-    """The parts of `git+URL[@REVISION]`.
+    """Split `git+URL[@REVISION]` into its parts.
 
-    Raises: UsageError if it is not of that form.
+    Raises: UsageError if it does not have that form.
     """
     url = spec.removeprefix("git+")
     scheme, _, rest = url.partition("://")
@@ -71,26 +71,26 @@ def parse_git(spec: str) -> GitSpec:
 
 
 def find_commit(spec: str, digests: Collection[str]) -> Source:
-    """A commit; it is fetched when it is not in the cache, and a branch is looked up each time.
+    """Return a commit as a source; fetched if it is not in the cache. A branch is looked up each time.
 
-    Args: digests: of the Python files, if they are pinned.
-    Raises: UserError if there is no such repository or revision, or its files differ from the pinned digest;
+    Args: digests: pinned digests of the Python files, if any.
+    Raises: UserError if the repository or revision does not exist, or its files differ from the pinned digest;
         RetryableError if the repository cannot be reached.
     """
     git = parse_git(spec)
     folder = store_folder("git", hashlib.sha256(git.origin.encode()).hexdigest()[:32])
     commit = git.revision if _COMMIT.fullmatch(git.revision) else _look_up(git, folder)
-    found = read_source(folder / f"{commit}.json") or _fetch(git, commit, folder)
-    if digests and found.digest not in digests:
+    source = read_source(folder / f"{commit}.json") or _fetch(git, commit, folder)
+    if digests and source.digest not in digests:
         raise UserError(
-            f"{git.origin}: the Python files of {commit[:_SHORT]} have the digest {found.digest}, not the pinned "
+            f"{git.origin}: the Python files of {commit[:_SHORT]} have the digest {source.digest}, not the pinned "
             f"{' or '.join(sorted(digests))}; pin the new one if the revision was meant to move"
         )
-    return found
+    return source
 
 
 def _look_up(git: GitSpec, folder: Path) -> str:
-    """The commit that a branch or tag is at; offline, the one that it was at when it was last looked up."""
+    """Return the commit of a branch or tag; offline, the commit of the last lookup."""
     wanted = git.revision or "HEAD"
     seen = folder / f"rev-{hashlib.sha256(wanted.encode()).hexdigest()[:32]}.json"
     names = ["HEAD"]
@@ -114,7 +114,7 @@ def _look_up(git: GitSpec, folder: Path) -> str:
 
 
 def _list_remote(git: GitSpec, *patterns: str) -> dict[str, str]:
-    """Commits by the full names of branches and tags."""
+    """Return commits by the full names of branches and tags."""
     listed = run_git(git.origin, None, "ls-remote", "--", git.url, *patterns).decode("utf-8", "replace")
     return {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
 
@@ -123,8 +123,8 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> Source:
     note(f"fetching {git.name} at {commit[:_SHORT]} with git")
     with workspace() as work:
         try:
-            contents = _fetch_lean(git, commit, work / "lean")
-        except GitError:  # an old server, which gives only what a branch or tag points at; or there is no such commit
+            contents = _fetch_partial(git, commit, work / "lean")
+        except GitError:  # an old server, which serves only branches and tags; or the commit does not exist
             contents = _fetch_whole(git, commit, work / "whole")
     return keep_source(
         contents,
@@ -139,11 +139,11 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> Source:
     )
 
 
-def _fetch_lean(git: GitSpec, commit: str, repository: Path) -> Contents:
-    """From one commit without its history, and of its files only those that are read."""
+def _fetch_partial(git: GitSpec, commit: str, repository: Path) -> Contents:
+    """Return the contents of one commit without its history; only the blobs that are read are fetched."""
     _make_repository(git, repository)
     run_git(git.origin, repository, "config", "remote.origin.promisor", "true")
-    run_git(git.origin, repository, *_FETCH, *_LEAN, "--depth=1", "origin", commit)
+    run_git(git.origin, repository, *_FETCH, *_WITHOUT_BLOBS, "--depth=1", "origin", commit)
     return _read_commit(git, commit, repository)
 
 
@@ -176,36 +176,45 @@ def _read_commit(git: GitSpec, commit: str, repository: Path) -> Contents:
 
 
 def _read_blobs(git: GitSpec, commit: str, repository: Path, blobs: Iterable[str]) -> dict[str, bytes]:
-    """The bytes of the blobs, those that the first fetch left out fetched in one go."""
+    """Return the bytes of the blobs; those that the first fetch left out are fetched at once."""
     wanted = sorted(set(blobs))
     absent = run_git(git.origin, repository, "rev-list", "--objects", "--missing=print", "--no-walk", commit)
     if missing := sorted({f"?{blob}".encode() for blob in wanted}.intersection(absent.splitlines())):
-        asked = b"".join(line[1:] + b"\n" for line in missing)
-        batch = ("-c", "fetch.negotiationAlgorithm=noop", *_FETCH, *_LEAN, "--no-write-fetch-head", "--stdin", "origin")
-        run_git(git.origin, repository, *batch, stdin=asked)
+        names = b"".join(line[1:] + b"\n" for line in missing)
+        batch = (
+            "-c",
+            "fetch.negotiationAlgorithm=noop",
+            *_FETCH,
+            *_WITHOUT_BLOBS,
+            "--no-write-fetch-head",
+            "--stdin",
+            "origin",
+        )
+        run_git(git.origin, repository, *batch, stdin=names)
     lines = "".join(f"{blob}\n" for blob in wanted).encode()
     sizes = run_git(git.origin, repository, "cat-file", "--batch-check=%(objectsize)", stdin=lines)
     check_bounds(git.origin, map(int, sizes.split()))
     output = run_git(git.origin, repository, "cat-file", "--batch", stdin=lines)
-    found: dict[str, bytes] = {}
-    place = 0
+    contents: dict[str, bytes] = {}
+    offset = 0
     for blob in wanted:
-        end = output.index(b"\n", place)
-        size = int(output[place:end].split()[2])
-        found[blob] = output[end + 1 : end + 1 + size]
-        place = end + size + 2
-    return found
+        end = output.index(b"\n", offset)
+        size = int(output[offset:end].split()[2])
+        contents[blob] = output[end + 1 : end + 1 + size]
+        offset = end + size + 2
+    return contents
 
 
 class GitError(UserError):
-    """A command that git refused, or the other side did."""
+    """A command that failed in git or on the server."""
 
 
 def run_git(shown: str, repository: Path | None, *arguments: str, stdin: bytes = b"") -> bytes:
-    """The output of a git command.
+    """Return the output of a git command.
 
-    Args: shown: what the command is about, for messages.
-    Raises: RetryableError if the other side cannot be reached; GitError if git fails otherwise; UserError without git.
+    Args: shown: subject of the command, for messages.
+    Raises: RetryableError if the server cannot be reached; GitError if git fails otherwise; UserError if there is
+        no git.
     """
     program = shutil.which("git")
     if program is None:
@@ -226,8 +235,10 @@ def run_git(shown: str, repository: Path | None, *arguments: str, stdin: bytes =
 
 def _explain(shown: str, stderr: str) -> UserError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    worst = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason")
-    detail = re.sub(r"//[^/@\s]*@", "//", worst.removeprefix("fatal:").removeprefix("error:").strip())
+    message = next(
+        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason"
+    )
+    detail = re.sub(r"//[^/@\s]*@", "//", message.removeprefix("fatal:").removeprefix("error:").strip())
     if _UNREACHABLE.search(stderr) and not _ANSWERED.search(stderr):
         return RetryableError(f"{shown}: cannot be reached: {detail}; check the network, run again")
     return GitError(f"{shown}: {detail}; check the address, the revision and your access")

@@ -1,4 +1,4 @@
-"""A released package: from the cache, the running interpreter or the index, all three with the same result."""
+"""Released packages: from the cache, the running interpreter or the index, all with the same result."""
 
 import base64
 import bz2
@@ -35,14 +35,14 @@ from lemur_core.files.pip import AbsentError, download, latest_version
 from lemur_core.files.progress import note
 
 PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:@|==)(?P<version>[^@/\\\s]+))?")
-_NEAR = 6  # versions that are named where one is not there
+_NEAR = 6  # versions that are suggested if one does not exist
 
 
 def find_package(spec: str, digests: Collection[str]) -> Source:
-    """A release; it is fetched when it is not in the cache.
+    """Return a release as a source; fetched if it is not in the cache.
 
-    Args: digests: those that are pinned, for different platforms perhaps; () accepts any.
-    Raises: UserError if the spec is none, or no such release exists, or its files differ from what is pinned;
+    Args: digests: pinned digests, possibly one per platform; () accepts any.
+    Raises: UserError if the spec is invalid, the release does not exist, or its files differ from the pinned digests;
         RetryableError if the index cannot be reached.
     """
     match = PACKAGE_RE.fullmatch(spec)
@@ -50,19 +50,19 @@ def find_package(spec: str, digests: Collection[str]) -> Source:
         raise UserError(f"{spec!r}: not a package; write NAME or NAME@VERSION, for example timm@1.0.20")
     name = canonicalize_name(match["name"])
     version = _check_version(spec, match["version"]) if match["version"] else _newest(name)
-    cached = _cached(name, version, digests)
+    cached = _find_cached(name, version, digests)
     if cached is not None:
         return cached
     contents = read_installed(name, version)
-    found = None if contents is None else _keep(name, version, contents)
-    if found is None or (digests and found.digest not in digests):
-        found = _from_index(name, version)
-    if digests and found.digest not in digests:
+    source = None if contents is None else _keep(name, version, contents)
+    if source is None or (digests and source.digest not in digests):
+        source = _from_index(name, version)
+    if digests and source.digest not in digests:
         raise UserError(
-            f"{spec}: its Python files have the digest {found.digest}, not the pinned "
+            f"{spec}: its Python files have the digest {source.digest}, not the pinned "
             f"{' or '.join(sorted(digests))}; do not use it unless you know why, then pin the new one"
         )
-    return found
+    return source
 
 
 def _check_version(spec: str, version: str) -> str:
@@ -88,13 +88,13 @@ def _folder(name: str, version: str) -> Path:
     return store_folder("packages") / f"{name}@{canonicalize_version(version)}"
 
 
-def _cached(name: str, version: str, digests: Collection[str]) -> Source | None:
+def _find_cached(name: str, version: str, digests: Collection[str]) -> Source | None:
     folder = _folder(name, version)
     if not version or not folder.is_dir():
         return None
     names = sorted(digests) if digests else sorted(path.stem for path in folder.glob("*.json"))
     candidates = (read_source(folder / f"{digest}.json") for digest in names)
-    return next((found for found in candidates if found is not None), None)
+    return next((source for source in candidates if source is not None), None)
 
 
 def _from_index(name: str, version: str) -> Source:
@@ -118,13 +118,13 @@ def _from_index(name: str, version: str) -> Source:
 
 
 def near_versions(wanted: str, versions: Collection[str]) -> list[str]:
-    """The few versions around the wanted one, in order, the newest among them."""
+    """Return a few versions around the requested one, in order, always with the newest."""
     ordered = sorted(version for version in map(_version, versions) if version is not None)
     target = _version(wanted)
     if target is None or not ordered:
         return [str(version) for version in ordered[-_NEAR:]]
-    place = sum(version < target for version in ordered)
-    start = max(0, min(place - _NEAR // 2, len(ordered) - _NEAR))
+    index = sum(version < target for version in ordered)
+    start = max(0, min(index - _NEAR // 2, len(ordered) - _NEAR))
     chosen = ordered[start : start + _NEAR]
     return [str(version) for version in (chosen if ordered[-1] in chosen else [*chosen[:-1], ordered[-1]])]
 
@@ -137,7 +137,7 @@ def _version(text: str) -> Version | None:
 
 
 def _read_release(archive: Path) -> Contents:
-    """The files of a wheel or sdist, with their paths from its root as it would be installed or built from."""
+    """Return the files of a wheel or sdist, by path relative to the root that it is installed or built from."""
     renamed: dict[str, str] = {}
 
     def choose(names: list[str]) -> list[str]:
@@ -161,7 +161,7 @@ def _common_folder(names: list[str]) -> str:
 
 def _keep(name: str, version: str, contents: Contents) -> Source:
     where = f"{name}@{version}" if version else name
-    facts = _agreeing(where, name, version, read_facts(contents.texts))
+    facts = _check_release(where, name, version, read_facts(contents.texts))
     public = Version(facts.version).public
     return keep_source(
         contents,
@@ -175,8 +175,8 @@ def _keep(name: str, version: str, contents: Contents) -> Source:
     )
 
 
-def _agreeing(where: str, name: str, version: str, facts: Facts) -> Facts:
-    """The facts, if they are those of the release that was asked for."""
+def _check_release(where: str, name: str, version: str, facts: Facts) -> Facts:
+    """Return the facts if they match the requested release."""
     fetched = _version(facts.version)
     if fetched is None:
         raise UserError(f"{where}: its metadata states no version ({facts.version!r}); use its repository")
@@ -186,10 +186,10 @@ def _agreeing(where: str, name: str, version: str, facts: Facts) -> Facts:
 
 
 def read_installed(name: str, version: str) -> Contents | None:
-    """The files of an installed release.
+    """Return the files of an installed release.
 
-    Returns: None if another version or none is installed, it was not installed from an index (editable, from a folder
-        or a repository) or rebuilt (conda), or a kept file is missing or differs from the hash in its RECORD.
+    Returns: None if it is not installed in this version, was not installed from an index (editable, from a folder
+        or a repository) or was rebuilt (conda), or if a kept file is missing or differs from the hash in its RECORD.
     """
     try:
         distribution = importlib.metadata.distribution(name)
@@ -227,9 +227,9 @@ def _record_hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-# --- wheels and sdists, read without unpacking: only names that were checked, and only those asked for ---------------
+# --- wheels and sdists, read without unpacking: only names that were checked, and only requested ones ---------------
 
-#: Bounds on a whole archive, with all that is not taken from it.
+#: Limits on a whole archive, including the parts that are not read.
 _MAX_MEMBERS = 300_000
 _MAX_UNPACKED_BYTES = 2 << 30
 _MAX_READ_BYTES = 64 << 20
@@ -250,11 +250,11 @@ _DATA_FOLDER = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(?P<rest>.+)")
 
 
 def read_archive(path: Path, choose: Choose) -> dict[str, bytes]:
-    """The chosen files of an archive by name; links and devices are as if they were not there.
+    """Return the chosen files of an archive by name; links and devices are ignored.
 
-    Args: choose: the names to read, from those of all plain files.
-    Raises: UserError if the archive is damaged, holds a name that leads out of its folder or is there twice, or more
-        than the bounds allow.
+    Args: choose: selects the names to read from those of all plain files.
+    Raises: UserError if the archive is damaged, contains a name outside of its folder or a duplicate name, or exceeds
+        the limits.
     """
     try:
         if path.name.endswith(_ZIPS):
@@ -283,8 +283,8 @@ def _read_zip(path: Path, choose: Choose) -> dict[str, bytes]:
 
 
 def is_plain(member: zipfile.ZipInfo) -> bool:
-    """Whether a member of a zip archive is a file, no link or device."""
-    kind = member.external_attr >> 28  # the upper bits of a Unix mode: 0 where none was stored, 8 for a plain file
+    """Return whether a member of a zip archive is a plain file, not a link or device."""
+    kind = member.external_attr >> 28  # the upper bits of a Unix mode: 0 if none was stored, 8 for a plain file
     return kind in (0, 8)
 
 
@@ -302,14 +302,14 @@ def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
     plain = {member.name: member.size for member in members if member.isreg()}
     chosen = set(choose(list(plain)))
     check_bounds(path.name, (plain[name] for name in chosen))
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     with _open_tar(path, opener) as archive:
         for member in _members(path, archive):
             if member.isreg() and member.name in chosen:
                 file = archive.extractfile(member)
                 assert file is not None
-                found[member.name] = file.read()
-    return dict(sorted(found.items()))
+                texts[member.name] = file.read()
+    return dict(sorted(texts.items()))
 
 
 @contextlib.contextmanager
@@ -329,7 +329,7 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 class _Bounded(io.RawIOBase):
-    """A decompressed stream that ends in an error instead of filling memory or time."""
+    """A decompressed stream that raises an error before it exhausts memory or time."""
 
     def __init__(self, where: str, file: io.BufferedIOBase | io.RawIOBase) -> None:
         self._where, self._file, self._left = where, file, _MAX_UNPACKED_BYTES
@@ -361,7 +361,7 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
 
 
 def module_path(name: str) -> str:
-    """Where a member of a wheel is installed, below `site-packages`; "" for scripts, headers and other data."""
+    """Return where a member of a wheel is installed, below `site-packages`; "" for scripts, headers and other data."""
     data = _DATA_FOLDER.fullmatch(name)
     path = data["rest"] if data else name
     return "" if path.partition("/")[0].endswith(".data") else path

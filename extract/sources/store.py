@@ -1,7 +1,7 @@
-"""The cache of sources: trees of files addressed by their digest, and short records of what was found where.
+"""Cache of sources: file trees addressed by their digest, and short records of the lookups.
 
-Nothing is changed once it has its name: trees and records are written in a workspace and renamed, so that a run that is
-killed leaves a workspace at worst, which the next run removes, and two processes at once agree on what is there.
+Nothing changes once it has its final name: trees and records are written in a workspace and renamed. A killed run
+leaves at most a workspace, which the next run removes, and concurrent processes agree on the contents.
 """
 
 import contextlib
@@ -20,27 +20,27 @@ from extract.sources.contents import Contents, Facts, Kind, Source, SourceFile, 
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
-#: Part of the cache's path: a change of which files are kept, how modules are named, or how licences are told must not
-#: meet what older versions kept.
+#: Part of the cache's path: changes in which files are kept, how modules are named or licences are read must not
+#: mix with entries of older versions.
 FORMAT = 3
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
-#: What is recorded of a package or a commit; its files lie under the digest.
+#: Recorded fields of a package or a commit; its files are stored under the digest.
 _RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires")
 
 
 def store_folder(*parts: str) -> Path:
-    """The folder of all sources, or one below it; made when missing."""
+    """Return the folder of all sources, or one below it; create it if missing."""
     return cache_folder("sources", f"v{FORMAT}", *parts)
 
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder on the cache's file system to work in, removed at the end; those of dead processes go first."""
+    """Yield a temporary folder on the cache's file system; those of dead processes are removed first."""
     base = store_folder("work")
     _remove_dead(base)
     folder = Path(tempfile.mkdtemp(dir=base))
-    with (folder / _LOCK).open("wb") as lock:  # held as long as this process lives, whatever ends it
+    with (folder / _LOCK).open("wb") as lock:  # held as long as this process lives, however it ends
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             inner = folder / "in"
@@ -52,8 +52,8 @@ def workspace() -> Iterator[Path]:
 
 def _remove_dead(base: Path) -> None:
     for folder in base.iterdir():
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # gone meanwhile; in use
-            if time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:  # perhaps about to be locked
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # removed meanwhile; in use
+            if time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:  # possibly about to be locked
                 continue
             with (folder / _LOCK).open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,9 +61,9 @@ def _remove_dead(base: Path) -> None:
 
 
 def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ...]]:
-    """Put the Python files into the cache, unless they are there; their digest and listing.
+    """Store the Python files in the cache, unless they are there; return their digest and listing.
 
-    Raises: UserError if there are none, or they cannot all be written.
+    Raises: UserError if there are none, or one cannot be written.
     """
     if not contents.python:
         raise UserError(f"{where}: holds no Python code (tests, docs, examples and benchmarks aside)")
@@ -83,9 +83,9 @@ def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ..
 
 
 def place(folder: Path, target: Path, is_whole: Callable[[], bool] | None = None) -> None:
-    """Give a finished folder its name in the cache, unless another process was faster.
+    """Move a finished folder to its final name in the cache, unless another process was faster.
 
-    Raises: UserError if it cannot have it, and what has it is not whole.
+    Raises: UserError if that fails and the existing folder is incomplete.
     """
     try:
         folder.rename(target)
@@ -95,7 +95,7 @@ def place(folder: Path, target: Path, is_whole: Callable[[], bool] | None = None
 
 
 def _write(path: Path, data: bytes, where: str, *, sync: bool = False) -> None:
-    """Write one file. Those of a tree are not synced one by one: `Source.read` checks them against the listing."""
+    """Write one file. Files of a tree are not synced individually: `Source.read` checks them against the listing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
@@ -108,18 +108,18 @@ def _write(path: Path, data: bytes, where: str, *, sync: bool = False) -> None:
 
 
 def tree_root(digest: str) -> Path:
-    """Where the files of a tree lie."""
+    """Return the folder with the files of a tree."""
     return store_folder("trees") / digest / "files"
 
 
 def read_listing(digest: str) -> tuple[SourceFile, ...] | None:
-    """The files of a tree, without a look at them; None if it is not there."""
+    """Return the listing of a tree without reading its files; None if it is not in the cache."""
     listing = read_record(tree_root(digest).parent / "listing.json")
     return None if listing is None else tuple(SourceFile(*entry) for entry in listing)
 
 
 def read_record(path: Path) -> Any:
-    """What a file of the cache holds; None if it is missing, or a crash of the machine has damaged it."""
+    """Return the contents of a JSON file in the cache; None if it is missing or was damaged by a system crash."""
     try:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -127,7 +127,7 @@ def read_record(path: Path) -> Any:
 
 
 def record(path: Path, value: object) -> None:
-    """Write a record of JSON, whole or not at all; the later of two processes wins."""
+    """Write a JSON record atomically; the later of two processes wins."""
     with workspace() as work:
         part = work / "record"
         _write(part, json.dumps(value, indent=1).encode(), path.name, sync=True)
@@ -147,21 +147,21 @@ def keep_source(
     origin: str,
     revision: str = "",
 ) -> Source:
-    """Put a package or a commit into the cache, and a record of it into `folder`: by its revision, else its digest.
+    """Store a package or a commit in the cache, with a record in `folder` under its revision, else its digest.
 
-    Raises: as `keep_tree`.
+    Raises: The same as `keep_tree`.
     """
     digest, files = keep_tree(contents, where)
     source = make_source(tree_root(digest), files, facts, name=name, kind=kind, version=version, origin=origin)
     if revision:
         source = replace(source, swhid=f"swh:1:rev:{revision}")
-    told = {field: getattr(source, field) for field in _RECORDED} | {"name": name.rpartition("@")[0]}
-    record(folder / f"{revision or digest}.json", told)
+    fields = {field: getattr(source, field) for field in _RECORDED} | {"name": name.rpartition("@")[0]}
+    record(folder / f"{revision or digest}.json", fields)
     return source
 
 
 def read_source(path: Path) -> Source | None:
-    """A source that was recorded; None if it was not, or its tree is gone."""
+    """Return a recorded source; None if there is no record, or its tree was removed."""
     facts = read_record(path)
     files = None if facts is None else read_listing(facts["digest"])
     if files is None:

@@ -1,1 +1,1 @@
-"""Files whose text goes into blocks, in the place of compiled operators and framework bases."""
+"""Files whose text is copied into blocks to replace compiled operators and framework bases."""

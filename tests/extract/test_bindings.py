@@ -1,4 +1,4 @@
-"""Names bound: what counts as the same binding, on small pairs of files, and on closed files against their packages."""
+"""Bound names: which bindings count as the same, on small pairs of files, and on closed files and their packages."""
 
 import sys
 import types
@@ -37,13 +37,13 @@ def bindings(original: str, copy: str, standins: frozenset[str] = frozenset()) -
 
 
 def test_the_same_text_binds_the_same() -> None:
-    """Three names: what a function reads of a module counts with the attribute; `x` and `range` are none."""
+    """Three names: attributes that a function reads from a module count separately; `x` and `range` do not count."""
     told = "# " + ORIGINAL.replace("\n\n\n", "\n\n").replace("x * scale", "(x * scale)  # told otherwise")
     assert bindings(ORIGINAL, told) == {"compared": 3, "same": 3, "standin": 0, "others": []}
 
 
 def test_the_number_that_torch_gives_a_function_is_no_part_of_it() -> None:
-    """Each definition of an autograd function counts on, whatever stands in it."""
+    """Definitions of an autograd function always count, whatever their contents."""
     square = (
         "class Square(torch.autograd.Function):\n"
         "    @staticmethod\n    def forward(ctx, x):\n        return x * x\n\n"
@@ -99,7 +99,7 @@ def test_what_is_not_the_same(case: str) -> None:
 
 
 def test_what_a_function_of_the_file_reads_is_followed() -> None:
-    """A difference two calls away is one of the name that is read there; the function that reads it is the same."""
+    """A difference two calls away is attributed to the name read there; the function that reads it is the same."""
     inner = "DEEP = [1, 2]\n\n\ndef inner():\n    return DEEP\n\n\n"
     original = HEAD + LIMIT + inner + HELPER.replace("return x", "return inner() and x") + NET
     found = bindings(original, original.replace("[1, 2]", "[1, 3]"))
@@ -175,7 +175,7 @@ def test_instructions_leave_out_names_of_globals_and_places() -> None:
 
 
 def test_a_name_that_the_file_imports_is_called_by_other_instructions() -> None:
-    """Python asks what an import binds for an attribute, anything else for a method."""
+    """Python resolves attributes through import bindings, everything else through methods."""
     call = "def f(a):\n    return absent.run(a)\n"
     imported = module_of(f"try:\n    import absent\nexcept ImportError:\n    absent = 1\n{call}", "imported")
     bound = module_of(f"absent = 1\n{call}", "bound")
@@ -184,7 +184,7 @@ def test_a_name_that_the_file_imports_is_called_by_other_instructions() -> None:
 
 
 def test_members_of_sets_and_enums_are_found_in_any_order() -> None:
-    """Sets of classes lie in an order of their own in each file; an enum's member may be a text as well."""
+    """Sets of classes have a different order in each file; a member of an enum may also be a string."""
     classes = "".join(f"class {name}(nn.Module):\n    kind = {name!r}\n\n\n" for name in ("A", "B", "C", "D"))
     kinds = "from enum import Enum\n\n\nclass Kind(str, Enum):\n    ONE = 'one'\n    TWO = 'two'\n\n\n"
     uses = "class Net(nn.Module):\n    def forward(self, x):\n        return KINDS, Kind.ONE\n"
@@ -207,7 +207,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 @pytest.mark.slow
 def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
-    """Each by itself: what cannot be imported, does not run, or ends the process tells nothing, and hurts no other."""
+    """Each in isolation: a block that cannot be imported, fails, or exits reports nothing and affects no other."""
     site = tmp_path / "site"
     for path, text in {
         "__init__": "",
@@ -235,7 +235,7 @@ def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
 
 @pytest.mark.slow
 def test_a_real_package(tmp_path: Path) -> None:
-    """Every name that torchvision's residual block reads, through what it is made of, is bound as torchvision binds it."""
+    """Every name read by torchvision's residual block and its parts has the same binding as in torchvision."""
     with BlockExtractor(sources=["torchvision"], level="executed", fidelity=True, jobs=1) as extractor:
         rows = [result.row for result in extractor.extract_multiple_blocks(["BasicBlock", "SqueezeExcitation"])]
     assert [row.level for row in rows] == ["executed", "executed"], rows
@@ -252,7 +252,7 @@ def test_nothing_compared_is_no_section() -> None:
 
 
 def test_reasons_hold_no_text_of_the_source() -> None:
-    """They stand in a report that is passed on, whatever the licence of the source."""
+    """They appear in a report that is redistributed, whatever the licence of the source."""
     original = ORIGINAL.replace("LIMIT = 4.0", "LIMIT = {'a key': ['words of the author', 'b']}")
     found = bindings(original, original.replace("words of the author", "other words"))
     assert found["others"] == ["lib.net: LIMIT: an entry: another value"]

@@ -1,4 +1,4 @@
-"""A block of a finished folder: which one is meant, what `lemur show` tells of it, and its class by `load_block`."""
+"""A block of a finished folder: name lookup, the output of `lemur show`, and its class by `load_block`."""
 
 import inspect
 import json
@@ -167,7 +167,7 @@ def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, t
 
 
 class Terminal:
-    """What a terminal gets."""
+    """The output on a terminal."""
 
     def __init__(self) -> None:
         self.written = ""

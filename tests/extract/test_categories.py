@@ -1,4 +1,4 @@
-"""Categories, judged by eye: real names of the paper's list, and the rules that go beyond the name."""
+"""Categories, checked by eye: real names from the paper's list, and the rules that go beyond the name."""
 
 import pytest
 from hypothesis import given
@@ -99,6 +99,6 @@ def test_anything_has_one_category(name: str, places: list[str], bases: list[str
 
 
 def test_the_rules_are_not_slow() -> None:
-    """No pattern backtracks without end: long names of every kind take no time."""
+    """No pattern backtracks catastrophically: long names of every kind are fast."""
     for name in ("A" * 300, "Conv" * 80, "a_" * 150, "RandomBatch" * 30, "NormAct" * 50):
         assert category_of(name, name, []) in CATEGORIES

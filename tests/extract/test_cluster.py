@@ -1,4 +1,4 @@
-"""Extraction in tasks against the in-process way, byte by byte; the last step finds everything done."""
+"""Extraction in tasks equals in-process extraction, byte by byte; the last step finds all results in the cache."""
 
 import os
 from collections import deque
@@ -56,7 +56,7 @@ class Lost(nn.Module):
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder but the two that tell how long this run took."""
+    """Return every file of a folder except the two that contain run times."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("manifest.json", "report.md"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 

@@ -128,7 +128,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_levels_and_reasons(extracted: Path) -> None:
-    """Without `--level`, blocks are taken as far as backward."""
+    """Without `--level`, blocks are validated up to backward."""
     rows = rows_of(extracted)
     levels = {name: (row["level"], row["error_kind"]) for name, row in rows.items()}
     assert levels == {
@@ -174,7 +174,7 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, cache: Path) -> Non
         nothing = lemur(tmp_path, cache, "extract", "--source", "./mine", "--out", "blocks", "--level", "parsed")
         assert nothing.returncode == 1
         assert left_out in nothing.stderr
-        assert nothing.stderr.splitlines()[-1].startswith("lemur: mine: no class of torch.nn.Module was found")
+        assert nothing.stderr.splitlines()[-1].startswith("lemur: mine: no subclass of torch.nn.Module in scope")
     (mine / "good.py").write_text(
         "import torch\n\n\nclass Good(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
     )

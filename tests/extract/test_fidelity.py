@@ -1,4 +1,4 @@
-"""Fidelity: closed files against the originals of small packages, and of torch and torchvision as they are installed."""
+"""Fidelity: closed files compared with the originals of small packages, and of the installed torch and torchvision."""
 
 import importlib.metadata
 import json
@@ -162,7 +162,7 @@ def test_what_was_compared_is_not_compared_again(
 
 @pytest.mark.slow
 def test_twice_the_same(compared: Mapping[str, Comparison], site: Path, tmp_path: Path) -> None:
-    """Also in another order, in other processes, and with nothing kept."""
+    """Also in another order, in other processes, and without a cache."""
     chosen = ["the state after training", "an initial value", "a train output", "the same"]
     with Index(tmp_path / "facts.sqlite") as empty:
         again = list(compare_all([pair(site, case) for case in chosen], empty, jobs=1))
@@ -239,7 +239,7 @@ def test_digests(one: object, other: object, equal: bool) -> None:
 
 @pytest.mark.slow
 def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: Index) -> None:
-    """What an outcome is kept by knows the source of the original."""
+    """The cache key of an outcome includes the source of the original."""
     found = []
     for text in ("import no_such_package\n", "X = 1\n"):
         (tmp_path / "lib").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The extraction folder: what is written is what is read back, its names are safe, its bytes the same in every run."""
+"""The extraction folder: it reads back as written, its file names are safe, its bytes are the same in every run."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extract.folder.write import code_paths
-from extract.model.blocks import read_block, read_manifest_of, read_rows
+from extract.model.blocks import read_block, read_extraction_manifest, read_rows
 from extract.model.results import code_columns
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
@@ -80,7 +80,7 @@ def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> Non
 
 
 def test_the_columns_of_a_block() -> None:
-    """Those of the design, in its order; further ones follow."""
+    """The columns in the design, in its order; additional ones follow."""
     names = (
         "block name qualname source path start_line end_line category level error_kind error fidelity code code_sha256"
     )
@@ -114,14 +114,14 @@ def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], mon
 
 
 def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
-    """Wall time is not the same in two runs: the table has it only where that was asked for."""
+    """Wall time differs between runs: the table contains it only on request."""
     assert {row["seconds"] for row in read_rows(written, ["seconds"])} == {None}
     made.write(tmp_path / "timed", made.results(sources), sources, timings=True)
     assert {row["seconds"] for row in read_rows(tmp_path / "timed", ["seconds"])} == {0.25}
 
 
 def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
-    manifest = read_manifest_of(written)
+    manifest = read_extraction_manifest(written)
     assert manifest.kind == "extraction"
     asked = {"level": "executed", "corpus": "made", "seed": 42, "chat": None, "sources": [], "limit": None}
     assert asked.items() <= manifest.parameters.items()
@@ -170,7 +170,7 @@ def test_another_kind_of_folder_is_refused(tmp_path: Path, written: Path) -> Non
     manifest = json.loads((written / "manifest.json").read_text()) | {"kind": "snapshot"}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="holds a snapshot, not an extraction"):
-        read_manifest_of(tmp_path)
+        read_extraction_manifest(tmp_path)
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:

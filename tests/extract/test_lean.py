@@ -1,4 +1,4 @@
-"""Lean forms: what is cut, what stays, that nothing cut is ever taken for something else, and what a folder says."""
+"""Lean forms: which code is cut or kept, that cut code is never mistaken for other code, and the folder's report."""
 
 import json
 import runpy
@@ -408,7 +408,7 @@ def test_what_stays(found: dict[str, Leaned]) -> None:
 
 
 def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, Leaned]) -> None:
-    """Those that were tried and work are proved too; the error of one is the error of both forms."""
+    """Arguments that were tried and work are checked, too; if one raises an error, both forms raise it."""
     one = found["sets"]
     assert one.lean is not None, one.error
     given = [(arguments["init"], arguments["forward"]["args"]) for arguments in one.sets]
@@ -477,7 +477,7 @@ def run(code: str, *arguments: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     st.sampled_from([(2, 8, 6, 6), (8, 5, 5)]),
 )
 def test_never_another_result(act: str, deep: bool, hard: int | None, fail: bool, shape: tuple[int, ...]) -> None:
-    """Whatever it is given, a lean form does what the full one does, or stops."""
+    """On any input, a lean form either does the same as the full one, or stops."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
     def of(code: str) -> torch.Tensor | BaseException:
@@ -593,7 +593,7 @@ def test_publishing_goes_by_the_lean_licence_where_the_full_code_stays_out(tmp_p
 
 
 def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tmp_path: Path) -> None:
-    """What a lean form is from is a part of what its full one is from, so nothing of it is left out then."""
+    """The source files of a lean form are a subset of those of its full form."""
     of = made.source(tmp_path, "alpha@1.0")
     row = made.block(of, "Made", level="backward", error_kind=None, error=None)
     lean = lean_columns(LeanFile(made.code_of(row.block, "MIT"), (), "MIT"))

@@ -1,4 +1,4 @@
-"""Classes that inherit from each other: no order of them runs, so none is told to, and the folder still verifies."""
+"""Classes that inherit from each other: no order works, so none is reported, and the folder still verifies."""
 
 from collections.abc import Callable
 from pathlib import Path

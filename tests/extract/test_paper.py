@@ -1,4 +1,4 @@
-"""The measures of the NN-RAG paper: its categories, classes of failure and tables, counted from the rows."""
+"""The metrics of the NN-RAG paper: its categories, classes of failure and tables, counted from the rows."""
 
 import re
 import runpy
@@ -15,11 +15,11 @@ from extract.folder.paper import (
     FAILURES,
     NEITHER,
     Headline,
-    category_of_paper,
     count_failures,
-    failure_of_paper,
     failures_section,
     qualities,
+    to_paper_category,
+    to_paper_failure,
 )
 from extract.model import categories
 from extract.resolve.symbols import Reason
@@ -66,7 +66,7 @@ def test_each_of_our_categories_is_one_of_the_papers_eight() -> None:
     ],
 )
 def test_categories(ours: str, theirs: str) -> None:
-    assert category_of_paper(ours) == theirs
+    assert to_paper_category(ours) == theirs
 
 
 def test_the_papers_own_examples_fall_where_it_puts_them() -> None:
@@ -81,7 +81,7 @@ def test_the_papers_own_examples_fall_where_it_puts_them() -> None:
         "Utility modules": ["DropPath", "PatchEmbed"],
     }
     found = {
-        name: category_of_paper(categories.category_of(name, f"x.{name}", ["nn.Module"]))
+        name: to_paper_category(categories.category_of(name, f"x.{name}", ["nn.Module"]))
         for names in examples.values()
         for name in names
     }
@@ -89,13 +89,13 @@ def test_the_papers_own_examples_fall_where_it_puts_them() -> None:
 
 
 def test_each_reason_of_ours_has_a_class() -> None:
-    """Those that say nothing of the source apart; an unknown error is one of the repository's own."""
+    """Reasons unrelated to the source are separate; an unknown error is one of the repository's own."""
     known = set().union(*(kinds for _, kinds in FAILURES.values()))
     assert {str(reason) for reason in Reason} <= known
     ended = {status.value for status in Status if status is not Status.OK}
-    assert {failure_of_paper(kind) for kind in ended} == {NEITHER}
-    assert failure_of_paper("native_op") == "External C++/CUDA operators"
-    assert failure_of_paper("missing_dependency") == failure_of_paper("zero_division_error") == list(FAILURES)[-1]
+    assert {to_paper_failure(kind) for kind in ended} == {NEITHER}
+    assert to_paper_failure("native_op") == "External C++/CUDA operators"
+    assert to_paper_failure("missing_dependency") == to_paper_failure("zero_division_error") == list(FAILURES)[-1]
     assert [stated for stated, _ in FAILURES.values()] == [87, 70, 52, 139]
 
 
@@ -163,7 +163,7 @@ def test_the_headline_counts_names_that_are_missing() -> None:
 
 
 def test_figures(written: Path, tmp_path: Path) -> None:
-    """Throughput only where seconds are recorded: without, no figure differs from run to run."""
+    """Throughput only if seconds are recorded: without it, the figures are the same in every run."""
     names = {path.stem for path in (written / "figures").glob("paper_*.png")}
     assert names == FIGURES | {"paper_throughput"}
     sources = [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]

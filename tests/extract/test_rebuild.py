@@ -1,4 +1,4 @@
-"""Blocks are written anew from their specs alone; a spec that is wrong, or tells too little, says so."""
+"""Blocks are rebuilt from their specs alone; a wrong or incomplete spec is reported."""
 
 import json
 import runpy
@@ -68,7 +68,7 @@ def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) ->
 
 
 def another_kernel(stored: dict[str, Any]) -> None:
-    """The pooling takes the mean of 3x3 places in steps of two."""
+    """The pooling averages 3x3 windows with stride two."""
     form = next(place for place, one in enumerate(stored["eval"]["operations"]) if one[0] == "avg_pool2d")
     node = next(node for node in stored["eval"]["nodes"] if node[0] == form)
     place = stored["eval"]["operations"][form].index("kernel_size")

@@ -1,4 +1,4 @@
-"""The report of an extraction: what it says is what the rows say, whatever they hold."""
+"""The report of an extraction matches the rows, whatever they contain."""
 
 import dataclasses
 import re
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.folder.report import failures_of, goal_of, summary_text
-from extract.folder.report_figures import rung_colors
+from extract.folder.report import find_goal, list_failures, summary_text
+from extract.folder.report_figures import level_colors
 from extract.model.results import wilson
 from lemur_core.files.markdown import code_span, plain, shown, table
 from manifests.folders.manifest import read_manifest
@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report(folder: Path) -> str:
-    """The report, after a look at its Markdown: tables are rectangular, links lead somewhere, nothing is invisible."""
+    """Return the report after checking its Markdown: rectangular tables, valid links, nothing invisible."""
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert text.endswith("\n")
     assert all(char.isprintable() or char == "\n" for char in text)
@@ -61,7 +61,7 @@ def report(folder: Path) -> str:
 
 
 def rows_of(text: str, title: str) -> list[list[str]]:
-    """The cells of the first table of a section."""
+    """Return the cells of the first table of a section."""
     section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.split("\n") if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -98,12 +98,12 @@ def test_the_result(written: Path) -> None:
     assert rungs["`executed`"] == ["6", "60.0 %", "31.3–83.2", "0"]
     categories = [cells[:2] for cells in rows_of(text, "By category")]
     assert categories == [["`Other`", "8"], ["`Attention`", "2"], ["**all**", "10"]]
-    assert rows_of(text, "Size")[1] == ["files that it was made from", "1", "2", "2", "2"]
+    assert rows_of(text, "Size")[1] == ["source files", "1", "2", "2", "2"]
 
 
 def test_the_names_that_were_asked_for(written: Path) -> None:
-    rows = rows_of(report(written), "Names asked for")
-    assert [cells[:2] for cells in rows] == [["names asked for", "3"], ["found", "2"], ["`executed`", "1"]]
+    rows = rows_of(report(written), "Requested names")
+    assert [cells[:2] for cells in rows] == [["requested names", "3"], ["found", "2"], ["`executed`", "1"]]
     assert rows[2][4].startswith("50.0 %, ")
     assert "Not found: `Gone`." in report(written)
 
@@ -151,7 +151,7 @@ def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
     text = report(tmp_path / "out")
     assert "**0 of 0 classes executed (–).**" in text
     assert not (tmp_path / "out" / "figures").exists()
-    assert rows_of(text, "Names asked for")[1][:3] == ["found", "0", "0 %"]
+    assert rows_of(text, "Requested names")[1][:3] == ["found", "0", "0 %"]
 
 
 odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -159,7 +159,7 @@ odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @given(odd, odd, odd)
 def test_odd_names_and_messages_break_nothing(kind: str, error: str, license_: str) -> None:
-    """Cells of a table stay cells, whatever is in them."""
+    """Cells of a table remain cells, whatever they contain."""
     lines = table(["a", "b", "c"], [[code_span(kind), plain(error), code_span(license_)]])
     assert lines[2].count("|") == 4
     assert all(char.isprintable() for line in lines for char in line)
@@ -184,15 +184,15 @@ def failed(kind: str, *errors: str) -> list[Block]:
     ],
 )
 def test_the_commonest_message(errors: list[str], message: str, times: int, example: str) -> None:
-    (found,) = failures_of(failed("lost", *errors))
+    (found,) = list_failures(failed("lost", *errors))
     assert (found.kind, found.blocks, found.message, found.times) == ("lost", len(errors), message, times)
     assert found.block == f"s@1::s.blocks.{example}"
 
 
 def test_categories_stand_by_size_then_name() -> None:
     rows = [*failed("b", "x"), *failed("c", "x", "y"), *failed("a", "x")]
-    assert [failure.kind for failure in failures_of(rows)] == ["c", "a", "b"]
-    assert failures_of([]) == []
+    assert [failure.kind for failure in list_failures(rows)] == ["c", "a", "b"]
+    assert list_failures([]) == []
 
 
 # --- colours and text ---------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_categories_stand_by_size_then_name() -> None:
 @pytest.mark.parametrize("level", LEVELS[1:])
 def test_every_rung_has_a_colour_of_its_own(level: Any) -> None:
     present = LEVELS[: LEVELS.index(level) + 1]
-    colors = rung_colors(present, goal_of(level))
+    colors = level_colors(present, find_goal(level))
     assert list(colors) == list(present)
     assert len(set(colors.values())) == len(present)
 
@@ -218,7 +218,7 @@ def test_the_summary(written: Path) -> None:
 
 
 def test_a_release_in_the_place_of_a_source(tmp_path: Path, sources: Sequence[Any]) -> None:
-    """It is named where one looks for it, and the others' figures stand alone."""
+    """The score is named where readers look for it, and the paper's figures are shown separately."""
     wanted = "git+https://example.org/beta@abc"
     taken = [sources[0], dataclasses.replace(sources[1], instead_of=wanted)]
     manifest = made.write(tmp_path / "out", made.results(taken), taken)

@@ -11,8 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from extract.model.results import code_columns
-from extract.resolve.requirements import imports_of, qualified_swhid, requirements_text, runtime_versions, versioned
-from extract.resolve.standins import SOURCE_NAME, standin_source
+from extract.resolve.requirements import add_versions, imports_of, qualify_swhid, requirements_text, runtime_versions
+from extract.resolve.standins import SOURCE_NAME, replacement_source
 from manifests.provenance.swhid import Swhid, content_swhid, directory_swhid
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
@@ -72,7 +72,7 @@ def test_only_what_blocks_were_made_from_is_listed(sources: Sequence[Any]) -> No
 
 def test_code_of_other_sources_and_of_ours(sources: Sequence[Any]) -> None:
     row = made.block(sources[0], "Mixed", requires=("einops", "timm"))
-    ours = standin_source().files[0].path
+    ours = replacement_source().files[0].path
     files = (("alpha@1.0", "alpha/blocks.py"), ("beta@2.0", "beta/parts.py"), (SOURCE_NAME, ours))
     found = needs([SimpleNamespace(row=row, closure_files=files)], sources)
     assert found["blocks"][0]["made_from"] == {
@@ -89,7 +89,7 @@ def test_code_of_other_sources_and_of_ours(sources: Sequence[Any]) -> None:
 def test_a_local_folder_has_no_origin(tmp_path: Path) -> None:
     source = made.source(tmp_path, "gamma", origin="", version="", kind="folder")
     row = made.block(source, "Scale", start_line=4, end_line=4)
-    assert qualified_swhid(row, source) == (
+    assert qualify_swhid(row, source) == (
         f"swh:1:cnt:{source.files[0].blob};anchor={source.swhid};path=/gamma/blocks.py;lines=4"
     )
     assert needs([SimpleNamespace(row=row, closure_files=())], [source])["blocks"][0]["origin"] is None
@@ -113,9 +113,9 @@ def test_versions_are_those_that_the_sources_ask_for(
     tmp_path: Path, requires: list[str], stated: list[list[str]], expected: list[str]
 ) -> None:
     sources = [made.source(tmp_path, f"s{n}", requires=tuple(lines)) for n, lines in enumerate(stated)]
-    found = versioned(requires, sources)
+    found = add_versions(requires, sources)
     assert list(found) == expected
-    assert versioned(found, sources) == found
+    assert add_versions(found, sources) == found
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Search: the right blocks come first, any query is plain words, and every fault is one clear line."""
+"""Search: the right blocks come first, any query is plain words, and every error is one clear line."""
 
 import json
 import runpy
@@ -47,7 +47,7 @@ def blocks() -> list[Block]:
 
 
 def write(folder: Path, lines: Sequence[str], kind: str = "extraction") -> Path:
-    """A folder that has specs and a manifest and nothing else, which is all that search reads."""
+    """A folder with specs and a manifest, the only files that search reads."""
     folder.mkdir(exist_ok=True)
     specs = folder / "specs.jsonl"
     specs.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -67,7 +67,7 @@ def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any)
 
 
 def answer(folder: Path, query: str) -> str:
-    """The hits, or the refusal."""
+    """Return the hits, or the error."""
     try:
         return str(found(folder, query).hits)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Specs: what is read off the code and the observations, how it is put, and which of them stay in one split."""
+"""Specs: what is read from the code and the observations, how it is worded, and which specs share a split."""
 
 import ast
 import importlib.util
@@ -195,7 +195,7 @@ def test_signatures(code: str, constructor: list[str], forward: list[str]) -> No
 
 
 def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
-    """Of real files: PyTorch's own."""
+    """On real files: PyTorch's own."""
     torch = importlib.util.find_spec("torch")
     assert torch is not None
     assert torch.origin is not None
@@ -278,7 +278,7 @@ def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward:
 
 
 def text_of(name: str, *, doc: str = "", extra: str = "", ends: str = "") -> str:
-    """A class of its own words, so that no two names give near texts."""
+    """A class with unique words, so that no two names produce similar texts."""
     lines = "\n".join(f"        self.{name}_{n} = torch.{name}_{n * n}(channels, {name}.a{n})" for n in range(8))
     return (
         f"import torch\n\n\n{extra}class {name}(torch.nn.Module):\n{doc}    def __init__(self, channels, {name}=None):\n"
@@ -287,7 +287,7 @@ def text_of(name: str, *, doc: str = "", extra: str = "", ends: str = "") -> str
 
 
 def places(*given: tuple[str, str], source: str = "alpha@1.0", seed: int = 42) -> list[Place]:
-    """Where blocks of these names and codes go; no two of them were observed to do the same."""
+    """Return the splits of blocks with these names and codes; no two of them were observed to behave the same."""
     rows = [
         made.block(code, name, source=f"{source}{n}", module=f"m{n}", **made.observed(parameters=n))
         for n, (name, code) in enumerate(given)
@@ -303,7 +303,7 @@ def same(one: tuple[str, str], other: tuple[str, str]) -> bool:
 
 
 def test_copies_are_one_group() -> None:
-    """Other sources, docstrings, comments, layout and the class's name do not tell two blocks apart."""
+    """Other sources, docstrings, comments, layout and class names do not separate two blocks."""
     plain = text_of("Gate")
     words = " ".join(f"word{n} of a sentence on what it is for" for n in range(20))
     documented = text_of("Gate", doc=f'    """Says much: {words}."""\n\n')
@@ -318,7 +318,7 @@ def test_copies_are_one_group() -> None:
 
 
 def test_equal_designs_are_one_group() -> None:
-    """Different code whose observed facts are the same: their conversations would be too."""
+    """Different code with the same observed facts: their conversations would be the same, too."""
     seen = made.observed()
     rows = [made.block(text_of(name).replace(f", {name}=None", ""), name, **seen) for name in ("Gate", "Blend")]
     rows += [made.block(text_of("Third").replace(", Third=None", ""), "Third", **made.observed(parameters=281))]
@@ -327,7 +327,7 @@ def test_equal_designs_are_one_group() -> None:
 
 
 def test_what_stands_in_other_files_is_not_held_out() -> None:
-    """`Inner` is a block, and so are ten that hold it: were it in the test split, training would show it."""
+    """`Inner` is a block, and so are ten that contain it: if it were in the test split, training would reveal it."""
     inner = text_of("Inner").removeprefix("import torch\n\n\n")
     outer = [(f"Outer{n}", text_of(f"Outer{n}", extra=f"{inner}\n\n")) for n in range(20)]
     for seed in range(4):

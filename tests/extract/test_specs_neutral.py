@@ -1,4 +1,4 @@
-"""Neutrality: no spec repeats eight tokens of its source, judged by a checker that shares nothing with ours."""
+"""Neutrality: no spec repeats eight tokens of its source, checked by independent code."""
 
 import ast
 import importlib.util
@@ -36,7 +36,7 @@ def fine(text: str) -> list[str]:
 
 
 def coarse(code: str) -> list[str]:
-    """Python's own tokens, comments and texts as their words."""
+    """Return Python's own tokens, with comments and strings split into words."""
     found: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING):
@@ -47,7 +47,7 @@ def coarse(code: str) -> list[str]:
 
 
 def passages(facts: dict[str, Any], code: str) -> list[tuple[str, ...]]:
-    """Every run that a spec has in common with its source, in either way of counting tokens."""
+    """Yield every token sequence that a spec shares with its source, with either way of counting tokens."""
     line = json.dumps({key: value for key, value in facts.items() if key not in _IDENTITY}, ensure_ascii=False)
     body = "\n".join(code.split("\n\n", 1)[1:]) if code.startswith("#") else code
     wrong = grams(fine(line)) & grams(fine(body))
@@ -64,7 +64,7 @@ def check(row: Block) -> None:
 
 
 def real_files() -> Iterator[Path]:
-    """Found without importing them, which takes seconds."""
+    """Find the packages without importing them, which takes seconds."""
     for package, folder in (("torch", "nn/modules"), ("torchvision", "models"), ("torchvision", "ops")):
         found = importlib.util.find_spec(package)
         assert found is not None
@@ -88,7 +88,7 @@ def test_a_block_that_was_observed() -> None:
 
 
 def test_real_code() -> None:
-    """Three classes of each of a quarter of PyTorch's and torchvision's own files."""
+    """Three classes from each of a quarter of PyTorch's and torchvision's own files."""
     count = 0
     for file in real_files():
         code = file.read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_real_code() -> None:
 
 
 def test_a_real_folder() -> None:
-    """Every block of an extraction folder, where one is named."""
+    """Every block of an extraction folder, if one is set."""
     if not os.environ.get(_FOLDER):
         pytest.skip(f"needs an extraction folder; name one in {_FOLDER}")
     import pyarrow.parquet as pq
@@ -116,7 +116,7 @@ def test_a_real_folder() -> None:
 
 
 def test_what_repeats_its_source_is_withheld() -> None:
-    """A docstring that says what the spec would say: the values go, and the spec tells which."""
+    """A docstring with the same text as the spec: the values are removed, and the spec says which."""
     spec = make_spec(made.block(**made.observed()))
     for text, withheld in (
         (spec.summary, "summary"),
@@ -133,7 +133,7 @@ def test_what_repeats_its_source_is_withheld() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=24), st.lists(st.sampled_from("abc"), max_size=24), st.integers(1, 9))
 def test_a_common_run_is_found_when_there_is_one(one: list[str], other: list[str], limit: int) -> None:
-    """The search that samples agrees with the one that does not."""
+    """The sampling search agrees with the exhaustive one."""
     runs = [{tuple(tokens[n : n + limit]) for n in range(len(tokens) - limit + 1)} for tokens in (one, other)]
     found = repeated(" ".join(one), other, limit)
     assert (found is None) == (not runs[0] & runs[1])

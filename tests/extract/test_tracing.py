@@ -1,4 +1,4 @@
-"""Blocks that run are traced in the sandbox: their specs tell what they compute, verify proves it, publish keeps it."""
+"""Running blocks are traced in the sandbox: their specs contain the graph, verify checks it, publish keeps it."""
 
 import json
 import runpy
@@ -159,7 +159,7 @@ def test_what_does_not_run_says_why(traced: dict[str, Traced]) -> None:
 
 @pytest.fixture(scope="module")
 def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One block that is MIT, and the same one under the GPL."""
+    """One block under MIT, and the same one under the GPL."""
     base = tmp_path_factory.mktemp("traced")
     sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     found = answer(traced["gate"])

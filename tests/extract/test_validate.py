@@ -1,4 +1,4 @@
-"""Verdicts: how far blocks come in the real sandbox, and what is kept, run again and told of them."""
+"""Verdicts: levels that blocks reach in the real sandbox, and which results are cached, repeated and reported."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 
 @pytest.fixture(scope="module")
 def judged(index: Index) -> Iterator[list[tuple[Candidate, Verdict]]]:
-    """What the real sandbox says of all blocks, with limits that end a hanging one soon."""
+    """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validate, "_SEARCH_LIMITS", Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31))
         patch.setattr(time, "sleep", lambda _seconds: None)
@@ -126,7 +126,7 @@ def test_a_second_time_nothing_runs(
 
 
 class Answers:
-    """In the place of the sandbox: gives prepared outcomes, the last one of a key again and again."""
+    """Fake sandbox with prepared outcomes; the last one of a key repeats."""
 
     def __init__(self) -> None:
         self.prepared: dict[str, list[Outcome]] = {}

@@ -1,4 +1,4 @@
-"""`lemur verify` of an extraction folder: a sound one passes every check, and each fault is found by the right one."""
+"""`lemur verify` of an extraction folder: a valid one passes every check, and each fault fails the right one."""
 
 import ast
 import json
@@ -65,7 +65,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 
 def failed(folder: Path, *, refresh: bool = True) -> dict[str, str]:
-    """The checks that fail and what they say. `refresh`: the manifest first gets the digests of what lies there."""
+    """Return failing checks with their messages. `refresh`: first update the digests in the manifest."""
     if refresh:
         manifest = read_manifest(folder)
         described = folder / "croissant.json"
@@ -105,7 +105,7 @@ def test_what_was_published_without_some_code_is_sound(folder: Path, tmp_path: P
 
 
 def change_code(folder: Path, code: str, **changes: Any) -> None:
-    """Another code for the block `Scale`, consistently: table, digest, file and specs."""
+    """Replace the code of the block `Scale` consistently: table, digest, file and specs."""
 
     def change(rows: list[dict[str, Any]]) -> None:
         row = next(row for row in rows if row["block"] == ID)
@@ -192,11 +192,11 @@ def test_a_table_without_a_column(folder: Path) -> None:
         ({"category": "Loss"}, "counts", "categories: "),
         ({"license": "ISC"}, "counts", "licenses: "),
         ({"fidelity": "match"}, "counts", "fidelity: {'match': 1} in the table, {} stated"),
-        ({"level": "compiled"}, "levels", "compiled of executed, no reason is given"),
+        ({"level": "compiled"}, "levels", "compiled of executed, no reason recorded"),
         ({"level": "discovered"}, "levels", "discovered, but has code"),
         ({"error_kind": "timeout", "error": "late"}, "levels", "executed of executed, timeout"),
-        ({"names_compared": 2, "names_same": 2}, "levels", "its names bound to the same, to stand-ins and to others"),
-        ({"names_other": ["a: b: c"]}, "levels", "its names bound to the same, to stand-ins and to others"),
+        ({"names_compared": 2, "names_same": 2}, "levels", "names bound to the same, to replacements and to others"),
+        ({"names_other": ["a: b: c"]}, "levels", "names bound to the same, to replacements and to others"),
         ({"error": "late"}, "levels", "a category of failure without a message, or the other way round"),
         ({"n_lines": None}, "levels", "n_lines and file do not go with its code"),
         ({"swhid": "swh:1:cnt:" + "1" * 40}, "requirements", "its SWHID is of another file or of other lines"),
@@ -265,7 +265,7 @@ SCALE = 1  # line of the specs, from 0
 
 
 def change_spec(folder: Path, change: Callable[[str], str]) -> str:
-    """The check `specs` once the line of `Scale` was changed."""
+    """Return the check `specs` after the line of `Scale` was changed."""
     path = folder / "specs.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     lines[SCALE] = change(lines[SCALE])

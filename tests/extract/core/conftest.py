@@ -1,4 +1,4 @@
-"""Small corpora written as text, their blocks, and what the original does in the same place."""
+"""Small corpora written as text, their blocks, and the behaviour of the original."""
 
 import ast
 import importlib
@@ -26,7 +26,7 @@ _UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.Undefine
 
 
 def split_files(text: str) -> dict[str, str]:
-    """The files in a text, each after a line `--- path`."""
+    """Return the files in a text, each after a line `--- path`."""
     files: dict[str, str] = {}
     path = ""
     for line in textwrap.dedent(text).lstrip("\n").splitlines(keepends=True):
@@ -55,21 +55,21 @@ class Corpus:
         self.found = discover(self.library, reversed(modules) if self.reverse else modules)
 
     def emitter(self) -> Emitter:
-        """An emitter that has seen nothing yet."""
+        """Return an emitter with an empty cache."""
         return Emitter(self.library, self.index)
 
     def emit(self, name: str) -> Emitted | Unresolved:
-        """The outcome for the class of that name, bare or qualified."""
+        """Return the outcome for the class of that name, bare or qualified."""
         (found,) = [f for f in self.found if name in {f.name, f.qualname}]
         return self.emitter().emit(found)
 
     def blocks(self) -> dict[str, Emitted | Unresolved]:
-        """The outcomes of all classes, by qualified name."""
+        """Return the outcomes of all classes, by qualified name."""
         emitter = self.emitter()
         return {found.qualname: emitter.emit(found) for found in self.found}
 
     def names(self) -> list[str]:
-        """The qualified names of what was discovered."""
+        """Return the qualified names of the discovered classes."""
         return [found.qualname for found in self.found]
 
 
@@ -115,7 +115,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, index: Index) -> MakeCorpus
 
 
 def imports_of(code: str) -> set[str]:
-    """The modules that a file imports anywhere; relative ones begin with dots."""
+    """Return the modules that a file imports anywhere; relative ones begin with dots."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
@@ -126,12 +126,12 @@ def imports_of(code: str) -> set[str]:
 
 
 def undefined(code: str) -> list[str]:
-    """What pyflakes says of undefined names."""
+    """Return pyflakes' messages about undefined names."""
     return [str(m) for m in Checker(ast.parse(code)).messages if isinstance(m, _UNDEFINED)]
 
 
 def check_closed(outcome: Emitted | Unresolved, allowed: frozenset[str] = frozenset()) -> str:
-    """The code of a block, having checked that it is closed: it parses, defines what it reads, imports no origin."""
+    """Return the code of a block after checking that it is closed: it parses, defines what it reads, no origin."""
     assert isinstance(outcome, Emitted), f"{outcome.reason}: {outcome.detail}"
     compile(outcome.code, "block.py", "exec", dont_inherit=True)
     assert undefined(outcome.code) == []
@@ -148,7 +148,7 @@ def closed() -> Callable[..., str]:
 
 
 def run_block(code: str) -> dict[str, Any]:
-    """The names of a block's file after it has run."""
+    """Return the names in a block's file after executing it."""
     module = sys.modules["block"] = ModuleType("block")
     exec(compile(code, "block.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
@@ -161,7 +161,7 @@ def run() -> Callable[[str], dict[str, Any]]:
 
 @contextmanager
 def import_original(corpus: Corpus, module: str) -> Iterator[dict[str, Any]]:
-    """The names of a module of the corpus, imported by Python itself; its folder is on the path meanwhile."""
+    """Return the names of a module of the corpus, imported by Python from its folder."""
     before = set(sys.modules)
     sys.path.insert(0, str(corpus.folder))
     importlib.invalidate_caches()
@@ -182,7 +182,7 @@ def original() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def behaves(corpus: MakeCorpus) -> Callable[..., str]:
-    """Checks that an expression has the expected value in the original module and in the block; gives its code."""
+    """Check that an expression has the expected value in the original module and in the block; return its code."""
 
     def check(files: str, expression: str, expected: object, name: str = "A", **options: bool) -> str:
         made = corpus(files, **options)

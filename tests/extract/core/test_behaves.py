@@ -11,7 +11,7 @@ Behaves = Callable[..., str]
 
 
 class Case(NamedTuple):
-    """Files, an expression, its value in the original and in the block, and what the block's text has and lacks."""
+    """Files, an expression, its value in original and block, and text that the block must and must not contain."""
 
     files: str
     expression: str
@@ -540,7 +540,7 @@ def test_chain_of_bases_over_files(corpus, closed) -> None:  # type: ignore[no-u
 
 
 def test_a_hook_that_the_original_calls_too_early_is_mended(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
-    """The original fails as it is imported (`note` stands below); in the block the hook's needs come first."""
+    """The original fails on import (`note` is defined below); in the block, the hook's dependencies come first."""
     files = """
         --- p/a.py
         from torch import nn

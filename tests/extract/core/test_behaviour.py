@@ -1,4 +1,4 @@
-"""Blocks of a package in the manner of real ones: they run where it is not, and compute what it computes."""
+"""Blocks of a realistic package: they run without it, and compute the same."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def made(corpus: Any) -> Any:
-    """The package as it lies there."""
+    """The package as stored in the fixtures."""
     return corpus({path.relative_to(PACKAGES).as_posix(): path.read_text() for path in sorted(PACKAGES.rglob("*.py"))})
 
 
@@ -76,7 +76,7 @@ def blocks(made: Any) -> dict[str, Emitted]:
 
 @pytest.fixture(scope="module")
 def results(blocks: dict[str, Emitted], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What all blocks compute in one fresh interpreter."""
+    """Return the outputs of all blocks in one fresh interpreter."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "run.py").write_text(RUNNER)
     jobs = {name: (outcome.code, *MODULES[name]) for name, outcome in blocks.items()}

@@ -1,4 +1,4 @@
-"""Containers that code fills elsewhere than where they are made: the block's file has what an import would give them."""
+"""Containers that are filled outside of their definition: the block's file has the same contents as after an import."""
 
 from collections.abc import Callable
 
@@ -484,7 +484,7 @@ def test_what_tables_and_strings_name_comes_along(behaves: Behaves, case: str) -
 
 
 def test_a_container_that_nothing_reads_stays_behind(corpus, closed) -> None:  # type: ignore[no-untyped-def]
-    """A decorator that only records is left out where the block does not read what it fills."""
+    """A decorator that only records is omitted if the block does not read the container that it fills."""
     made = corpus(
         """
         --- p/a.py

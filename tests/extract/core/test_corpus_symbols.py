@@ -1,4 +1,4 @@
-"""The symbols of a corpus choose among the classes of each source, without another index; real small package."""
+"""The symbols of a corpus select classes of each source, without another index; on a real small package."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_symbols_choose(tmp_path: Path, symbols: list[str], names: list[str]) ->
 
 
 def test_symbols_and_the_folder(tmp_path: Path) -> None:
-    """Code outside of them is still there for what is chosen; the manifest says what was asked."""
+    """Code outside of them is still available to the selected classes; the manifest records the request."""
     path = corpus(tmp_path, symbols=["TinyNet"])
     extract_to(tmp_path / "out", Options(corpus=path, level="emitted", jobs=1))
     manifest = read_manifest(tmp_path / "out")

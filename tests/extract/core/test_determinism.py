@@ -1,4 +1,4 @@
-"""Same files, same bytes: whatever the hash seed, the order of files, of sources and of what was asked before."""
+"""Same files, same bytes: whatever the hash seed, the order of files and sources, and earlier requests."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def copied(corpus: Any, **options: bool) -> Any:
 
 @pytest.mark.slow
 def test_hash_seed(corpus: Any) -> None:
-    """This process has a seed of its own, too."""
+    """This process has a different seed, too."""
     made = copied(corpus)
     (source,) = made.sources
     codes = {name: code_of(outcome) for name, outcome in made.blocks().items()}

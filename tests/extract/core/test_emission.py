@@ -55,7 +55,7 @@ class A( nn.Module ):  # same line
 
 
 def class_text(code: str, name: str) -> str:
-    """The text of a class as LibCST sees it, without what stands above it."""
+    """Return the text of a class according to LibCST, without the lines above it."""
     tree = libcst.parse_module(code)
     (node,) = [n for n in tree.body if isinstance(n, libcst.ClassDef) and n.name.value == name]
     return tree.code_for_node(node.with_changes(leading_lines=()))
@@ -83,7 +83,7 @@ def test_line_ends_do_not_matter(corpus, closed, end: str) -> None:  # type: ign
 
 
 def body(code: str) -> str:
-    """A block's file without its header."""
+    """Return a block's file without its header."""
     return code[re.search(r"^[^#]", code, re.M).start() :]  # type: ignore[union-attr]
 
 
@@ -197,7 +197,7 @@ def test_an_annotation_whose_name_another_thing_has_later(corpus, closed, run) -
 
 
 def test_a_quoted_annotation_by_a_name_that_the_block_calls_otherwise(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
-    """Python does not look it up, so it stands for nothing; what is looked up and not there is told."""
+    """Python does not look the name up, so it needs no definition; undefined names that are looked up are reported."""
     outcome = corpus(
         """
         --- p/b.py

@@ -1,4 +1,4 @@
-"""What was emitted is read back as it was; it is emitted anew where anything that it follows from differs."""
+"""Emitted files are read back unchanged, and emitted again if any of their inputs differs."""
 
 import zlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extract.emit.emission_cache import KeptEmitter
+from extract.emit.emission_cache import CachedEmitter
 from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.resolve.discover import Found
 from extract.sources import Source
@@ -31,7 +31,7 @@ TEXT = """
 
 @pytest.fixture
 def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The classes that are emitted, and not read."""
+    """Return the classes that were emitted, not read from the cache."""
     told: list[str] = []
     emit = Emitter.emit
 
@@ -44,7 +44,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def outcomes(made: Any, sources: Sequence[Source]) -> list[Emitted | Unresolved]:
-    emitter = KeptEmitter(made.library, made.index, sources)
+    emitter = CachedEmitter(made.library, made.index, sources)
     return [emitter.emit(found) for found in made.found]
 
 

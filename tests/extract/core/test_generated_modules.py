@@ -14,7 +14,7 @@ WORD = re.compile(r"\w+")
 
 
 class Writer:
-    """Writes a package whose import works by construction: what runs at once reads only what stands above it."""
+    """Generate a package whose import works by construction: module-level code reads only names defined above it."""
 
     def __init__(self, seed: int, size: int) -> None:
         self.random = random.Random(seed)
@@ -26,12 +26,12 @@ class Writer:
                 self.definition(place)
 
     def fresh(self) -> str:
-        """A name, sometimes one that another file has too."""
+        """Return a name, sometimes one that another file has, too."""
         self.number += 1
         return f"n{self.random.randrange(8)}_" if self.random.random() < 0.5 else f"u{self.number}"
 
     def above(self, place: int, kinds: str) -> str | None:
-        """A name of that kind that is already bound, as this file calls it; it is imported if need be."""
+        """Return a bound name of that kind as this file refers to it; imports it if necessary."""
         known = [(p, n) for p, n, kind in self.names if kind in kinds]
         if not known:
             return None

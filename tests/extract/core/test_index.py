@@ -1,4 +1,4 @@
-"""The index survives kills, damage, locks and plants; it knows files by their content alone."""
+"""The index survives kills, damage, locks and planted data; it identifies files by their content alone."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Source:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the index is, or will be."""
+    """Return the path of the index."""
     return tmp_path / "index.sqlite"
 
 
@@ -42,7 +42,7 @@ def load(source: Source, path: Path, policy: Policy = "missing") -> dict[str, Fi
 
 
 def add_all(source: Source, path: Path, policy: Policy = "missing") -> tuple[int, int]:
-    """How many files were known, and how many were parsed."""
+    """Return how many files were in the index, and how many were parsed."""
     with Index(path, policy=policy) as index:
         index.add([(source, file) for file in source.files])
         return index.hits, index.parsed
@@ -121,7 +121,7 @@ def set_facts(path: Path, data: bytes) -> None:
 
 
 class Planted:
-    """A pickle that calls a function as it is loaded."""
+    """A pickle that calls a function when loaded."""
 
     def __init__(self, function: Callable[..., object], *arguments: object) -> None:
         self.call = (function, arguments)
@@ -203,7 +203,7 @@ def start(folder: Path, path: Path, how: str) -> subprocess.Popen[str]:
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """Lets all of them go on at once; what each printed last."""
+    """Let all of them continue at once; return the last line of each."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""What imports and names stand for: relative imports, re-exports, star imports, lazy and namespace packages."""
+"""Resolution of imports and names: relative imports, re-exports, star imports, lazy and namespace packages."""
 
 from typing import Any
 

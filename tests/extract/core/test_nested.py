@@ -1,4 +1,4 @@
-"""Classes inside classes and functions: blocks where an expression of module level gives them, else a reason."""
+"""Nested classes: blocks if a module-level expression evaluates to them, else a reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A released package that is installed here: blocks of it are closed and run where nothing of it is imported."""
+"""A released, installed package: its blocks are closed and run where none of it can be imported."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""Registries and strings that name classes: found statically, held by a small stand-in in the block's file."""
+"""Registries and strings that name classes: resolved statically, and replaced by a small class in the block's file."""
 
 from collections.abc import Callable
 
@@ -126,7 +126,7 @@ def test_a_decorator_of_a_registry_is_left_out(corpus, closed) -> None:  # type:
 
 @pytest.mark.parametrize("order", [False, True], ids=["mine first", "mine last"])
 def test_the_own_source_comes_first(corpus, closed, run, order: bool) -> None:  # type: ignore[no-untyped-def]
-    """Two sources register one name in one registry: each finds its own."""
+    """Two sources register the same name in the same registry: each finds its own entry."""
     other = "from torch import nn\nfrom p.root import MODELS\n@MODELS.register_module()\nclass Plain(nn.Module):\n    def forward(self, x): return 'other'\nclass A(nn.Module):\n    def forward(self, x): return MODELS.build(dict(type='Plain'))(x)\n"
     name = "a" if order else "q"
     files = {f"{name}/other.py": other}

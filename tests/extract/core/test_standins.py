@@ -1,4 +1,4 @@
-"""What takes the place of compiled operators, absent packages and heavy bases: by mechanism and shape, not by origin."""
+"""Replacements of compiled operators, absent packages and heavy bases: by mechanism and shape, not by origin."""
 
 import ast
 from typing import Any
@@ -85,7 +85,7 @@ def test_a_function_of_another_shape_is_not_replaced(corpus: Any) -> None:
 
 
 def test_an_operator_of_the_runtime_is_called_where_it_is(corpus: Any, closed: Any, run: Any) -> None:
-    """Also by the runtime's own classes: the package is imported for its operators, and nothing is taken from it."""
+    """Also used by the runtime's own classes: the package is imported only for its operators."""
     text = "def forward(self, b, s): return torch.ops.torchvision.nms(b, s, 0.5)"
     for folder in ("p", "torchvision"):
         made = corpus(f"--- {folder}/a.py\nimport torch\nfrom torch import nn\nclass A(nn.Module):\n    {text}\n")
@@ -232,7 +232,7 @@ def test_settings_need_no_validating_decorator(corpus: Any) -> None:
 
 
 def test_a_class_that_only_isinstance_asks_for(corpus: Any, closed: Any, run: Any) -> None:
-    """Where its package is not a requirement, nothing is an instance of it."""
+    """If its package is not a requirement, nothing is an instance of the class."""
     made = corpus(
         """
         --- p/a.py

@@ -1,4 +1,4 @@
-"""Releases and repositories written for the tests, an index that is a folder, and a cache that starts empty."""
+"""Releases and repositories written for the tests, a folder as package index, and an initially empty cache."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ def as_bytes(data: str | bytes) -> bytes:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test alone."""
+    """A separate cache for each test."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(folder))
     return folder
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its only index."""
+    """A folder that pip uses as its only index."""
     folder = tmp_path / "index"
     folder.mkdir()
     for key in [key for key in os.environ if key.startswith("PIP_")]:
@@ -43,7 +43,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make_wheel(index: Path) -> Callable[..., Path]:
-    """Puts a wheel into the index."""
+    """Add a wheel to the index."""
 
     def make(name: str, version: str, files: Files, metadata: str = "", tag: str = "py3-none-any") -> Path:
         path = index / f"{name}-{version}-{tag}.whl"
@@ -69,7 +69,7 @@ def wheel_files(name: str, version: str, files: Files, metadata: str, tag: str =
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Installs a release for this test: on the path of the interpreter, with its RECORD."""
+    """Install a release for this test: on the path of the interpreter, with its RECORD."""
 
     def make(name: str, version: str, files: Files, metadata: str = "", **extra: str) -> Path:
         site = tmp_path / "site"
@@ -86,7 +86,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
 @pytest.fixture
 def make_sdist(index: Path) -> Callable[..., Path]:
-    """Puts an sdist into the index."""
+    """Add an sdist to the index."""
 
     def make(name: str, version: str, files: Files, metadata: str = "") -> Path:
         path = index / f"{name}-{version}.tar.gz"

@@ -1,4 +1,4 @@
-"""Archives: hostile ones are refused in one line, and nothing of them is ever written."""
+"""Archives: hostile ones are refused in one line, and none of their files is ever written."""
 
 import io
 import stat

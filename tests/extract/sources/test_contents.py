@@ -1,4 +1,4 @@
-"""Which files are code, under which module names; what metadata states; which paths a pattern asks for."""
+"""Which files are code, under which module names; the metadata; which paths a pattern matches."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Local folders, corpora, and which word means which kind of source."""
+"""Local folders, corpora, and how words are mapped to kinds of sources."""
 
 import re
 from collections.abc import Callable
@@ -130,7 +130,7 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
 def test_a_source_is_fetched_where_the_corpus_says(
     make_wheel: Callable[..., Path], repository: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A policy chooses among a source's places; what it chose is no substitute, and no other place is tried."""
+    """A policy selects one of a source's locations; the selected one is not a substitute, and no other is tried."""
     make_wheel("pkg", "1.0", {"pkg/__init__.py": "", "pkg/a.py": ""})
     commit = repository.commit({"pkg/__init__.py": "", "pkg/b.py": ""})
     entry = {"name": "pkg", "source": "pkg@1.0", "alternative": {"source": f"git+{repository.url}@{commit}"}}

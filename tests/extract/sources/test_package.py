@@ -1,4 +1,4 @@
-"""Packages from an index that is a folder: wheels, sdists, what is pinned, and what goes wrong."""
+"""Packages from a folder as index: wheels, sdists, pinned digests, and errors."""
 
 import os
 import re
@@ -108,7 +108,7 @@ HOSTILE = {
 
 
 def test_the_hostile_backend_does_run_under_plain_pip(make_sdist: Make, marker: Path, tmp_path: Path) -> None:
-    """Else the test below would show nothing."""
+    """Otherwise the test below would prove nothing."""
     make_sdist("pkg", "1.0", {**FILES, **HOSTILE["in-tree backend"]})
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path / "to"), "pkg==1.0"]
     subprocess.run(command, check=True)
@@ -125,7 +125,7 @@ def test_nothing_of_an_sdist_runs(make_sdist: Make, make_wheel: Make, marker: Pa
 
 
 def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
-    """Each way to start a program is refused under the hook."""
+    """Every way to start a program is refused under the hook."""
     (tmp_path / "pip.py").write_text(
         "import os, subprocess, sys\n"
         "ways = {'Popen': lambda: subprocess.run([sys.executable, '-c', '']), 'system': lambda: os.system('true'),\n"

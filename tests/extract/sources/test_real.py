@@ -1,4 +1,4 @@
-"""Real releases, where pip can fetch them."""
+"""Real releases, if pip can fetch them."""
 
 import importlib.metadata
 import time

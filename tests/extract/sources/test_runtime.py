@@ -1,4 +1,4 @@
-"""Runtimes of blocks, from an index that is a folder of wheels written here."""
+"""Runtimes of blocks, from a folder of generated wheels as index."""
 
 import subprocess
 import sys
@@ -69,7 +69,7 @@ def test_extras_and_known_names(wheel: Wheel) -> None:
 
 
 def test_another_release_than_that_of_the_declared_runtime(wheel: Wheel) -> None:
-    """Asked for by a block itself, and only then: what a distribution needs is had as the runtime has it."""
+    """Requested by a block itself, and only then: dependencies of a distribution come from the runtime."""
     wheel("sympy", "0.9")
     wheel("tiny", needs=("sympy<1",))
     runtime = runtime_for(["sympy<1"])
@@ -82,7 +82,7 @@ def test_another_release_than_that_of_the_declared_runtime(wheel: Wheel) -> None
 
 
 def test_what_is_installed_here_has_no_part_in_it(wheel: Wheel) -> None:
-    """pytest is installed, and no part of the declared runtime."""
+    """pytest is installed, but not part of the declared runtime."""
     wheel("pytest", "0.1")
     assert runtime_for(["pytest"]).installed == ("pytest==0.1",)
 
@@ -107,7 +107,7 @@ def test_the_folder_depends_on_what_is_in_it_only(wheel: Wheel) -> None:
 
 @pytest.mark.parametrize(("asked", "needed"), [("shared<3", "shared!=2.0"), ("shared", "shared<2")])
 def test_bounds_from_two_sides_are_joined(wheel: Wheel, asked: str, needed: str) -> None:
-    """Also where the second one, met later, excludes what was picked for the first."""
+    """Also if the second one, processed later, excludes the version picked for the first."""
     for version in ("1.0", "2.0", "3.0"):
         wheel("shared", version)
     wheel("tinya", needs=(needed,))

@@ -1,4 +1,4 @@
-"""The cache: whole or absent, shared between processes, and never believed when its bytes have changed."""
+"""The cache: complete or absent, shared between processes, and rejected if its bytes have changed."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ CODE = Contents({"pkg/__init__.py": b"", "pkg/a.py": b"x = 1\n", "b.py": b"\xff"
 
 
 def kept() -> tuple[Source, Path]:
-    """A package in the cache, and where its record lies."""
+    """Return a package in the cache, and the path of its record."""
     facts, folder = Facts("pkg", "1.0", "MIT", ("torch",)), store_folder("packages", "pkg@1.0")
     known = {"name": "pkg@1.0", "version": "1.0", "origin": "pkg:pypi/pkg@1.0"}
     source = keep_source(CODE, facts, folder, "pkg", kind="package", **known)

@@ -11,7 +11,7 @@ import pytest
 from extract import standins
 
 FOLDER = Path(standins.__file__).parent
-OPERATORS, FUNCTIONS = standins._compiled()
+OPERATORS, FUNCTIONS = standins._list_compiled()
 TABLES = {**standins.DEFINITIONS, **OPERATORS, **FUNCTIONS}
 
 
