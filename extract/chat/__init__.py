@@ -1,1 +1,1 @@
-"""Conversations to fine-tune on, made of the observed facts of specs; their answers are never upstream source."""
+"""Conversations for fine-tuning, built from the observed facts of specs; answers never copy upstream source."""

@@ -1,6 +1,6 @@
-"""The kinds that say one block's facts in other words: `describe`, `specify`, `shapes`; and `write`, with its code.
+"""Draft the kinds about a single block: `describe`, `specify` and `shapes` restate its facts; `write` has its code.
 
-Of code they hold no passage, unless it is the whole answer and its licences allow that.
+They contain no passage of code unless the code is the whole answer and its licences allow that.
 """
 
 import json
@@ -13,10 +13,10 @@ from extract.chat.verbalization import (
     SYSTEMS,
     and_list,
     argument_words,
+    describe_kind,
     gradient_words,
     init_words,
     input_words,
-    kind_of,
     layer_words,
     mode_words,
     name_words,
@@ -24,7 +24,7 @@ from extract.chat.verbalization import (
     parameter_words,
     shape_words,
 )
-from extract.specs.make import repeated, source_of
+from extract.specs.make import find_repeat, strip_header
 from extract.specs.splits import Place
 from lemur_core.files.markdown import plural
 from lemur_core.similarity.features.text import tokens_of
@@ -34,7 +34,7 @@ from manifests.provenance import Parts, barred_blocks, read_parts
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import Spec
 
-#: What a design is, in the order in which it is stated.
+#: Fields of a design in the order in which they are stated.
 NAMES = ("name", "category", "bases")
 FACTS = (
     "constructor",
@@ -80,15 +80,15 @@ _WRITE = (
     "Give me a Python file that defines the module `{name}`:",
 )
 
-_MAX_TENSORS = 12  # of one output that are stated
-_FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement beside behaviour and size
+_MAX_TENSORS = 12  # maximum number of output tensors
+_FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement in addition to behaviour and size
 
 
 @dataclass(frozen=True, slots=True)
 class ChatBlock:
-    """A block with what may be stated of it: its spec, its place, and its code, which answers must not repeat.
+    """A block with its spec, its place in the splits, and its code, which answers must not repeat.
 
-    `lean` is its lean form, which is the answer where code is asked for; the whole code where it has none.
+    `lean` is its minimized form, used as the answer when code is requested; without one, the whole code is used.
     """
 
     spec: Spec
@@ -98,7 +98,7 @@ class ChatBlock:
 
     @property
     def subject(self) -> Subject:
-        """What its conversations are about."""
+        """The subject of its conversations."""
         names = ("block", "source", "path", "start_line", "end_line", "swhid", "license")
         columns = {name: getattr(self.spec, name) for name in names}
         drop_columns = {"block": self.spec.block, "source": self.spec.source}
@@ -106,25 +106,25 @@ class ChatBlock:
 
 
 def repeats(texts: Iterable[str], code: str) -> list[bool]:
-    """Of each text, whether it has eight consecutive tokens in common with the code; its header is no source."""
-    source = tokens_of(source_of(code))
-    return [repeated(text, source) is not None for text in texts]
+    """Return for each text whether it shares eight consecutive tokens with the code, ignoring the code's header."""
+    source = tokens_of(strip_header(code))
+    return [find_repeat(text, source) is not None for text in texts]
 
 
 def guarded_text(kind: str, user: str, assistant: str) -> str:
-    """The part of a conversation that must not repeat code: all of it, unless the answer is the code itself."""
+    """Return the part of a conversation that must not repeat code: everything, unless the answer is the code."""
     return user if kind == "write" else f"{user}\n{assistant}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Whose code may be passed on, decided as publishing decides it, and the notice that goes with it."""
+    """Rights to redistribute code, by the same rules as publishing, and the notices that go with it."""
 
-    barred: Mapping[str, str] = field(default_factory=dict)  # block -> the licences that do not allow it
+    barred: Mapping[str, str] = field(default_factory=dict)  # block -> licences that forbid redistribution
     parts: Parts = field(default_factory=lambda: Parts({}, {}))
 
     def notice(self, spec: Spec) -> str:
-        """Where a block's code comes from and under which licences, in one line."""
+        """Return the origin and licences of a block's code in one line."""
         lines = f"lines {spec.start_line}-{spec.end_line}"
         origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
         further = [
@@ -137,7 +137,7 @@ class Rights:
 
 
 def read_rights(folder: Path) -> Rights:
-    """The rights to the code in a folder whose table and requirements are written.
+    """Read the rights to the code in a folder whose table and requirements are already written.
 
     Raises: UserError if they cannot be read.
     """
@@ -145,69 +145,75 @@ def read_rights(folder: Path) -> Rights:
     return Rights({block: licenses for block, (_, licenses) in barred_blocks(folder, parts).items()}, parts)
 
 
-def drafted(
+def make_draft(
     sampler: Sampler, user: str, assistant: str, others: Sequence[ChatBlock] = (), notice: str | None = None
 ) -> Draft:
-    """A draft.
+    """Return a draft with a random system prompt.
 
     Args:
-        others: further blocks that it speaks of.
-        notice: of the code that the answer holds.
+        others: further blocks that it mentions.
+        notice: notice for the code in the answer.
     """
     columns = {"others": [other.spec.block for other in others], "notice": notice}
     return Draft(sampler.choice(SYSTEMS, "system"), user, assistant, columns=columns)
 
 
 def not_run(spec: Spec) -> Skipped:
-    """That nothing is stated of a block that did not run."""
+    """Return the skip for a block that did not run."""
     return Skipped("not_run", f"it came to the rung {spec.level}")
 
 
 def describe(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """The facts of a design without its name, answered with its name and the facts in sentences."""
+    """Draft the facts of a design without its name, answered with its name and the facts in sentences."""
     spec = block.spec
     if spec.parameters is None:
         return Skipped("not_constructed", f"it came to the rung {spec.level}")
     user = [sampler.choice(_DESCRIBE, "question"), "", fence(_spec_json(spec, FACTS), "json")]
-    return drafted(sampler, "\n".join(user), " ".join(_sentences(spec, sampler)))
+    return make_draft(sampler, "\n".join(user), " ".join(_sentences(spec, sampler)))
 
 
 def specify(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """Requirements drawn from the spec's facts, answered with the spec; what is null is left out."""
+    """Draft requirements from the spec's facts, answered with the spec without its null fields."""
     spec = block.spec
     if not spec.cases:
         return not_run(spec)
     user = [sampler.choice(_SPECIFY, "question"), "", *_requirement(spec, sampler, _FURTHER)]
-    return drafted(sampler, "\n".join(user), fence(_spec_json(spec, (*NAMES, *FACTS)), "json"))
+    return make_draft(sampler, "\n".join(user), fence(_spec_json(spec, (*NAMES, *FACTS)), "json"))
 
 
 def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
-    """One observed call without its result, answered with the result; other calls are stated as they were."""
+    """Draft one observed call without its result, answered with the result; the other calls are stated in full."""
     spec = block.spec
     if not spec.cases or spec.parameters is None:
         return not_run(spec)
-    asked = sampler.choice(spec.cases, "case")
-    if not asked.outputs or len(asked.outputs) > _MAX_TENSORS:
-        return Skipped("no_shape", f"{plural(len(asked.outputs), 'tensor')} came out; 1 to {_MAX_TENSORS} can be told")
-    given = init_words(spec)
+    query_case = sampler.choice(spec.cases, "case")
+    if not query_case.outputs or len(query_case.outputs) > _MAX_TENSORS:
+        return Skipped(
+            "no_shape", f"{plural(len(query_case.outputs), 'tensor')} came out; 1 to {_MAX_TENSORS} can be told"
+        )
+    arguments = init_words(spec)
     user = [
-        f"{name_words(spec)}, is built with {given}." if given else f"{name_words(spec)}, is built without arguments."
+        f"{name_words(spec)}, is built with {arguments}."
+        if arguments
+        else f"{name_words(spec)}, is built without arguments."
     ]
     if words := layer_words(spec):
         user.append(words)
-    user += [f"Given {input_words(case)}, it gives {output_words(case)}." for case in spec.cases if case is not asked]
+    user += [
+        f"Given {input_words(case)}, it gives {output_words(case)}." for case in spec.cases if case is not query_case
+    ]
     method = spec.arguments.method if spec.arguments else "forward"
     called = "It is called" if method in ("forward", "__call__") else f"Its method `{method}` is called"
-    user.append(f"{called} with {input_words(asked)}. {sampler.choice(_SHAPES, 'question')}")
-    output = output_words(asked)
+    user.append(f"{called} with {input_words(query_case)}. {sampler.choice(_SHAPES, 'question')}")
+    output = output_words(query_case)
     answer = sampler.choice((f"The output is {output}.", f"It gives {output}."), "answer")
-    return drafted(sampler, "\n".join(user), f"{answer} The module {parameter_words(spec, arguments=False)}.")
+    return make_draft(sampler, "\n".join(user), f"{answer} The module {parameter_words(spec, arguments=False)}.")
 
 
 def write(block: ChatBlock, sampler: Sampler, rights: Rights) -> Draft | Skipped:
-    """Requirements drawn from the spec's facts, answered with its lean form, header included.
+    """Draft requirements from the spec's facts, answered with the minimized form including its header.
 
-    Only where every part of the code may be passed on.
+    Skipped unless every part of the code may be redistributed.
     """
     spec = block.spec
     if spec.block in rights.barred:
@@ -216,11 +222,11 @@ def write(block: ChatBlock, sampler: Sampler, rights: Rights) -> Draft | Skipped
         return not_run(spec)
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
     user = [request, "", *_requirement(spec, sampler, _FURTHER_WITH_CODE)]
-    return drafted(sampler, "\n".join(user), fence(block.lean or block.code), notice=rights.notice(spec))
+    return make_draft(sampler, "\n".join(user), fence(block.lean or block.code), notice=rights.notice(spec))
 
 
 def spec_facts(spec: Spec, names: Sequence[str]) -> dict[str, Any]:
-    """These fields of a spec that are not null and hold something, without the defaults of their own records."""
+    """Return the named fields of a spec that are neither null nor empty, without null fields of nested records."""
     facts = spec.model_dump(mode="json")
     for group in ("constructor", "forward"):
         facts[group] = [{key: value for key, value in item.items() if value is not None} for item in facts[group]]
@@ -228,18 +234,20 @@ def spec_facts(spec: Spec, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _spec_json(spec: Spec, names: Sequence[str]) -> str:
-    """The same as JSON, one field a line."""
+    """Return the same fields as JSON, one field per line."""
     facts = spec_facts(spec, names)
     lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
     return "\n".join(["{", *(f"{line}," for line in lines[:-1]), *lines[-1:], "}"])
 
 
 def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> list[str]:
-    """What a design must do, as items of a list: behaviour and size always, of the other facts so many by draw.
+    """Return the requirements as list items: behaviour and size always, plus a random sample of the other facts.
 
-    Args: spec: of a block that ran, so that it has cases.
+    Args:
+        spec: the spec of a block that ran, i.e. with cases.
+        further_lines: number of other facts.
     """
-    always = [f"It is {kind_of(spec)}."]
+    always = [f"It is {describe_kind(spec)}."]
     always += [f"It {phrase}." for phrase in shape_words(spec)]
     case = spec.cases[0]
     always.append(f"Given {input_words(case)}, it gives {output_words(case)}.")
@@ -255,8 +263,8 @@ def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> list[str]:
 
 
 def _sentences(spec: Spec, sampler: Sampler) -> list[str]:
-    """What was observed, in sentences."""
-    name, kind = f"`{spec.name}`", kind_of(spec)
+    """Return the observations in sentences."""
+    name, kind = f"`{spec.name}`", describe_kind(spec)
     sentences = [sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")]
     if phrases := shape_words(spec):
         sentences.append(f"It {and_list(phrases)}.")

@@ -1,4 +1,4 @@
-"""Facts of a spec in words. Each function says what was observed, and nothing where a fact is null."""
+"""Put the facts of a spec into words. Each function states an observation; the result is empty if the fact is null."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ SYSTEMS = (
     " (N×C×H×W), parameters and layers.",
 )
 
-#: Kinds of layers that are stated at most.
+#: Maximum number of kinds of layers to state.
 LAYERS = 10
 
 _KINDS = {
@@ -51,30 +51,30 @@ _INNER = {
 }
 
 
-def kind_of(spec: Spec) -> str:
-    """`an attention block`; `a module` where its names tell nothing."""
+def describe_kind(spec: Spec) -> str:
+    """Return e.g. `an attention block`; `a module` if the category is unknown."""
     return _KINDS.get(spec.category, "a module")
 
 
 def name_words(spec: Spec) -> str:
-    """ "`SEModule`, an attention block"."""
-    return f"`{spec.name}`, {kind_of(spec)}"
+    """Return the name and kind: "`SEModule`, an attention block"."""
+    return f"`{spec.name}`, {describe_kind(spec)}"
 
 
 def and_list(items: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join items as in `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
 def shape_words(spec: Spec) -> list[str]:
-    """What it does to shapes, as verb phrases: `keeps the shape of its N×C×H×W input`."""
+    """Describe the effect on shapes in verb phrases: `keeps the shape of its N×C×H×W input`."""
     layout = f"{spec.layout} input" if spec.layout else "first input"
     if spec.keeps_shape:
         return [f"keeps the shape of its {layout}"]
     phrases = [f"takes an {layout}"] if spec.layout else []
     outputs = len(spec.cases[0].outputs) if spec.cases else 1
     of = "" if outputs == 1 else " in its first output"
-    if (phrase := scaling_of(spec)) is not None:
+    if (phrase := scaling_phrase(spec)) is not None:
         phrases.append(f"{phrase}{of}")
     if spec.changes_channels is not None:
         phrases.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
@@ -85,15 +85,15 @@ def shape_words(spec: Spec) -> list[str]:
     return phrases
 
 
-def scaling_of(spec: Spec) -> str | None:
-    """What becomes of the inner dimensions: `halves height and width`; None where that was not seen."""
+def scaling_phrase(spec: Spec) -> str | None:
+    """Describe the effect on the inner dimensions: `halves height and width`; None if it was not observed."""
     if spec.downsampling is None or spec.layout not in _INNER:
         return None
     return scaling_words(spec.downsampling, _INNER[spec.layout])
 
 
 def scaling_words(factor: float, inner: str) -> str:
-    """`halves height and width`."""
+    """Return e.g. `halves height and width`."""
     if factor == 1:
         return f"keeps {inner}"
     if factor in (2, 0.5):
@@ -102,31 +102,31 @@ def scaling_words(factor: float, inner: str) -> str:
 
 
 def parameter_words(spec: Spec, *, arguments: bool = True) -> str:
-    """`has 280 parameters when built with channels 16`; empty where they were not counted."""
+    """Return e.g. `has 280 parameters when built with channels 16`; empty if they were not counted."""
     if spec.parameters is None:
         return ""
     size = f"has {plural(spec.parameters, 'parameter')}" if spec.parameters else "has no parameters"
-    given = init_words(spec) if arguments else ""
-    return f"{size} when built with {given}" if given else size
+    values = init_words(spec) if arguments else ""
+    return f"{size} when built with {values}" if values else size
 
 
 def init_words(spec: Spec) -> str:
-    """The constructor's arguments that worked: "`channels` 16 and `ratio` 0.5"; empty without any."""
+    """List the working constructor arguments: "`channels` 16 and `ratio` 0.5"; empty if there are none."""
     return value_words(spec.arguments.init) if spec.arguments else ""
 
 
 def value_words(values: Mapping[str, str]) -> str:
-    """Names with values, as running text."""
+    """Return names with values as running text."""
     return and_list([f"`{name}` {value}" for name, value in values.items()])
 
 
 def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The most frequent kinds of layers, at most `LAYERS`."""
+    """Return the most frequent kinds of layers, at most `LAYERS`."""
     return sorted(layers.items(), key=lambda item: (-item[1], item[0]))[:LAYERS]
 
 
 def layer_words(spec: Spec) -> str:
-    """`Its submodules are 2 Conv2d and 1 ReLU.`; empty where that was not seen."""
+    """Return e.g. `Its submodules are 2 Conv2d and 1 ReLU.`; empty if they were not observed."""
     if spec.layers is None:
         return ""
     if not spec.layers:
@@ -139,7 +139,7 @@ def layer_words(spec: Spec) -> str:
 
 
 def mode_words(spec: Spec) -> list[str]:
-    """What train and eval mode do, as sentences."""
+    """Describe train and eval mode in sentences."""
     sentences = []
     if spec.identity_in_eval:
         one = not spec.cases or len(spec.cases[0].outputs) == 1
@@ -154,10 +154,10 @@ def mode_words(spec: Spec) -> list[str]:
 
 
 def gradient_words(spec: Spec) -> str:
-    """`Finite gradients reach 3 of its 4 parameter tensors.`; empty where that was not seen."""
+    """Return e.g. `Finite gradients reach 3 of its 4 parameter tensors.`; empty if they were not observed."""
     if spec.gradients is None or not spec.tensors:
         return ""
-    if not spec.parameters:  # what has none is asked for gradients of its input
+    if not spec.parameters:  # without parameters, the gradients are those of the input
         return "Finite gradients reach its input." if spec.gradients else ""
     if spec.gradients == spec.tensors:
         return f"Finite gradients reach its {plural(spec.tensors, 'parameter tensor')}."
@@ -165,12 +165,14 @@ def gradient_words(spec: Spec) -> str:
 
 
 def input_words(case: Case) -> str:
-    """What goes in: "`x` (float32 of shape 2×16×8×8)"."""
-    return and_list([f"{_input(name)} {_given(given)}" for name, given in case.inputs.items()]) or "no input"
+    """Describe the inputs: "`x` (float32 of shape 2×16×8×8)"."""
+    return (
+        and_list([f"{_input(name)} {_describe_tensor(tensor)}" for name, tensor in case.inputs.items()]) or "no input"
+    )
 
 
 def output_words(case: Case) -> str:
-    """What comes out."""
+    """Describe the outputs."""
     if not case.outputs:
         return "no tensor"
     if len(case.outputs) == 1:
@@ -179,11 +181,11 @@ def output_words(case: Case) -> str:
 
 
 def _input(name: str) -> str:
-    """A parameter's name; of one that has none, its place."""
+    """Return the name of an input, or its position if it has none."""
     return f"input {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
 
 
-def _given(tensor: str) -> str:
+def _describe_tensor(tensor: str) -> str:
     if (match := _TENSOR.fullmatch(tensor)) is None:
         return tensor
     return f"({match[1]} scalar)" if match[2] == "scalar" else f"({match[1]} of shape {match[2]})"
@@ -196,7 +198,7 @@ def _tensor(tensor: str) -> str:
 
 
 def argument_words(arguments: Sequence[SpecArgument]) -> str:
-    """Arguments by name, optional ones with their defaults: "`channels`, optionally `ratio` (0.5)"."""
+    """List arguments by name, optional ones with their defaults: "`channels`, optionally `ratio` (0.5)"."""
     required = [f"`{item.name}`" for item in arguments if item.default is None and not item.kind.startswith("more")]
     optional = [f"`{item.name}` ({item.default})" for item in arguments if item.default is not None]
     if not required:

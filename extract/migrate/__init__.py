@@ -1,1 +1,1 @@
-"""Blocks moved into code of others: into networks by LEMUR's contract, into projects."""
+"""Insert blocks into other code: networks that follow LEMUR's contract, and whole projects."""

@@ -1,8 +1,8 @@
-"""A host's text with a block in it: the author's text stays, only what a person would change is changed (LibCST).
+"""Insert a block into the text of a target network with minimal edits, keeping the author's formatting (LibCST).
 
-The definitions of the block's closed file are put before class Net, under names that are free; what both files define
-alike stands once. Imports that the host lacks follow its own. The site is edited where the host makes it, see
-`extract.migrate.placing`.
+The definitions of the block's closed file are placed before class Net under unused names; a definition that both files
+share appears once. Missing imports are added after the existing ones. The insertion point is edited where the network
+constructs it, see `extract.migrate.placing`.
 
 Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.insertion_points import Filling, Site
-from extract.migrate.placing import statement_of, with_site
+from extract.migrate.insertion_points import Filling, InsertionPoint
+from extract.migrate.placing import insert_at, parse_line
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.facts import IMPORT
@@ -25,9 +25,9 @@ from lemur_core.source.parse import parse_file
 from lemur_core.source.text import Edit, Lines, apply, normalise
 
 NET = "Net"
-_HOST, _BLOCK, _SITE = "host", "block", "site"
+_TARGET, _BLOCK, _POINT = "host", "block", "site"
 
-#: Modules around a block that has another layout than its site, by view; ours.
+#: View -> source of the wrapper module (written by us) for a block whose layout differs from the insertion point's.
 WRAPPERS = {
     "tokens": '''
 class OnTokens(nn.Module):
@@ -54,7 +54,7 @@ class OnChannelsLast(nn.Module):
 }
 _NAMES = {view: re.findall(r"class (\w+)", text)[0] for view, text in WRAPPERS.items()}
 
-#: What the names mean that arguments found by validation may use beside those of the block's file.
+#: Names that working arguments may use in addition to those of the block's file -> their imports.
 USUAL = {
     "torch": Import("torch", "", True, "torch"),
     "nn": Import("torch", "nn", True, "nn"),
@@ -71,15 +71,15 @@ USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A host with a block in it: the whole text, and what the block's class is called there."""
+    """The text of a network with an inserted block, and the name of the block's class in it."""
 
     text: str
     name: str
 
 
-def put_in(
-    host: str,
-    site: Site,
+def insert_block(
+    target_network: str,
+    point: InsertionPoint,
     name: str,
     code: str,
     header: Sequence[str] = (),
@@ -87,50 +87,50 @@ def put_in(
     note: str = "",
     stars: Mapping[str, Sequence[str]] | None = None,
 ) -> Written:
-    """Put a block into a network's file.
+    """Insert a block into a network's file.
 
     Args:
-        host: its text.
-        site: one that the block fits.
-        name: of the block's class in `code`, a closed file.
+        target_network: its text.
+        point: an insertion point that the block fits.
+        name: name of the block's class in `code`, a closed file.
         header: comment lines, without `# `, above the block's definitions.
-        top: the same at the top of the file.
-        note: a comment at the site.
-        stars: the names that the host's star imports bind, by module.
+        top: comment lines at the top of the file.
+        note: a comment at the insertion point.
+        stars: module -> names bound by its star import in the target network.
 
-    Raises: UserError if LibCST cannot read the host, `Net.__init__` is not there, or the two cannot share a file.
+    Raises: UserError if LibCST cannot parse the network, `Net.__init__` is missing, or the two cannot share a file.
     """
-    assert site.filling is not None
-    module = _parsed(host)
-    made = _expression(site.filling, name)
+    assert point.filling is not None
+    module = _parse(target_network)
+    expressions = _expression(point.filling, name)
     joined = bundle(
         [
-            Part(_HOST, NET, spelled_out(host, stars or {})),
+            Part(_TARGET, NET, expand_stars(target_network, stars or {})),
             Part(_BLOCK, name, code, tuple(header)),
-            _part_of_site(site.filling.view, made),
+            _point_part(point.filling.view, expressions),
         ]
     )
-    names = joined.globals[_BLOCK] | joined.globals[_SITE]
-    number = _place_of_net(module)
+    names = joined.globals[_BLOCK] | joined.globals[_POINT]
+    number = _net_index(module)
     net = cst.ensure_type(module.body[number], cst.ClassDef)
     statements = list(module.body)
-    statements[number] = with_site(net, site, _renamed(made, names), names["nn"], note)
-    bodies = [joined.bodies[_BLOCK], *([joined.bodies[_SITE]] if site.filling.view else [])]
+    statements[number] = insert_at(net, point, _rename_all(expressions, names), names["nn"], note)
+    bodies = [joined.bodies[_BLOCK], *([joined.bodies[_POINT]] if point.filling.view else [])]
     definitions = [one for body in bodies for one in _statements(body, module)]
-    number = max([number, *(place + 1 for body in bodies for place in _shared(body, module))])
+    number = max([number, *(place + 1 for body in bodies for place in _find_shared(body, module))])
     if number < len(statements):
-        statements[number] = _apart(statements[number], () if definitions else header)
-    wanted = [one for key in (_BLOCK, _SITE) for one in joined.imports[key]]
+        statements[number] = _set_apart(statements[number], () if definitions else header)
+    wanted = [one for key in (_BLOCK, _POINT) for one in joined.imports[key]]
     statements[number:number] = definitions
-    statements[:number] = _with_imports(statements[:number], wanted)
+    statements[:number] = _add_imports(statements[:number], wanted)
     if joined.future and not _has_future(module):
-        statements.insert(_after_docstring(module.body), statement_of("from __future__ import annotations"))
-    return Written(_with_header(module, top).with_changes(body=statements).code, joined.names[_BLOCK])
+        statements.insert(_after_docstring(module.body), parse_line("from __future__ import annotations"))
+    return Written(_add_header(module, top).with_changes(body=statements).code, joined.names[_BLOCK])
 
 
-def spelled_out(host: str, stars: Mapping[str, Sequence[str]]) -> str:
-    """The host's text with the names that star imports bind, and nothing else in it does, in their place."""
-    text = normalise(host.encode())
+def expand_stars(target_network: str, stars: Mapping[str, Sequence[str]]) -> str:
+    """Replace star imports by explicit ones, leaving out names that the file binds otherwise."""
+    text = normalise(target_network.encode())
     lines, tree = Lines(text), ast.parse(text)
     taken = {name for one in parse_file(text).statements for name in one.binds}
     edits = []
@@ -142,13 +142,13 @@ def spelled_out(host: str, stars: Mapping[str, Sequence[str]]) -> str:
     return apply(text, 0, len(text), edits)
 
 
-def _parsed(host: str) -> cst.Module:
+def _parse(target_network: str) -> cst.Module:
     try:
-        module = cst.parse_module(host)
+        module = cst.parse_module(target_network)
     except (cst.ParserSyntaxError, UnicodeError, RecursionError) as error:
-        raise UserError(f"the host is no Python that LibCST reads: {str(error).splitlines()[0]}") from error
-    if module.code != host:
-        raise UserError("LibCST does not give the host back as it was written; nothing was changed")
+        raise UserError(f"LibCST cannot parse the network's file: {str(error).splitlines()[0]}") from error
+    if module.code != target_network:
+        raise UserError("LibCST does not reproduce the network's file exactly; nothing was changed")
     return module
 
 
@@ -156,38 +156,38 @@ def _parsed(host: str) -> cst.Module:
 
 
 def _expression(filling: Filling, name: str) -> list[str]:
-    """The modules of a site: the block, with the layers that change channels around it."""
+    """Return the modules of an insertion point: the block, with adapters that change channels before and after it."""
     around = [filling.adapter(one) if one else "" for one in (filling.before, filling.after)]
-    made = [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]
-    return [f"{_NAMES[filling.view]}({', '.join(made)})"] if filling.view else made
+    expressions = [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]
+    return [f"{_NAMES[filling.view]}({', '.join(expressions)})"] if filling.view else expressions
 
 
-def _part_of_site(view: str, made: Sequence[str]) -> Part:
-    """What the expressions of a site need beside the block: what is imported, and the module around the block."""
+def _point_part(view: str, expressions: Sequence[str]) -> Part:
+    """Return the imports and the wrapper module that the expressions at an insertion point need besides the block."""
     text = WRAPPERS.get(view, "\ndef _site_(): pass\n")
     header = ("By `lemur migrate`.",) if view else ()
-    return Part(_SITE, _NAMES.get(view, "_site_"), _imports_for(made) + text, header)
+    return Part(_POINT, _NAMES.get(view, "_site_"), _imports_for(expressions) + text, header)
 
 
 def _names_in(texts: Iterable[str]) -> set[str]:
     return {node.id for text in texts for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
 
 
-def _imports_for(made: Sequence[str]) -> str:
-    """Import statements for the usual names in the expressions, and for `nn`."""
-    used = sorted({"nn", *(_names_in(made) & USUAL.keys())})
+def _imports_for(expressions: Sequence[str]) -> str:
+    """Return import statements for the usual names in the expressions, and for `nn`."""
+    used = sorted({"nn", *(_names_in(expressions) & USUAL.keys())})
     return "\n".join(str(USUAL[name]) for name in used) + "\n"
 
 
-def _renamed(texts: Sequence[str], names: dict[str, str]) -> list[str]:
-    """The expressions in the names of the file."""
+def _rename_all(texts: Sequence[str], names: dict[str, str]) -> list[str]:
+    """Rename the globals in the expressions to their names in the file."""
     return [_rename(text, names) for text in texts]
 
 
 def _rename(text: str, names: dict[str, str]) -> str:
-    found = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
+    nodes = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
     data = text.encode()
-    for node in sorted(found, key=lambda node: -node.col_offset):
+    for node in sorted(nodes, key=lambda node: -node.col_offset):
         if node.lineno == 1:
             new = names.get(node.id, node.id).encode()
             data = data[: node.col_offset] + new + data[node.end_col_offset :]
@@ -200,15 +200,15 @@ _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _Statements = Sequence[_Statement]
 
 
-def _place_of_net(module: cst.Module) -> int:
-    found = [n for n, one in enumerate(module.body) if isinstance(one, cst.ClassDef) and one.name.value == NET]
-    if not found:
-        raise UserError("the host has no class Net at its top level")
-    return found[-1]
+def _net_index(module: cst.Module) -> int:
+    indices = [n for n, one in enumerate(module.body) if isinstance(one, cst.ClassDef) and one.name.value == NET]
+    if not indices:
+        raise UserError("the network's file has no class Net at its top level")
+    return indices[-1]
 
 
 class _Indented(cst.CSTTransformer):
-    """States the indentation that a module has by default, for use in another one."""
+    """Transformer that makes a module's default indentation explicit, for use in another module."""
 
     def __init__(self, indent: str) -> None:
         self._indent = indent
@@ -219,22 +219,22 @@ class _Indented(cst.CSTTransformer):
         return updated_node if updated_node.indent is not None else updated_node.with_changes(indent=self._indent)
 
 
-def _statements(text: str, host: cst.Module) -> list[_Statement]:
-    """The block's definitions, two blank lines above them."""
+def _statements(text: str, target_network: cst.Module) -> list[_Statement]:
+    """Return the block's definitions with two blank lines above them."""
     parsed = cst.parse_module(text + "\n")
-    if parsed.default_indent != host.default_indent:
+    if parsed.default_indent != target_network.default_indent:
         parsed = cst.ensure_type(parsed.visit(_Indented(parsed.default_indent)), cst.Module)
-    found = list(parsed.body)
-    if found:
+    statements = list(parsed.body)
+    if statements:
         blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
-        found[0] = found[0].with_changes(leading_lines=[*blank, *parsed.header, *found[0].leading_lines])
-    return found
+        statements[0] = statements[0].with_changes(leading_lines=[*blank, *parsed.header, *statements[0].leading_lines])
+    return statements
 
 
-def _apart(statement: _Statement, header: Sequence[str]) -> _Statement:
-    """The statement that follows the definitions, with blank lines above it.
+def _set_apart(statement: _Statement, header: Sequence[str]) -> _Statement:
+    """Return the statement that follows the definitions, with blank lines above it.
 
-    Args: header: comment lines to put there, where all definitions are the host's already.
+    Args: header: comment lines to put there if the network already has all definitions.
     """
     leading: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
     if header:
@@ -248,8 +248,8 @@ def _comments(lines: Sequence[str]) -> list[cst.EmptyLine]:
     return [cst.EmptyLine(comment=cst.Comment(f"# {text}".rstrip())) for text in lines]
 
 
-def _shared(body: str, module: cst.Module) -> Iterator[int]:
-    """The numbers of the host's statements that define what the block's text needs and does not define itself."""
+def _find_shared(body: str, module: cst.Module) -> Iterator[int]:
+    """Yield the indices of the network's statements that define names which the block's text needs."""
     facts = parse_file(body.encode(), builtins=True)
     own = {name for one in facts.statements for name in (*one.binds, *one.late)}
     read = {use.name for one in facts.statements for use in one.uses if use.local < 0} - own
@@ -269,32 +269,32 @@ def _is_import(statement: cst.BaseStatement) -> bool:
     )
 
 
-def _with_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statement]:
-    """The statements above the definitions, with what is not imported there: the standard library first, if it is."""
+def _add_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statement]:
+    """Add the missing imports to the statements above the definitions, standard library first."""
     text = cst.Module([one for one in above if _is_import(one)]).code
-    there = {
+    imported = {
         (Import(a.module, a.name, a.whole, a.bound).thing, a.bound)
         for one in parse_file(text.encode()).statements
         for a in one.aliases
     }
-    missing = {one for one in wanted if (one.thing, one.bound) not in there}
-    found = list(above)
+    missing = {one for one in wanted if (one.thing, one.bound) not in imported}
+    result = list(above)
     places = [(_import_place(above, standard=standard), standard) for standard in (False, True)]
     for number, standard in sorted(places, key=lambda place: (-place[0], place[1])):
         some = [one for one in missing if _is_standard(one.package) is standard]
         lines = import_section(sorted(some, key=lambda one: (bool(one.name), one)))
-        new: list[_Statement] = [statement_of(line) for line in lines]
+        new: list[_Statement] = [parse_line(line) for line in lines]
         if not new:
             continue
         if standard and number < len(above) and _is_import(above[number]) and not _is_future(above[number]):
             new[0] = new[0].with_changes(leading_lines=above[number].leading_lines)
-            found[number] = above[number].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        found[number:number] = new
-    return found
+            result[number] = above[number].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        result[number:number] = new
+    return result
 
 
 def _import_place(above: _Statements, *, standard: bool) -> int:
-    """The number of the statement before which imports are put: after those of their kind, else after all or before."""
+    """Return the index at which to insert imports: after those of the same kind, else before or after all."""
     imports = {number: _package(one) for number, one in enumerate(above) if _is_import(one) and not _is_future(one)}
     same = [number for number, package in imports.items() if _is_standard(package) is standard]
     if same:
@@ -305,7 +305,7 @@ def _import_place(above: _Statements, *, standard: bool) -> int:
 
 
 def _package(statement: cst.BaseStatement) -> str:
-    """The package that an import statement names first."""
+    """Return the first package that an import statement names."""
     facts = parse_file(cst.Module([cst.ensure_type(statement, cst.SimpleStatementLine)]).code.encode())
     return "__future__" if facts.future else facts.statements[0].aliases[0].module
 
@@ -333,12 +333,12 @@ def _has_future(module: cst.Module) -> bool:
     return "annotations" in facts.future
 
 
-def _with_header(module: cst.Module, lines: Sequence[str]) -> cst.Module:
-    """The module with comment lines at its top, below what has to be there: the interpreter's line, the encoding."""
-    kept = 0
+def _add_header(module: cst.Module, lines: Sequence[str]) -> cst.Module:
+    """Add comment lines at the top of the module, below a shebang and an encoding declaration."""
+    start = 0
     for number, line in enumerate(module.header[:2]):
-        said = line.comment.value if line.comment is not None else ""
-        if (number == 0 and said.startswith("#!")) or "coding" in said:
-            kept = number + 1
+        comment = line.comment.value if line.comment is not None else ""
+        if (number == 0 and comment.startswith("#!")) or "coding" in comment:
+            start = number + 1
     new = [*_comments(lines), *([cst.EmptyLine(indent=False)] if lines else [])]
-    return module.with_changes(header=[*module.header[:kept], *new, *module.header[kept:]])
+    return module.with_changes(header=[*module.header[:start], *new, *module.header[start:]])

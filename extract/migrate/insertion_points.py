@@ -1,16 +1,16 @@
-"""The sites of a network: where a block may take a submodule's place, or stand after one, and why not elsewhere.
+"""Insertion points of a network: submodules that a block can replace or follow, and why it does not fit elsewhere.
 
-What was observed of both decides; whether the block then runs at a site's sizes is told by building it there
-(`extract.migrate.network.fitting`). A block of another number of channels gets a 1x1 convolution before or after it, or
-a linear layer where the channels are the last dimension. A block of tokens, or of maps with the channels last, is
-handed maps in that view, by a module around it.
+Candidates are chosen from the observed shapes of both. Whether the block runs with the sizes at an insertion point is
+tested by building it there (`extract.migrate.network.fitting`). If the number of channels differs, a 1x1 convolution is
+added before or after the block, or a linear layer if the channels are the last dimension. A block that takes tokens, or
+maps with the channels last, is wrapped in a module that converts the layout.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from extract.migrate.source_block import Donor, Shape
+from extract.migrate.source_block import Shape, SourceBlock
 from extract.migrate.widths import calls
 from extract.specs.make import Call
 
@@ -18,13 +18,13 @@ How = Literal["replace", "after"]
 
 _MAPS = 4  # dimensions
 
-#: How maps of N x C x H x W are handed to a block: as they are; as tokens, N x L x C; with the channels last.
+#: Layout in which N x C x H x W maps are passed to a block: unchanged; as N x L x C tokens; with the channels last.
 View = Literal["", "tokens", "last"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One submodule of a network; see `extract.migrate.network.observing.observe`."""
+    """An observed submodule of a network; see `extract.migrate.network.observing.observe`."""
 
     path: str
     steps: str
@@ -35,24 +35,25 @@ class Place:
     shared: bool
     calls: int
     single: bool
-    inputs: tuple[tuple[Shape, ...], ...]  # by case
+    inputs: tuple[tuple[Shape, ...], ...]  # case -> shapes
     outputs: tuple[tuple[Shape, ...], ...]
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "Place":
-        """As the sandbox tells it."""
+    def read(cls, answer: Mapping[str, Any]) -> "Place":
+        """Read the description from the sandbox."""
         shapes = {
-            name: tuple(tuple(tuple(shape) for shape in case) for case in told[name]) for name in ("inputs", "outputs")
+            name: tuple(tuple(tuple(shape) for shape in case) for case in answer[name])
+            for name in ("inputs", "outputs")
         }
-        return cls(**{**told, **shapes, "within": tuple(told["within"])})
+        return cls(**{**answer, **shapes, "within": tuple(answer["within"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A block in a site: how it is constructed, and the channels that layers before and after it change.
+    """How a block fits an insertion point: the constructor call, and the channels that adapters change.
 
-    `before`: (from, to), None where the block takes the site's channels; `after` likewise. `axis`: of the channels, as
-    the block has them, `rank` the number of its dimensions.
+    `before`: (from, to), None if the block takes the channels at the insertion point; `after` likewise. `axis`: the
+    channel dimension of the block's tensors, `rank`: their number of dimensions.
     """
 
     call: Call
@@ -64,27 +65,27 @@ class Filling:
 
     @property
     def adapters(self) -> int:
-        """Modules beside the block."""
+        """Number of modules in addition to the block."""
         return (self.before is not None) + (self.after is not None) + bool(self.view)
 
     def adapter(self, channels: tuple[int, int]) -> str:
-        """The layer that changes channels, as an expression of `nn`."""
+        """Return the layer that changes channels, as an expression with `nn`."""
         if self.axis == self.rank - 1 or self.rank not in (3, 4, 5):
             return f"nn.Linear({channels[0]}, {channels[1]})"
         return f"nn.Conv{self.rank - 2}d({channels[0]}, {channels[1]}, 1)"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """One way of putting a block into a network.
+class InsertionPoint:
+    """One way of inserting a block into a network.
 
     Attributes:
-        how: instead of the submodule, or after it.
-        before: what the block is given there, by case.
-        after: what must come out.
-        reason: why the block does not fit; empty where it does.
+        how: replace the submodule, or follow it.
+        before: input shapes there, by case.
+        after: required output shapes.
+        reason: why the block does not fit; empty if it does.
         filling: how it fits.
-        view: in which the block is handed what is there.
+        view: layout in which the block gets its inputs.
     """
 
     place: Place
@@ -97,55 +98,57 @@ class Site:
 
     @property
     def name(self) -> str:
-        """What `--site` calls it: `after:features.3`."""
+        """Name for `--site`: `after:features.3`."""
         return f"{self.how}:{self.place.path}"
 
     @property
     def shapes(self) -> str:
-        """What goes in and comes out, in the first case."""
-        return f"{sized(self.before[0])} -> {sized(self.after[0])}" if self.before else "no single shape"
+        """Input and output shapes of the first case, as text."""
+        return f"{format_shape(self.before[0])} -> {format_shape(self.after[0])}" if self.before else "no single shape"
 
 
-def sized(shape: Sequence[int]) -> str:
-    """A shape to print."""
+def format_shape(shape: Sequence[int]) -> str:
+    """Format a shape."""
     return "x".join(map(str, shape))
 
 
-def sites_of(places: Sequence[Place], donor: Donor) -> list[Site]:
-    """All sites, in the order of the forward pass, those with a reason where what was observed speaks against them."""
-    return [_site(place, how, donor) for place in places for how in ("replace", "after")]
+def list_insertion_points(places: Sequence[Place], source_block: SourceBlock) -> list[InsertionPoint]:
+    """Return all insertion points in the order of the forward pass; those that cannot fit have a reason."""
+    return [_describe_point(place, how, source_block) for place in places for how in ("replace", "after")]
 
 
-def _site(place: Place, how: Any, donor: Donor) -> Site:
-    reason = _faults(place)
+def _describe_point(place: Place, how: Any, source_block: SourceBlock) -> InsertionPoint:
+    reason = _explain_unusable(place)
     if reason:
-        return Site(place, how, (), (), reason)
+        return InsertionPoint(place, how, (), (), reason)
     after = tuple(shapes[0] for shapes in place.outputs)
     before = after if how == "after" else tuple(shapes[0] for shapes in place.inputs)
-    view = _view(before, after, donor)
-    seen_before, seen_after = ([viewed(shape, view) for shape in shapes] for shapes in (before, after))
-    return Site(place, how, before, after, _mismatch(seen_before, seen_after, donor, view), view=view)
+    view = _choose_view(before, after, source_block)
+    seen_before, seen_after = ([apply_view(shape, view) for shape in shapes] for shapes in (before, after))
+    return InsertionPoint(
+        place, how, before, after, _explain_mismatch(seen_before, seen_after, source_block, view), view=view
+    )
 
 
-def _view(before: Sequence[Shape], after: Sequence[Shape], donor: Donor) -> View:
-    """How a block of another layout can be handed the maps of a site; as they are where it cannot."""
+def _choose_view(before: Sequence[Shape], after: Sequence[Shape], source_block: SourceBlock) -> View:
+    """Return the view in which a block of another layout can take the maps of an insertion point; "" if none."""
     maps = all(len(shapes[0]) == _MAPS and channels_axis(shapes) == 1 for shapes in (before, after))
-    last = all(len(shape) == donor.axis + 1 for shape in donor.cases[0])
+    last = all(len(shape) == source_block.axis + 1 for shape in source_block.cases[0])
     if not (maps and last):
         return ""
-    return {_MAPS - 1: "tokens", _MAPS: "last"}.get(donor.axis + 1, "")  # type: ignore[return-value]
+    return {_MAPS - 1: "tokens", _MAPS: "last"}.get(source_block.axis + 1, "")  # type: ignore[return-value]
 
 
-def viewed(shape: Shape, view: View) -> Shape:
-    """A shape of maps in a view."""
+def apply_view(shape: Shape, view: View) -> Shape:
+    """Convert a shape of maps to a view."""
     if not view:
         return shape
     images, channels, height, width = shape
     return (images, height * width, channels) if view == "tokens" else (images, height, width, channels)
 
 
-def _faults(place: Place) -> str:
-    """Why no block can be put there; empty where one can."""
+def _explain_unusable(place: Place) -> str:
+    """Return the reason why no block can be inserted there; empty if one can."""
     if not place.steps:
         return "no Python expression reaches it"
     if place.shared:
@@ -157,112 +160,117 @@ def _faults(place: Place) -> str:
     return ""
 
 
-def _mismatch(before: Sequence[Shape], after: Sequence[Shape], donor: Donor, view: View) -> str:
-    """Why what was seen of the block speaks against the site; empty where it does not."""
-    (took, gave), axis = donor.cases[0], donor.axis
+def _explain_mismatch(before: Sequence[Shape], after: Sequence[Shape], source_block: SourceBlock, view: View) -> str:
+    """Return the reason why the observed shapes of the block do not fit; empty if they do."""
+    (took, gave), axis = source_block.cases[0], source_block.axis
     if len(before[0]) != len(took):
-        return f"hands on {len(before[0])} dimensions, and the block takes {len(took)}: {sized(took)}"
+        return f"hands on {len(before[0])} dimensions, and the block takes {len(took)}: {format_shape(took)}"
     if len(after[0]) != len(gave):
-        return f"gives {len(after[0])} dimensions, and the block gives {len(gave)}: {sized(gave)}"
+        return f"gives {len(after[0])} dimensions, and the block gives {len(gave)}: {format_shape(gave)}"
     if len(before[0]) < 2:
         return "has no channels"
     for shapes in (before, after):
         if len({shape[axis] for shape in shapes}) > 1:
-            found = " and ".join(str(shape[axis]) for shape in shapes)
+            widths = " and ".join(str(shape[axis]) for shape in shapes)
             other = axis if view else channels_axis(shapes)
             if other != axis:
                 return f"has its channels in dimension {other}, and the block in dimension {axis}"
-            return f"its width is not fixed: {found} in two constructions"
+            return f"its width is not fixed: {widths} in two constructions"
     if not view and channels_axis(before) != axis:
         return f"has its channels in dimension {channels_axis(before)}, and the block in dimension {axis}"
     return ""
 
 
 def channels_axis(shapes: Sequence[Shape]) -> int:
-    """The dimension of the channels: the only one that stays while others follow the image, else the usual one."""
+    """Return the channel dimension: the one that is constant while others follow the image size, else the usual one."""
     rank = len(shapes[0])
-    moves = [len({shape[place] for shape in shapes}) > 1 for place in range(rank)]
-    if rank > 2 and moves[1] != moves[-1]:
-        return rank - 1 if moves[1] else 1
+    varies = [len({shape[index] for shape in shapes}) > 1 for index in range(rank)]
+    if rank > 2 and varies[1] != varies[-1]:
+        return rank - 1 if varies[1] else 1
     return 2 if rank == 3 else 1
 
 
-# -- what to try there -----------------------------------------------------------------------------------------------
+# -- trying a block --------------------------------------------------------------------------------------------------
 
 
-def question(site: Site, donor: Donor) -> dict[str, Any]:
-    """What the sandbox is to try at a site: calls of the constructor, each with the width at which it is run."""
+def build_query(point: InsertionPoint, source_block: SourceBlock) -> dict[str, Any]:
+    """Return the job for the sandbox at an insertion point: constructor calls, each with the input width to run at."""
     return {
-        "before": [list(viewed(shape, site.view)) for shape in site.before],
-        "after": [list(viewed(shape, site.view)) for shape in site.after],
-        "axis": donor.axis,
+        "before": [list(apply_view(shape, point.view)) for shape in point.before],
+        "after": [list(apply_view(shape, point.view)) for shape in point.after],
+        "axis": source_block.axis,
         "attempts": [
             {
-                "call": f"{donor.name}({call.text()})",
+                "call": f"{source_block.name}({call.text()})",
                 "args": list(call.args),
                 "kwargs": dict(call.kwargs or {}),
                 "width": w,
             }
-            for call, w in attempts(site, donor)
+            for call, w in attempts(point, source_block)
         ],
     }
 
 
-def attempts(site: Site, donor: Donor) -> Iterator[tuple[Call, int]]:
-    """Calls of the constructor with the width that the block is handed: the site's, then its own.
+def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple[Call, int]]:
+    """Yield constructor calls with the input width of the block: that of the insertion point, then its own.
 
-    Of each the arguments that worked come first, then those of them alone that have no default.
+    For each width, all working arguments come first, then only those without defaults.
     """
-    (took, gave), axis = donor.cases[0], donor.axis
+    (took, gave), axis = source_block.cases[0], source_block.axis
     seen_in, seen_out = took[axis], gave[axis]
-    before, after = viewed(site.before[0], site.view), viewed(site.after[0], site.view)
+    before, after = apply_view(point.before[0], point.view), apply_view(point.after[0], point.view)
     want_in, want_out = before[axis], after[axis]
     channels = {seen_in: [want_in]} if seen_in != seen_out else {seen_in: list(dict.fromkeys([want_in, want_out]))}
     channels.setdefault(seen_out, [want_out])
     pairs = zip(took, before, strict=True)
-    sizes = {old: new for place, (old, new) in enumerate(pairs) if place not in (0, axis) and old not in channels}
-    inits = [donor.init, *([donor.needed] if donor.needed.text() != donor.init.text() else [])]
+    sizes = {old: new for index, (old, new) in enumerate(pairs) if index not in (0, axis) and old not in channels}
+    inits = [
+        source_block.init,
+        *([source_block.required_args] if source_block.required_args.text() != source_block.init.text() else []),
+    ]
     for init in inits:
-        yield from ((call, want_in) for call in calls(init, donor.constructor, channels, sizes))
+        yield from ((call, want_in) for call in calls(init, source_block.constructor, channels, sizes))
     if want_in != seen_in:
         for init in inits:
-            yield from ((call, seen_in) for call in calls(init, donor.constructor, {}, sizes))
+            yield from ((call, seen_in) for call in calls(init, source_block.constructor, {}, sizes))
 
 
-def answered(site: Site, donor: Donor, answer: Mapping[str, Any]) -> Site:
-    """The site with what the sandbox says of it."""
+def apply_answer(point: InsertionPoint, source_block: SourceBlock, answer: Mapping[str, Any]) -> InsertionPoint:
+    """Return the insertion point with the answer of the sandbox."""
     if not answer["fits"]:
-        return replace(site, reason=answer["reason"])
-    axis, width = donor.axis, answer["width"]
-    given, wanted = viewed(site.before[0], site.view)[axis], viewed(site.after[0], site.view)[axis]
+        return replace(point, reason=answer["reason"])
+    axis, width = source_block.axis, answer["width"]
+    width_before, wanted = apply_view(point.before[0], point.view)[axis], apply_view(point.after[0], point.view)[axis]
     filling = Filling(
         Call(tuple(answer["args"]), dict(answer["kwargs"])),
-        (given, width) if given != width else None,
+        (width_before, width) if width_before != width else None,
         (answer["gives"], wanted) if answer["gives"] != wanted else None,
         axis,
-        len(donor.cases[0][0]),
-        site.view,
+        len(source_block.cases[0][0]),
+        point.view,
     )
-    return replace(site, filling=filling)
+    return replace(point, filling=filling)
 
 
-def best_first(sites: Sequence[Site], donor: Donor, parameters: int) -> list[Site]:
-    """The sites that fit, the best one first: fewest modules beside the block; after a submodule for a block that
-    keeps the shape of what it is given, else in place of one; called once in a forward; in place of the submodule whose
-    parameters are nearest in number, after the one nearest to the middle of the forward pass; then in its order.
+def best_first(points: Sequence[InsertionPoint], source_block: SourceBlock, parameters: int) -> list[InsertionPoint]:
+    """Return the insertion points that fit, best first.
 
-    Args: parameters: of the block with the arguments that worked.
+    The criteria in order: fewest additional modules; after a submodule if the block keeps the shape of its input, else
+    in place of one; a single call per forward pass; the most similar number of parameters (when replacing), or the
+    nearest to the middle of the forward pass (when following); the order of the forward pass.
+
+    Args: parameters: number of parameters of the block with its working arguments.
     """
-    fitting = [site for site in sites if site.filling is not None]
-    preferred = "after" if donor.keeps_shape else "replace"
-    order = {site.place.path: number for number, site in enumerate(sites)}
+    fitting = [point for point in points if point.filling is not None]
+    preferred = "after" if source_block.keeps_shape else "replace"
+    order = {point.place.path: number for number, point in enumerate(points)}
     middle = max(order.values(), default=0) / 2
 
-    def key(site: Site) -> tuple[float, ...]:
-        assert site.filling is not None
-        here = order[site.place.path]
-        more, less = max(site.place.parameters, parameters) + 1, min(site.place.parameters, parameters) + 1
-        near = abs(here - middle) if site.how == "after" else more / less
-        return site.filling.adapters, site.how != preferred, site.place.calls > 1, near, here
+    def key(point: InsertionPoint) -> tuple[float, ...]:
+        assert point.filling is not None
+        here = order[point.place.path]
+        more, less = max(point.place.parameters, parameters) + 1, min(point.place.parameters, parameters) + 1
+        near = abs(here - middle) if point.how == "after" else more / less
+        return point.filling.adapters, point.how != preferred, point.place.calls > 1, near, here
 
     return sorted(fitting, key=key)

@@ -1,7 +1,7 @@
-"""Where a network's text makes a submodule, and the text with a block there instead of it, or after it (LibCST).
+"""Find where a network constructs a submodule, and put a block there instead of it or after it (LibCST).
 
-The assignment `self.x = …` in `Net.__init__`, or an item of the `Sequential` or `ModuleList` that is written out there;
-where no such single place is to be seen, a statement of its own at the end.
+The edit is made in the assignment `self.x = …` in `Net.__init__`, or in an item of a `Sequential` or `ModuleList` that
+is written out there. If there is no single such expression, a statement is added at the end of `__init__`.
 """
 
 from collections.abc import Sequence
@@ -9,50 +9,52 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.insertion_points import Place, Site
+from extract.migrate.insertion_points import InsertionPoint, Place
 from lemur_core.files.errors import UserError
 
-#: Containers that are written out: whether the submodules are given as one list.
+#: Containers -> whether they take their submodules as one list.
 _CONTAINERS = {"Sequential": False, "ModuleList": True}
 
 
-def with_site(net: cst.ClassDef, site: Site, made: list[str], nn: str, note: str) -> cst.ClassDef:
-    """Class Net with a block in its place.
+def insert_at(net: cst.ClassDef, point: InsertionPoint, expressions: list[str], nn: str, note: str) -> cst.ClassDef:
+    """Return class Net with a block at the insertion point.
 
     Args:
-        made: the modules of the site, as expressions.
-        nn: what `torch.nn` is called in the file.
+        expressions: modules of the insertion point.
+        nn: name of `torch.nn` in the file.
         note: a comment.
 
-    Raises: UserError if there is no `__init__` in which it could be put.
+    Raises: UserError if there is no suitable `__init__`.
     """
-    function = _init_of(net)
+    function = _find_init(net)
     body = cst.ensure_type(function.body, cst.IndentedBlock)
     me = function.params.params[0].name.value if function.params.params else "self"
     lines = list(body.body)
-    place = _assigned(lines, me, site.place)
+    place = _find_assignment(lines, me, point.place)
     if place is not None:
         line, new = place
-        lines[line] = _edited(cst.ensure_type(lines[line], cst.SimpleStatementLine), new, site, made, nn, note)
+        lines[line] = _edit_line(
+            cst.ensure_type(lines[line], cst.SimpleStatementLine), new, point, expressions, nn, note
+        )
     else:
-        target = f"{me}{site.place.steps}"
-        value = _value(made, nn, target if site.how == "after" else None)
+        target = f"{me}{point.place.steps}"
+        value = _combine(expressions, nn, target if point.how == "after" else None)
         end = len(lines)
         while end and _returns(lines[end - 1]):
             end -= 1
-        lines[end:end] = [_commented(statement_of(f"{target} = {value}"), note)]
+        lines[end:end] = [_add_comment(parse_line(f"{target} = {value}"), note)]
     return net.with_deep_changes(body, body=lines)
 
 
-def _init_of(net: cst.ClassDef) -> cst.FunctionDef:
-    found = [
+def _find_init(net: cst.ClassDef) -> cst.FunctionDef:
+    functions = [
         one
         for one in (net.body.body if isinstance(net.body, cst.IndentedBlock) else ())
         if isinstance(one, cst.FunctionDef) and one.name.value == "__init__"
     ]
-    if not found or not isinstance(found[-1].body, cst.IndentedBlock):
+    if not functions or not isinstance(functions[-1].body, cst.IndentedBlock):
         raise UserError("class Net has no __init__ of its own, over several lines, in which a block could be put")
-    return found[-1]
+    return functions[-1]
 
 
 def _returns(line: cst.BaseStatement) -> bool:
@@ -60,19 +62,19 @@ def _returns(line: cst.BaseStatement) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
-    """The value of an assignment in a line, or the argument of this number in it."""
+class _Location:
+    """The value of an assignment in a line, or one of its arguments."""
 
     small: int
     argument: int | None
 
 
-def _assigned(lines: Sequence[cst.BaseStatement], me: str, place: Place) -> tuple[int, _Where] | None:
-    """Where `__init__` makes a submodule: the line, and what of it; None where no such single place is to be seen."""
+def _find_assignment(lines: Sequence[cst.BaseStatement], me: str, place: Place) -> tuple[int, _Location] | None:
+    """Return the line of `__init__` and the expression that constructs a submodule; None if they are not unique."""
     parts = place.path.split(".")
     if len(parts) > 2:
         return None
-    found = [
+    assignments = [
         (number, small)
         for number, line in enumerate(lines)
         if isinstance(line, cst.SimpleStatementLine)
@@ -80,21 +82,21 @@ def _assigned(lines: Sequence[cst.BaseStatement], me: str, place: Place) -> tupl
         if _target(statement) == (me, parts[0])
     ]
     stores = sum(_stores(line, me, parts[0]) for line in lines)
-    if len(found) != 1 or stores != 1:
+    if len(assignments) != 1 or stores != 1:
         return None
-    number, small = found[0]
+    number, small = assignments[0]
     if len(parts) == 1:
-        return number, _Where(small, None)
-    value = _assigned_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
+        return number, _Location(small, None)
+    value = _assignment_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
     kind, count = place.within
     items = _items(value, kind)
     if items is None or len(items) != count or not parts[1].isdecimal() or int(parts[1]) >= count:
         return None
-    return number, _Where(small, int(parts[1]))
+    return number, _Location(small, int(parts[1]))
 
 
 def _target(statement: cst.BaseSmallStatement) -> tuple[str, str] | None:
-    """The object and the attribute of `self.x = …`."""
+    """Return the object and the attribute of `self.x = …`."""
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
         target = statement.targets[0].target
     elif isinstance(statement, cst.AnnAssign) and statement.value is not None:
@@ -106,14 +108,14 @@ def _target(statement: cst.BaseSmallStatement) -> tuple[str, str] | None:
     return None
 
 
-def _assigned_value(statement: cst.BaseSmallStatement) -> cst.BaseExpression:
+def _assignment_value(statement: cst.BaseSmallStatement) -> cst.BaseExpression:
     assert isinstance(statement, cst.Assign | cst.AnnAssign)
     assert statement.value is not None
     return statement.value
 
 
 class _Stores(cst.CSTVisitor):
-    """Counts where an attribute is assigned, or changed as a container is."""
+    """Visitor that counts assignments to an attribute or to its items."""
 
     def __init__(self, me: str, attribute: str) -> None:
         self.count = 0
@@ -145,7 +147,7 @@ def _stores(line: cst.CSTNode, me: str, attribute: str) -> int:
 
 
 def _items(value: cst.BaseExpression, kind: str) -> Sequence[cst.Arg | cst.BaseElement] | None:
-    """The submodules of a container that is written out; None of anything else."""
+    """Return the submodules of a container that is written out; None for anything else."""
     if kind not in _CONTAINERS or not isinstance(value, cst.Call):
         return None
     called = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
@@ -161,35 +163,40 @@ def _items(value: cst.BaseExpression, kind: str) -> Sequence[cst.Arg | cst.BaseE
     return first.elements
 
 
-def _edited(
-    line: cst.SimpleStatementLine, where: _Where, site: Site, made: list[str], nn: str, note: str
+def _edit_line(
+    line: cst.SimpleStatementLine,
+    location: _Location,
+    point: InsertionPoint,
+    expressions: list[str],
+    nn: str,
+    note: str,
 ) -> cst.SimpleStatementLine:
-    """The line that makes a submodule, with the block in it."""
-    value = _assigned_value(line.body[where.small])
-    if where.argument is not None:
-        items = _items(value, site.place.within[0])
+    """Return the line that constructs a submodule, with the block inserted."""
+    value = _assignment_value(line.body[location.small])
+    if location.argument is not None:
+        items = _items(value, point.place.within[0])
         assert items is not None
-        value = items[where.argument].value
-    if site.how == "replace":
-        new: cst.BaseExpression = cst.parse_expression(_value(made, nn, None))
+        value = items[location.argument].value
+    if point.how == "replace":
+        new: cst.BaseExpression = cst.parse_expression(_combine(expressions, nn, None))
     else:
-        call = cst.ensure_type(cst.parse_expression(_value(made, nn, "_")), cst.Call)
+        call = cst.ensure_type(cst.parse_expression(_combine(expressions, nn, "_")), cst.Call)
         first = call.args[0].with_changes(value=value)
         new = call.with_changes(args=[first, *call.args[1:]])
-    return _commented(cst.ensure_type(line.deep_replace(value, new), cst.SimpleStatementLine), note)
+    return _add_comment(cst.ensure_type(line.deep_replace(value, new), cst.SimpleStatementLine), note)
 
 
-def _value(made: list[str], nn: str, before: str | None) -> str:
-    """The modules of a site as one expression."""
-    modules = [*([before] if before is not None else []), *made]
+def _combine(expressions: list[str], nn: str, before: str | None) -> str:
+    """Combine the modules of an insertion point into one expression."""
+    modules = [*([before] if before is not None else []), *expressions]
     return modules[0] if len(modules) == 1 else f"{nn}.Sequential({', '.join(modules)})"
 
 
-def statement_of(text: str) -> cst.SimpleStatementLine:
-    """A statement of one line."""
+def parse_line(text: str) -> cst.SimpleStatementLine:
+    """Parse a one-line statement."""
     return cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
 
 
-def _commented(line: cst.SimpleStatementLine, note: str) -> cst.SimpleStatementLine:
+def _add_comment(line: cst.SimpleStatementLine, note: str) -> cst.SimpleStatementLine:
     comment = cst.EmptyLine(comment=cst.Comment(f"# {note}"))
     return line.with_changes(leading_lines=[*line.leading_lines, comment])

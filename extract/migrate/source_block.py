@@ -1,4 +1,4 @@
-"""The block that is moved: one of an extraction folder that takes one tensor and gives one, lean or whole."""
+"""The source block of a migration: a block of an extraction folder that maps one tensor to one tensor."""
 
 import json
 import re
@@ -17,26 +17,26 @@ from manifests.records import Block, Case, Observed, SpecArgument
 
 Shape = tuple[int, ...]
 
-#: Layouts by the number of dimensions and the place of the channels.
+#: (number of dimensions, channel dimension) -> layout.
 _LAYOUTS = {(3, 1): "N×C×L", (3, -1): "N×L×C", (4, 1): "N×C×H×W", (4, -1): "N×H×W×C"}
 
 _TENSOR = re.compile(r"float32 (\d+(?:x\d+)*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Donor:
-    """A block, and what is known of how it behaves.
+class SourceBlock:
+    """A block and its known behaviour.
 
     Attributes:
         row: the block's row.
-        code: its closed file: the lean form, where `lean` is true.
-        sha256: of the code.
-        license: the expression of the licences of all code in it.
-        init: the arguments of its constructor that worked.
-        constructor: the parameters of its constructor.
-        layout: of the tensor that it takes, a letter for each dimension; None where that is not known.
-        cases: shapes that went in and came out, the first with these arguments.
-        parameters: elements of all of them, with these arguments.
+        code: its closed file; the minimized form if `lean` is true.
+        sha256: digest of the code.
+        license: licence expression that covers all of the code.
+        init: working constructor arguments.
+        constructor: parameters of its constructor.
+        layout: layout of the input tensor, one letter per dimension; None if unknown.
+        cases: input and output shapes; those of the first case belong to these arguments.
+        parameters: number of parameter elements with these arguments.
     """
 
     row: Block
@@ -52,25 +52,25 @@ class Donor:
 
     @property
     def name(self) -> str:
-        """Of its class."""
+        """Name of its class."""
         return self.row.name
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether what comes out has the shape of what goes in, in all cases."""
+        """True if the output has the shape of the input in all cases."""
         return all(before == after for before, after in self.cases)
 
     @property
-    def otherwise(self) -> "Donor | None":
-        """The block with its channels in the other place, where what was seen does not tell the two apart."""
+    def otherwise(self) -> "SourceBlock | None":
+        """The block with the other channel dimension, if the observations cannot distinguish the two."""
         first, last = (_LAYOUTS.get((len(self.cases[0][0]), place)) for place in (1, -1))
         if first is None or last is None or any(shape[1] != shape[-1] for case in self.cases for shape in case):
             return None
         return replace(self, layout=last if self.axis == 1 else first)
 
     @property
-    def needed(self) -> Call:
-        """Of the arguments that worked those for which the constructor has no default."""
+    def required_args(self) -> Call:
+        """The working arguments for which the constructor has no default."""
         optional = {one.name for one in self.constructor if one.default is not None}
         names = [one.name for one in self.constructor if one.kind == "positional"]
         count = sum(not (place < len(names) and names[place] in optional) for place in range(len(self.init.args)))
@@ -79,25 +79,25 @@ class Donor:
 
     @property
     def axis(self) -> int:
-        """The dimension of the channels."""
+        """The channel dimension."""
         rank = len(self.cases[0][0])
         if self.layout is not None and "C" in self.layout and len(self.layout.split("×")) == rank:
             return self.layout.split("×").index("C")
         return 1 if rank != 3 else 2
 
 
-def donor_of(folder: Path, wanted: str, *, lean: bool = True) -> Donor:
-    """The block that a name stands for, ready to be moved into a network.
+def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> SourceBlock:
+    """Load a block by name, ready to be inserted into a network.
 
     Args:
         wanted: as for `lemur show`.
-        lean: take its lean form where there is one.
+        lean: use its minimized form if there is one.
 
-    Raises: UserError if there is no such block, it has no code, it never ran, it needs packages beside torch,
-        torchvision and numpy, or it takes or gives something else than one tensor of real numbers.
+    Raises: UserError if there is no such block, it has no code, it never ran, it needs packages other than torch,
+        torchvision and numpy, or its input or output is not a single real tensor.
     """
     row = find_block(folder, wanted).row
-    form = form_of(folder, row, lean=lean)
+    form = choose_form(folder, row, lean=lean)
     if form.requires:
         raise UserError(
             f"{row.block}: needs {', '.join(form.requires)}, and a network imports only torch; choose another block"
@@ -113,21 +113,21 @@ def donor_of(folder: Path, wanted: str, *, lean: bool = True) -> Donor:
             f"{row.block}: is called as `{worked.forward_call()}`, and a network hands a module one tensor;"
             " choose another block"
         )
-    return Donor(
+    return SourceBlock(
         row,
         form.code,
         form.digest,
         form.license,
         form.lean,
         worked.init,
-        *_stated(folder, row.block),
-        *_observed(row, worked),
+        *_read_spec(folder, row.block),
+        *_read_observed(row, worked),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The file of a block that is moved: its lean form or its full one."""
+    """The file of a block to move: its minimized or its full form."""
 
     code: str
     digest: str
@@ -136,10 +136,10 @@ class Form:
     lean: bool
 
 
-def form_of(folder: Path, row: Block, *, lean: bool = True) -> Form:
-    """The form of a block that is moved: the lean one where it is wanted and there is one.
+def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
+    """Return the form of a block to move: the minimized one if it is wanted and exists.
 
-    Raises: UserError if there is no code of it.
+    Raises: UserError if the block has no code.
     """
     if lean and row.lean_code is not None and row.lean_sha256 is not None:
         license_ = row.lean_license or NOASSERTION
@@ -150,8 +150,8 @@ def form_of(folder: Path, row: Block, *, lean: bool = True) -> Form:
     return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
 
 
-def _stated(folder: Path, block: str) -> tuple[tuple[SpecArgument, ...], str | None]:
-    """The constructor's parameters and the layout that the block's spec states; nothing where it has none."""
+def _read_spec(folder: Path, block: str) -> tuple[tuple[SpecArgument, ...], str | None]:
+    """Return the constructor's parameters and the layout from the block's spec; empty if it has no spec."""
     named = json.dumps(block, ensure_ascii=False)
     try:
         with (folder / SPECS).open(encoding="utf-8") as lines:
@@ -163,34 +163,34 @@ def _stated(folder: Path, block: str) -> tuple[tuple[SpecArgument, ...], str | N
     return (), None
 
 
-def _observed(row: Block, worked: Worked) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
-    """Shapes in and out, and parameters. Raises: UserError where there is no case of one tensor in and one out."""
+def _read_observed(row: Block, worked: Worked) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
+    """Return input and output shapes and the parameter count. Raises: UserError if no case maps one tensor to one."""
     try:
         observed = Observed.model_validate_json(row.observed or "{}")
     except ValidationError:
         observed = None
-    found = tuple(_pairs(observed.cases)) if observed is not None else ()
+    pairs = tuple(_pairs(observed.cases)) if observed is not None else ()
     if observed is not None and observed.identity_in_eval and not observed.train_differs:
         raise UserError(
             f"{row.block}: does nothing with the arguments that worked, {worked.constructor_call(row.name)}"
         )
-    if observed is None or not found:
-        told = observed.cases[0] if observed is not None and observed.cases else None
+    if observed is None or not pairs:
+        case = observed.cases[0] if observed is not None and observed.cases else None
         seen = "was not seen to run"
-        if told is not None:
-            seen = f"takes {', '.join(told.inputs.values()) or 'nothing'} and gives {', '.join(told.outputs)}"
+        if case is not None:
+            seen = f"takes {', '.join(case.inputs.values()) or 'nothing'} and gives {', '.join(case.outputs)}"
         raise UserError(
             f"{row.block}: {seen} when called as `{worked.forward_call()}`; a network hands a module one tensor of real"
             " numbers and takes one: choose another block"
         )
-    return found, observed.parameters
+    return pairs, observed.parameters
 
 
 def _pairs(cases: tuple[Case, ...]) -> Iterator[tuple[Shape, Shape]]:
     for case in cases:
         texts = [*case.inputs.values(), *case.outputs]
-        found = [_TENSOR.fullmatch(text) for text in texts]
-        if len(case.inputs) == len(case.outputs) == 1 and found[0] and found[1]:
-            before, after = (tuple(map(int, one[1].split("x"))) for one in found if one)
+        matches = [_TENSOR.fullmatch(text) for text in texts]
+        if len(case.inputs) == len(case.outputs) == 1 and matches[0] and matches[1]:
+            before, after = (tuple(map(int, one[1].split("x"))) for one in matches if one)
             if len(before) > 1 and len(after) > 1:
                 yield before, after

@@ -1,10 +1,9 @@
-"""Which numbers among a constructor's arguments are widths: those that equal a size of what went in or came out.
+"""Find the widths among a constructor's arguments: numbers that equal a size of an input or output.
 
-The arguments that worked are known, and the shapes that were seen with them: `SEModule(32)` took 2x32x16x16. A number
-that equals the channels may be the width, or equal it by chance; so each way of reading the numbers is one call to
-try: the call as it is, then those first that take the most of them for widths, or the fewest, where so few channels
-were seen that any number may equal them. Parameters that were left out count with
-their defaults.
+The working arguments are known together with the observed shapes: `SEModule(32)` took 2x32x16x16. A number that equals
+the channels may be the width, or equal it by chance, so each interpretation is one call to try: first the original
+call, then those that treat the most numbers as widths (or the fewest, if there are so few channels that any number may
+equal them). Omitted parameters count with their defaults.
 """
 
 import ast
@@ -15,17 +14,17 @@ from dataclasses import dataclass
 from extract.specs.make import Call
 from manifests.records import SpecArgument
 
-_MOST_NUMBERS = 6  # that are read in all ways
-_PLAIN = 8  # numbers of channels from here on are hardly anything else
+_MOST_NUMBERS = 6  # maximum count for which all combinations are tried
+_PLAIN = 8  # numbers of at least this size are unlikely to equal the channels by chance
 MOST_CALLS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A whole number in an argument: of the positional one of this number, or of the one of this name."""
+    """An integer in an argument, which is identified by position or name."""
 
     key: int | str
-    start: int  # in the argument's text, bytes
+    start: int  # byte offset in the argument's text; -1 for a default
     end: int
     value: int
 
@@ -33,22 +32,22 @@ class _Number:
 def calls(
     init: Call, constructor: Sequence[SpecArgument], channels: Mapping[int, Sequence[int]], sizes: Mapping[int, int]
 ) -> Iterator[Call]:
-    """Ways of calling a constructor for other sizes: the call as it is, then the likeliest ones first.
+    """Yield constructor calls for other sizes: the original call, then the others, most likely first.
 
     Args:
-        init: the call that worked.
+        init: the working call.
         constructor: its parameters.
-        channels: for each number of channels seen, what may stand for it, the likeliest first.
-        sizes: for each other size of the input seen, what stands for it; tried after calls that leave these alone.
+        channels: observed number of channels -> possible replacements, most likely first.
+        sizes: other observed input size -> replacement; tried after calls that leave these sizes unchanged.
     """
-    numbers = [*_given(init), *_left_out(init, constructor, channels)]
+    numbers = [*_numbers_in_call(init), *_numbers_in_defaults(init, constructor, channels)]
     numbers = [one for one in numbers if one.value in channels or one.value in sizes]
-    found = list(_readings(numbers, channels, sizes))
-    found.sort(key=lambda new: _rank(numbers, new, channels))
+    readings = list(_readings(numbers, channels, sizes))
+    readings.sort(key=lambda new: _rank(numbers, new, channels))
     texts = {init.text()}
     yield init
-    for new in found:
-        call = _changed(init, numbers, new)
+    for new in readings:
+        call = _replace_numbers(init, numbers, new)
         if call.text() not in texts:
             texts.add(call.text())
             yield call
@@ -59,7 +58,7 @@ def calls(
 def _readings(
     numbers: Sequence[_Number], channels: Mapping[int, Sequence[int]], sizes: Mapping[int, int]
 ) -> Iterator[tuple[int, ...]]:
-    """What may stand for each of the numbers, all of them at once."""
+    """Yield combinations of replacements, one value for each number."""
     options = [
         list(dict.fromkeys([*channels.get(n.value, ()), *([sizes[n.value]] if n.value in sizes else []), n.value]))
         for n in numbers
@@ -68,27 +67,27 @@ def _readings(
         yield from itertools.product(*options)
         return
     yield tuple(option[0] for option in options)
-    for place, option in enumerate(options):
+    for index, option in enumerate(options):
         for value in option:
-            yield tuple(value if place == other else number.value for other, number in enumerate(numbers))
+            yield tuple(value if index == other else number.value for other, number in enumerate(numbers))
 
 
 def _rank(numbers: Sequence[_Number], new: Sequence[int], channels: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
-    """Sizes as they are, all numbers read as widths, the first as what comes in and the last as what goes out."""
+    """Sort key: prefers unchanged sizes, all numbers as widths, and the first as input and the last as output width."""
     pairs = list(zip(numbers, new, strict=True))
     sized = sum(n.value != value and value not in channels.get(n.value, ()) for n, value in pairs)
     kept = sum(n.value in channels and value not in channels[n.value] for n, value in pairs)
     left_out = sum(isinstance(n.key, str) and n.start < 0 and value != n.value for n, value in pairs)
     turns = [channels[n.value].index(value) for n, value in pairs if value in channels.get(n.value, ())]
-    late = sum(abs(turn - min(place, 1)) for place, turn in enumerate(turns)) if len(set(turns)) > 1 else 0
+    late = sum(abs(turn - min(index, 1)) for index, turn in enumerate(turns)) if len(set(turns)) > 1 else 0
     uniform = 1 if len(set(turns)) == 1 and any(len(set(w)) > 1 for w in channels.values()) and len(turns) > 1 else 0
     if channels and min(channels) < _PLAIN:  # strides, groups and dilations have such values, too
         kept = sum(value != n.value for n, value in pairs)
     return kept, sized, left_out, uniform, late, *turns
 
 
-def _given(init: Call) -> Iterator[_Number]:
-    """The whole numbers in the arguments that were given."""
+def _numbers_in_call(init: Call) -> Iterator[_Number]:
+    """Yield the integers in the arguments of the call."""
     texts: list[tuple[int | str, str]] = [*enumerate(init.args), *(init.kwargs or {}).items()]
     for key, text in texts:
         try:
@@ -101,18 +100,18 @@ def _given(init: Call) -> Iterator[_Number]:
                 yield _Number(key, node.col_offset, node.end_col_offset or 0, int(str(node.value)))
 
 
-def _left_out(
+def _numbers_in_defaults(
     init: Call, constructor: Sequence[SpecArgument], channels: Mapping[int, Sequence[int]]
 ) -> Iterator[_Number]:
-    """The parameters whose defaults are numbers of channels."""
-    given = {*init.named(constructor)}
+    """Yield the omitted parameters whose defaults equal a number of channels."""
+    names = {*init.named(constructor)}
     for parameter in constructor:
         default = parameter.default or ""
-        if parameter.name not in given and default.isdecimal() and int(default) in channels:
+        if parameter.name not in names and default.isdecimal() and int(default) in channels:
             yield _Number(parameter.name, -1, -1, int(default))
 
 
-def _changed(init: Call, numbers: Sequence[_Number], new: Sequence[int]) -> Call:
+def _replace_numbers(init: Call, numbers: Sequence[_Number], new: Sequence[int]) -> Call:
     args = dict(enumerate(init.args))
     kwargs = dict(init.kwargs or {})
     changes = sorted(zip(numbers, new, strict=True), key=lambda pair: -pair[0].start)

@@ -1,1 +1,1 @@
-"""Lean forms of blocks: the author's text cut to what the arguments that are known to work can reach."""
+"""Minimized blocks: the author's text, cut to the code that the known working arguments reach."""

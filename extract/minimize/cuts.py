@@ -1,8 +1,8 @@
-"""What can be cut from a closed file when it is known which of its lines run; pure, only text.
+"""Find the possible cuts of a closed file from the lines of it that ran. Works on text only, without side effects.
 
-A suite that never ran becomes one `raise`; so does what stands after the last statement of a suite that ran. Methods
-that nothing could find go, functions and classes that something names but nobody entered keep their heads. Which of
-the cuts are made is decided by `extract.minimize.cutter`.
+A suite that never ran becomes one `raise`, and so does the code after the last executed statement of a suite.
+Methods that nothing can look up are removed; functions and classes that are referenced but were never entered keep
+only their headers. `extract.minimize.cutter` decides which of the cuts to apply.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Any
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import Lines
 
-#: How the error of a cut begins.
+#: Prefix of the error message that replaces cut code.
 LEFT_OUT = "left out of the lean form"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -24,13 +24,13 @@ _DOCUMENTED = (*_FUNCTIONS, ast.ClassDef)
 _DECIDING = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal)
 _WORDS = 60  # characters of a condition in a message
-_SHORT = 2  # lines of a suite that is rather kept than cut
-_SHORT_ERROR = 8  # lines of an error of the author's
+_SHORT = 2  # lines; suites up to this length are kept if possible
+_SHORT_ERROR = 8  # lines; the same for suites that only raise the author's own error
 
-#: Bases whose classes are made from what stands in them.
+#: Bases whose subclasses are defined by the contents of their bodies.
 _OF_A_KIND = frozenset({"NamedTuple", "TypedDict", "Protocol", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 
-#: Handlers of these would take the errors of cuts for others.
+#: Handlers of these exceptions would also catch the errors raised by cuts.
 _BROAD = frozenset({"BaseException", "Exception", "NotImplementedError", "RuntimeError"})
 _NARROW = (
     frozenset(
@@ -42,14 +42,14 @@ _NARROW = (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Text that may go.
+    """A piece of text that can be removed.
 
     Args:
         kind: `branch`, `function`, `method`, `class` or `entry`.
-        start: offset in the file; names the cut.
-        text: stands in its place.
-        label: what was cut, in a few words.
-        short: whether it is rather kept, where everything that it names is there anyway.
+        start: offset in the file; identifies the cut.
+        text: the replacement.
+        label: a short description of the removed text.
+        short: whether to keep the text if everything that it references is kept anyway.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A function of a class that was never entered: it goes, or keeps its head."""
+    """A method that was never entered: it is removed, or only its header is kept."""
 
     owner: str  # qualified name of the class
     name: str
@@ -72,15 +72,15 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a table whose value names what nobody entered: it goes, or only its value does."""
+    """A table entry whose value refers to unentered code: the entry is removed, or only its value."""
 
-    whole: Cut | None  # None where it shares its lines
+    whole: Cut | None  # None if the entry shares a line with other text
     value: Cut
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element of a collection that is a class of which nothing was entered."""
+    """An element of a collection: a class of which no function was entered."""
 
     name: str  # of the class
     start: int  # of the name
@@ -89,19 +89,19 @@ class Element:
 
 @dataclass(slots=True)
 class Cuts:
-    """All that may go from one statement of module level."""
+    """All possible cuts in one module-level statement."""
 
     branches: list[Cut] = field(default_factory=list)
     methods: list[Method] = field(default_factory=list)
-    stub: tuple[Cut, ...] = ()  # all functions of a class that was never used
+    stub: tuple[Cut, ...] = ()  # all functions of an unused class
     entries: list[Entry] = field(default_factory=list)
     elements: list[Element] = field(default_factory=list)
-    texts: list[Cut] = field(default_factory=list)  # documentation of what is not the block's class
+    texts: list[Cut] = field(default_factory=list)  # docstrings of anything but the block's class
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What ran of a file; see `extract.minimize.watch_guest.watch_block`."""
+    """The executed parts of a file; see `extract.minimize.watch_guest.watch_block`."""
 
     lines: frozenset[int]
     entered: frozenset[tuple[int, str]]
@@ -110,8 +110,8 @@ class Watched:
     bound: frozenset[str]
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> "Watched":
-        """What the sandbox told."""
+    def from_answer(cls, answer: Mapping[str, Any]) -> "Watched":
+        """Read the answer of the sandbox."""
         return cls(
             frozenset(answer["lines"]),
             frozenset((line, name) for line, name in answer["entered"]),
@@ -121,45 +121,47 @@ class Watched:
         )
 
     def has_entered(self, node: Function) -> bool:
-        """Whether a function was called."""
+        """Return True if the function was called."""
         return (first_line(node), node.name) in self.entered
 
 
 def first_line(node: ast.stmt) -> int:
-    """The line on which a statement begins, its decorators included."""
+    """Return the first line of a statement, including its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(one.lineno for one in decorators)])
 
 
 def last_line(node: ast.stmt) -> int:
-    """The line on which it ends."""
+    """Return the last line of a statement."""
     assert node.end_lineno is not None
     return node.end_lineno
 
 
 def functions_in(node: ast.AST) -> Iterator[Function]:
-    """All functions in it, itself included."""
+    """Yield all functions in a node, including the node itself."""
     return (one for one in ast.walk(node) if isinstance(one, _FUNCTIONS))
 
 
 class CutFinder:
-    """Finds what may go from the statements of one file."""
+    """Finder of the possible cuts in the statements of one file."""
 
     def __init__(self, lines: Lines, watched: Watched) -> None:
         self._lines = lines
         self._watched = watched
 
-    def of(self, node: ast.stmt) -> Cuts:
-        """All that may go from a statement of module level."""
+    def find(self, node: ast.stmt) -> Cuts:
+        """Return all possible cuts in a module-level statement."""
         cuts = Cuts()
         self._statement(node, "", cuts, caught=False)
         if isinstance(node, ast.ClassDef) and self._never_used(node):
             cuts.stub = tuple(self._stub(node))
-        cuts.texts = [cut for one in ast.walk(node) if isinstance(one, _DOCUMENTED) for cut in self._text_of(one)]
+        cuts.texts = [
+            cut for one in ast.walk(node) if isinstance(one, _DOCUMENTED) for cut in self._find_docstring(one)
+        ]
         return cuts
 
-    def _text_of(self, node: Function | ast.ClassDef) -> Iterator[Cut]:
-        """What documents a definition, where more than that is in it."""
+    def _find_docstring(self, node: Function | ast.ClassDef) -> Iterator[Cut]:
+        """Yield the docstring of a definition, unless it is the whole body."""
         first = node.body[0]
         if _is_docstring(first) and len(node.body) > 1 and self._on_own_line(first):
             end = self._after_blank(self._lines.start(last_line(first) + 1))
@@ -175,7 +177,7 @@ class CutFinder:
         return any(line in self._watched.lines for line in range(first_line(node), last_line(node) + 1))
 
     def _never_used(self, node: ast.ClassDef) -> bool:
-        """Whether no function of a class was entered, there was no object of it, and nothing of it is of a kind."""
+        """Return True if no method of the class was entered, it had no instances, and its bases are not special."""
         functions = {one.name for one in node.body if isinstance(one, _FUNCTIONS)}
         entered = any(self._watched.has_entered(one) for one in functions_in(node))
         special = any(last_name(base) in _OF_A_KIND for base in node.bases) or bool(node.keywords)
@@ -188,12 +190,12 @@ class CutFinder:
     # -- the walk --------------------------------------------------------------------------------------------------
 
     def _suite(self, body: Sequence[ast.stmt], where: str, what: str, cuts: Cuts, caught: bool) -> None:
-        """The cuts of a suite.
+        """Collect the cuts of a suite.
 
         Args:
-            where: the function around it.
-            what: when it runs, in a few words.
-            caught: whether a handler that was entered would take the error of a cut for another one.
+            where: the enclosing function.
+            what: a short description of when the suite runs.
+            caught: whether an executed handler would catch the error raised by a cut.
         """
         ran = [self._ran(node) for node in body]
         last = max((place for place, yes in enumerate(ran) if yes), default=-1)
@@ -201,7 +203,7 @@ class CutFinder:
         silent = all(isinstance(node, _SILENT) or _is_docstring(node) for node in rest)
         silent |= any(map(_decides, rest))
         if rest and not silent and not caught and self._on_own_line(rest[0]):
-            cuts.branches.append(self._replaced("branch", rest, _label(where, what if last < 0 else "")))
+            cuts.branches.append(self._raise_instead("branch", rest, _label(where, what if last < 0 else "")))
         for node in body[: last + 1]:
             self._statement(node, where, cuts, caught)
 
@@ -209,7 +211,7 @@ class CutFinder:
         if isinstance(node, _FUNCTIONS):
             self._function(node, where, cuts)
         elif isinstance(node, ast.ClassDef):
-            self._class(node, _dotted(where, node.name), cuts)
+            self._class(node, _join_names(where, node.name), cuts)
         elif isinstance(node, ast.If):
             self._if(node, where, cuts, caught)
         elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
@@ -239,21 +241,22 @@ class CutFinder:
         swallows = any(is_broad(handler) for handler in entered)
         self._suite(node.body, where, "try", cuts, caught or swallows)
         for handler in node.handlers:
-            found = Cuts()
-            self._suite(handler.body, where, "except", found, caught)
+            inner = Cuts()
+            self._suite(handler.body, where, "except", inner, caught)
             if is_broad(handler) and handler not in entered and not _only_raises(handler.body):
-                found.branches = [replace(cut, short=False) for cut in found.branches]  # it would take cuts for errors
-            cuts.branches += found.branches
-            cuts.methods += found.methods
+                # This handler would mistake the error of a cut for a real one.
+                inner.branches = [replace(cut, short=False) for cut in inner.branches]
+            cuts.branches += inner.branches
+            cuts.methods += inner.methods
         self._suite(node.orelse, where, "else", cuts, caught or swallows)
         self._suite(node.finalbody, where, "finally", cuts, caught)
 
     def _function(self, node: Function, where: str, cuts: Cuts) -> None:
-        name = _dotted(where, node.name)
+        name = _join_names(where, node.name)
         if self._watched.has_entered(node):
             self._suite(node.body, name, "", cuts, caught=False)
         elif not _is_empty(node.body) and self._on_own_line(node.body[0]):
-            cuts.branches.append(self._replaced("function", node.body, name))
+            cuts.branches.append(self._raise_instead("function", node.body, name))
 
     def _class(self, node: ast.ClassDef, where: str, cuts: Cuts) -> None:
         by_name: dict[str, list[Function]] = {}
@@ -279,8 +282,8 @@ class CutFinder:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    def _replaced(self, kind: str, body: Sequence[ast.stmt], label: str) -> Cut:
-        """A suite, with the comments above and in it, as one `raise`."""
+    def _raise_instead(self, kind: str, body: Sequence[ast.stmt], label: str) -> Cut:
+        """Replace a suite, including the comments above and inside it, by one `raise`."""
         line = first_line(body[0])
         while self._is_blank_or_comment(line - 1):
             line -= 1
@@ -300,7 +303,7 @@ class CutFinder:
         return Cut("branch", start, end, f"{indent}else:\n{indent}    {stop(label)}\n", label, short)
 
     def _stub(self, node: ast.ClassDef) -> Iterator[Cut]:
-        """Its functions, of which one that says so stays; its documentation too, but not what else is in it."""
+        """Yield cuts that replace the methods by one raising `__init__` and remove the docstring; the rest is kept."""
         if not self._on_own_line(node.body[0]):
             return
         indent = " " * node.body[0].col_offset
@@ -308,12 +311,12 @@ class CutFinder:
         for one in node.body:
             if isinstance(one, _FUNCTIONS) or _is_docstring(one):
                 start, end = self._lines.start(self._first_with_comments(one)), self._lines.start(last_line(one) + 1)
-                told = "" if _is_docstring(one) else text
-                yield Cut("class", start, end if told else self._after_blank(end), told, node.name)
+                replacement = "" if _is_docstring(one) else text
+                yield Cut("class", start, end if replacement else self._after_blank(end), replacement, node.name)
                 text = text if _is_docstring(one) else ""
 
     def _on_own_line(self, node: ast.stmt) -> bool:
-        """Whether nothing stands before a statement on its line, as the head of a one-line `if` does."""
+        """Return True if nothing precedes the statement on its line, such as the header of a one-line `if`."""
         start = self._lines.start(first_line(node))
         end = self._lines.text.find(b"\n", start)
         line = self._lines.text[start:end]
@@ -344,7 +347,7 @@ class CutFinder:
         return line
 
     def _after_blank(self, offset: int) -> int:
-        """Behind the blank lines that follow."""
+        """Return the offset behind the blank lines that follow."""
         text = self._lines.text
         while (end := text.find(b"\n", offset)) >= 0 and not text[offset:end].strip():
             offset = end + 1
@@ -352,17 +355,17 @@ class CutFinder:
 
 
 def stop(label: str) -> str:
-    """The statement that stands where something was cut."""
+    """Return the statement that replaces cut code."""
     return f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
 
 
 def is_overload(node: ast.stmt) -> bool:
-    """Whether a function is there for type checkers alone."""
+    """Return True for functions that exist only for type checkers."""
     return isinstance(node, _FUNCTIONS) and any(last_name(one) == "overload" for one in node.decorator_list)
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler may take the error of a cut for another one."""
+    """Return True if a handler might catch the error raised by a cut."""
     if handler.type is None:
         return True
     kinds: Iterable[ast.expr] = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -370,7 +373,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 def _decides(node: ast.stmt) -> bool:
-    """Whether a statement decides what the function around it is: a generator, or one that binds a global name."""
+    """Return True if a statement determines the kind of its function: a generator, or one that binds globals."""
     inner: list[ast.AST] = [node]
     while inner:
         one = inner.pop()
@@ -397,5 +400,5 @@ def _label(where: str, what: str) -> str:
     return ", ".join(filter(None, [where, what])) or "this"
 
 
-def _dotted(where: str, name: str) -> str:
+def _join_names(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name

@@ -1,6 +1,7 @@
-"""A closed file cut to what ran; pure, only text.
+"""Cut a closed file to the code that ran. Works on text only, without side effects.
 
-What the class needs is found anew in the text that stays, so that a definition which only a cut branch names goes too.
+The dependencies of the class are recomputed from the remaining text, so a definition that only a cut branch uses is
+removed as well.
 """
 
 import ast
@@ -36,28 +37,28 @@ _REFLECTIVE = frozenset({"dir", "getmembers", "vars"})
 _DUNDER = re.compile(r"__\w+__")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)\s", re.MULTILINE)
 _END = re.compile(rb"\s*,[ \t]*(?:#[^\n]*)?\n")  # of an entry
-#: Where the lack of a name of the module may be taken for an answer.
+#: Code that may depend on whether a module-level name exists.
 _ASKS = re.compile(
     rb"\bglobals\(\)(?!\s*\[)|\b(?:vars|dir|locals)\(\)|\bhasattr\(\s*sys\.modules"
     rb"|\bgetattr\(\s*sys\.modules\[[^\]]*\]\s*,[^,()]*,"
 )
-_LOADED = re.compile(rb"\bin\s+sys\.modules")  # asks what is imported, not what is defined here
+_LOADED = re.compile(rb"\bin\s+sys\.modules")  # checks imports, not the definitions of this file
 _SENTINEL = re.compile(r" *#@(\d+)@$")
 
 
-Stands = Callable[[int], bool]  # whether what stands at an offset is not cut
+Stands = Callable[[int], bool]  # returns True if the text at an offset is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """A lean form.
+    """A minimized file.
 
     Attributes:
-        text: its file, without a header.
-        stops: by line of `text`, the cut that stands there.
-        named: by name (of a definition, a method, a key), the cuts that took it away.
-        cut: what was cut, by kind, with labels.
-        names: what the statements that stayed define.
+        text: the file without its header.
+        stops: line of `text` -> the cut at that line.
+        named: name of a definition, method or key -> the cuts that removed it.
+        cut: kind -> labels of the cuts.
+        names: names defined by the kept statements.
     """
 
     text: str
@@ -69,7 +70,7 @@ class Lean:
 
 @dataclass(slots=True)
 class _Unit:
-    """What stands or goes as one: a statement of module level, or an `if` or `try` with all that is in it."""
+    """A module-level statement, or a whole `if` or `try` block; kept or removed as one."""
 
     start: int
     end: int
@@ -79,17 +80,17 @@ class _Unit:
     cuts: Cuts = field(default_factory=Cuts)
     binds: dict[str, None] = field(default_factory=dict)
     touches: dict[str, None] = field(default_factory=dict)
-    bases: set[str] = field(default_factory=set)  # that classes in it name
-    entered: bool = False  # one of its functions was, as the block was used
+    bases: set[str] = field(default_factory=set)  # named by its classes
+    entered: bool = False  # whether one of its functions was called while the block was used
 
     @property
     def kind(self) -> str:
-        """What its one statement is; empty for a block."""
+        """The kind of the single statement; empty for a block."""
         return "" if self.statements[0].path else self.statements[0].kind
 
 
 class Cutter:
-    """Cuts one file, again and again with fewer cuts where the result was not as the full form."""
+    """Cutter of one file; call `cut` again with more spared cuts if the result differs from the full form."""
 
     def __init__(self, code: str, name: str, watched: Watched) -> None:
         self._name = name
@@ -119,7 +120,7 @@ class Cutter:
             if isinstance(operator, ast.In | ast.NotIn)
         }
         self._used_imports = {use.name for unit in self._units for use in unit.uses}
-        self._tables: set[str] = set()  # that have such entries
+        self._tables: set[str] = set()  # names of tables with removable entries
         self._find_entries()
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -136,14 +137,14 @@ class Cutter:
             unit.touches |= dict.fromkeys(statement.touches)
         for block in blocks:
             units[blocks[block.path[0][0]].start if block.path else block.start].uses += block.uses
-        found = sorted(units.values(), key=lambda unit: unit.start)
+        ordered = sorted(units.values(), key=lambda unit: unit.start)
         finder = CutFinder(self._lines, self._watched)
         for node in self._tree.body:
             at = self._lines.start(node.lineno)
-            for unit in found:
+            for unit in ordered:
                 if unit.start <= at < unit.end:
                     unit.nodes.append(node)
-                    one = finder.of(node)
+                    one = finder.find(node)
                     unit.cuts.branches += one.branches
                     unit.cuts.methods += one.methods
                     if self._name not in unit.binds and b"__doc__" not in self.text:
@@ -153,14 +154,14 @@ class Cutter:
                     named = (one for kind in kinds for base in kind.bases for one in ast.walk(base))
                     unit.bases |= {one.id for one in named if isinstance(one, ast.Name)}
                     unit.entered |= any(self._was_used(function) for function in functions_in(node))
-        return found
+        return ordered
 
     def _was_used(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
         return (first, node.name) in self._watched.used
 
     def _read_mentions(self) -> Iterator[tuple[int, str]]:
-        """Where attributes and the words of strings stand: names by which a method may be found."""
+        """Yield the offset and name of attributes and of words in strings: names that may look up a method."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Attribute):
                 yield self._lines.span(node)[1] - 1, node.attr
@@ -173,7 +174,7 @@ class Cutter:
                         yield from ((self._lines.span(one)[0], one.id) for one in names)
 
     def _find_entries(self) -> None:
-        """The entries of tables whose values name only what nobody entered."""
+        """Collect the table entries whose values refer only to unentered definitions."""
         idle = {
             name
             for name, units in self._binding.items()
@@ -214,7 +215,7 @@ class Cutter:
                     yield word.arg, self._lines.offset(word.lineno, word.col_offset), word.value
 
     def _entry(self, start: int, item: ast.expr, label: str) -> Entry:
-        """An entry with the comma and the rest of the line after it, where it has its lines for itself."""
+        """Return an entry, with its comma and the rest of the line if no other text shares its lines."""
         first, end = self._lines.span(item)
         begin = self.text.rfind(b"\n", 0, start) + 1
         stop = self.text.find(b"\n", end) + 1
@@ -224,27 +225,32 @@ class Cutter:
     # -- cutting ---------------------------------------------------------------------------------------------------
 
     def cut(self, spared: Collection[int] = ()) -> Lean:
-        """The file without what may go, but for the cuts that are spared: the offsets that name them."""
+        """Return the file with all possible cuts applied.
+
+        Args: spared: offsets that identify the cuts not to apply.
+        """
         removed: set[int] = set()
         live: set[str] = set()
         active: dict[int, list[Cut]] = {}
         for _ in range(_ROUNDS):
-            live = self._live(removed, spared)
+            live = self._collect_live(removed, spared)
             active = {
-                unit.start: self._active(unit, live, removed, spared) for unit in self._units if self._stays(unit, live)
+                unit.start: self._select_cuts(unit, live, removed, spared)
+                for unit in self._units
+                if self._is_kept(unit, live)
             }
-            further = self._removable(active, spared)
+            further = self._find_removable(active, spared)
             if further <= removed:
                 break
             removed |= further
-        lean = self._rendered(live, active)
-        exposed = self._exposed(lean.text)
-        fewer = {cut.start for made in active.values() for cut in made if _owner(cut.label) in exposed} - set(spared)
-        return self.cut({*spared, *fewer}) if fewer else lean
+        result = self._render(live, active)
+        exposed = self._find_exposed(result.text)
+        fewer = {cut.start for cuts in active.values() for cut in cuts if _owner(cut.label) in exposed} - set(spared)
+        return self.cut({*spared, *fewer}) if fewer else result
 
-    def _exposed(self, text: str) -> set[str]:
-        """The functions in which a name, that was a local one, is a global one now that what binds it was cut."""
-        before, now = _scopes(self.text.decode()), _scopes(text)
+    def _find_exposed(self, text: str) -> set[str]:
+        """Return the functions in which a local name became global because its binding was cut."""
+        before, now = _read_scopes(self.text.decode()), _read_scopes(text)
         nothing: tuple[set[str], set[str]] = set(), set()
         return {
             path
@@ -252,19 +258,19 @@ class Cutter:
             if (reads - before.get(path, nothing)[1]) & before.get(path, nothing)[0]
         }
 
-    def _active(
+    def _select_cuts(
         self, unit: _Unit, live: Collection[str], removed: Collection[int], spared: Collection[int]
     ) -> list[Cut]:
-        """The cuts of a unit; what is short and names nothing that is not there stays."""
-        found = []
-        for cut in self._possible(unit, removed, spared, live):
+        """Return the cuts to apply in a unit; short cuts are skipped if they reference only kept names."""
+        active = []
+        for cut in self._list_candidates(unit, removed, spared, live):
             names = {use.name for use in unit.uses if cut.start <= use.start < cut.end and use.name in self._binding}
             imports = _IMPORTS.search(self.text, cut.start, cut.end)
             if not cut.short or imports or names & self._tables or not names <= set(live):
-                found.append(cut)
-        return found + [text for text in unit.cuts.texts if not any(c.start <= text.start < c.end for c in found)]
+                active.append(cut)
+        return active + [text for text in unit.cuts.texts if not any(c.start <= text.start < c.end for c in active)]
 
-    def _possible(
+    def _list_candidates(
         self, unit: _Unit, removed: Collection[int], spared: Collection[int], live: Collection[str]
     ) -> Iterator[Cut]:
         cuts = unit.cuts
@@ -273,8 +279,8 @@ class Cutter:
             return
         yield from (cut for cut in cuts.branches if cut.start not in spared)
         for entry in cuts.entries:
-            made = (cut for cut in (entry.whole, entry.value) if cut is not None and cut.start in removed)
-            yield from (cut for cut in made if cut.start not in spared)
+            candidates = (cut for cut in (entry.whole, entry.value) if cut is not None and cut.start in removed)
+            yield from (cut for cut in candidates if cut.start not in spared)
         elements = (one.whole for one in cuts.elements if one.whole.start in removed)
         yield from (cut for cut in elements if cut.start not in spared)
         for method in cuts.methods:
@@ -284,13 +290,13 @@ class Cutter:
                 yield method.body
 
     def _is_base(self, unit: _Unit, live: Collection[str]) -> bool:
-        """Whether a class that stays as it is derives from this one."""
+        """Return True if a class that is kept intact derives from this one."""
         deriving = (other for other in self._units if other is not unit and other.bases & unit.binds.keys())
-        staying = (other for other in deriving if self._stays(other, live or other.binds))
+        staying = (other for other in deriving if self._is_kept(other, live or other.binds))
         return any(not other.cuts.stub or self._is_base(other, live) for other in staying)
 
-    def _live(self, removed: Collection[int], spared: Collection[int]) -> set[str]:
-        """The names that what stays needs, each cut made that can be."""
+    def _collect_live(self, removed: Collection[int], spared: Collection[int]) -> set[str]:
+        """Return the names that the kept text needs after all possible cuts."""
         live: set[str] = set()
         done: set[int] = set()
         wanted = (unit for unit in self._units if unit.entered or unit.start in spared)
@@ -301,30 +307,30 @@ class Cutter:
                 if name in live:
                     continue
                 live.add(name)
-            fresh = [unit for unit in self._units if unit.start not in done and self._stays(unit, live)]
+            fresh = [unit for unit in self._units if unit.start not in done and self._is_kept(unit, live)]
             if not fresh:
                 return live
             for unit in fresh:
                 done.add(unit.start)
                 waiting += unit.binds if unit.kind != IMPORT else ()
-                gone = list(self._possible(unit, removed, spared, ()))
+                gone = list(self._list_candidates(unit, removed, spared, ()))
                 for asks, importing in ((_ASKS, False), (_LOADED, True)):
-                    for asked in asks.finditer(self.text, unit.start, unit.end):
-                        if not any(cut.start <= asked.start() < cut.end for cut in gone):
-                            waiting += self._asked_for(importing)
+                    for match in asks.finditer(self.text, unit.start, unit.end):
+                        if not any(cut.start <= match.start() < cut.end for cut in gone):
+                            waiting += self._module_names(importing)
                 for use in unit.uses:
                     if self._is_needed(use, gone) and use.name in self._binding:
                         waiting.append(use.name)
 
-    def _asked_for(self, importing: bool) -> Iterator[str]:
-        """The names of the file, or those of its `if` and `try` blocks that import something."""
+    def _module_names(self, importing: bool) -> Iterator[str]:
+        """Yield the names of the file, or only those of its `if` and `try` blocks that contain imports."""
         for unit in self._units:
             if unit.kind != IMPORT and (not importing or any(s.kind == IMPORT for s in unit.statements)):
                 yield from unit.binds
 
     def _is_needed(self, use: Use, gone: Iterable[Cut]) -> bool:
-        place = use.start if use.start >= 0 else use.inside
-        if place >= 0 and any(cut.start <= place < cut.end for cut in gone):
+        offset = use.start if use.start >= 0 else use.inside
+        if offset >= 0 and any(cut.start <= offset < cut.end for cut in gone):
             return False
         if use.when != IN_ANNOTATION:
             return True
@@ -339,7 +345,7 @@ class Cutter:
             return all(package in sys.stdlib_module_names or package in RUNTIME for package in packages)
         return bool(use.attributes) or self.text[use.ends[-1] : use.ends[-1] + 1] == b"["
 
-    def _stays(self, unit: _Unit, live: Collection[str]) -> bool:
+    def _is_kept(self, unit: _Unit, live: Collection[str]) -> bool:
         if unit.binds:
             if any(is_overload(node) for node in unit.nodes) and all(
                 len(self._binding[name]) > 1 for name in unit.binds
@@ -350,20 +356,20 @@ class Cutter:
             return any(name in live for name in unit.touches)
         return not _is_text(unit)
 
-    def _removable(self, active: Mapping[int, list[Cut]], spared: Collection[int]) -> set[int]:
-        """Methods that nothing could find, entries of tables that are only subscribed, members nobody can ask for."""
+    def _find_removable(self, active: Mapping[int, list[Cut]], spared: Collection[int]) -> set[int]:
+        """Return the cuts of unreachable methods, of entries in tables that are only subscripted, and of members."""
         units = [unit for unit in self._units if unit.start in active]
         gone = {unit.start: sorted((cut.start, cut.end) for cut in active[unit.start]) for unit in units}
 
-        def stands(place: int) -> bool:
-            unit = next((one for one in units if one.start <= place < one.end), None)
-            return unit is not None and not any(start <= place < end for start, end in gone[unit.start])
+        def stands(offset: int) -> bool:
+            unit = next((one for one in units if one.start <= offset < one.end), None)
+            return unit is not None and not any(start <= offset < end for start, end in gone[unit.start])
 
-        found: set[int] = set()
+        removable: set[int] = set()
         if not self._looks_up(stands):
-            mentioned = {name for place, name in self._mentions if stands(place)}
+            mentioned = {name for offset, name in self._mentions if stands(offset)}
             for unit in units:
-                found |= {one.whole.start for one in unit.cuts.methods if self._is_out_of_reach(one, mentioned)}
+                removable |= {one.whole.start for one in unit.cuts.methods if self._is_out_of_reach(one, mentioned)}
         catches = self._catches(stands, {"KeyError", "LookupError"})
         for unit in units:
             if unit.cuts.entries:
@@ -371,23 +377,23 @@ class Cutter:
                 uses = [use for one in units for use in one.uses if use.name == table and stands(use.start)]
                 plain = len(self._binding[table]) == 1 and not any(use.attributes for use in uses)
                 if plain and not catches and all(use.start in self._subscripts for use in uses):
-                    found |= {entry.whole.start for entry in unit.cuts.entries if entry.whole is not None}
+                    removable |= {entry.whole.start for entry in unit.cuts.entries if entry.whole is not None}
                 elif plain and all(use.start in self._members for use in uses):
-                    found |= {entry.value.start for entry in unit.cuts.entries}
-        return found.union(self._unnamed(units, stands, spared)) - set(spared)
+                    removable |= {entry.value.start for entry in unit.cuts.entries}
+        return removable.union(self._find_unnamed(units, stands, spared)) - set(spared)
 
-    def _unnamed(self, units: Collection[_Unit], stands: Stands, spared: Collection[int]) -> Iterator[int]:
-        """Classes in collections that are only asked for their members, where nothing else names the class.
+    def _find_unnamed(self, units: Collection[_Unit], stands: Stands, spared: Collection[int]) -> Iterator[int]:
+        """Yield the cuts of classes that appear only in collections used for membership tests.
 
-        Whatever a call asks for, it cannot be one of these classes.
+        Nothing else names such a class, so no tested value can be one of them.
         """
-        if any(stands(asked.start()) for asked in _ASKS.finditer(self.text)):
+        if any(stands(only_tested.start()) for only_tested in _ASKS.finditer(self.text)):
             return
         uses = [use for unit in units for use in unit.uses if use.when != IN_ANNOTATION and stands(use.start)]
         elements: dict[int, int] = {}
         for unit in units:
-            asked = all(use.start in self._members for use in uses if use.name in unit.binds)
-            if asked and all(len(self._binding[name]) == 1 for name in unit.binds):
+            only_tested = all(use.start in self._members for use in uses if use.name in unit.binds)
+            if only_tested and all(len(self._binding[name]) == 1 for name in unit.binds):
                 elements |= {one.start: one.whole.start for one in unit.cuts.elements}
         elsewhere = {use.name for use in uses if use.start not in elements}
         elsewhere |= {name for unit in self._units if unit.start in spared for name in unit.binds}
@@ -402,7 +408,7 @@ class Cutter:
         return f"{method.owner}.{method.name}" not in self._watched.bound
 
     def _looks_up(self, stands: Stands) -> bool:
-        """Whether the lack of an attribute whose name is not known here may be taken for an answer."""
+        """Return True if the code may test for an attribute whose name is not known here."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and stands(self._lines.span(node)[0]):
                 called = last_name(node.func)
@@ -415,7 +421,7 @@ class Cutter:
         return self._catches(stands, {"AttributeError"})
 
     def _is_of_a_package(self, call: ast.Call) -> bool:
-        """Whether `dir(torch.nn.functional)` and the like ask what an imported module has."""
+        """Return True for calls such as `dir(torch.nn.functional)`, which inspect an imported module."""
         if len(call.args) != 1:
             return False
         inner = call.args[0]
@@ -425,7 +431,7 @@ class Cutter:
         return bool(units) and all(unit.kind == IMPORT for unit in units)
 
     def _catches(self, stands: Stands, kinds: Collection[str]) -> bool:
-        """Whether a handler that stands takes an error of these kinds."""
+        """Return True if a kept handler catches an error of these kinds."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.ExceptHandler) and node.body and stands(self._lines.span(node.body[0])[0]):
                 named = {one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)} if node.type else set()
@@ -435,7 +441,7 @@ class Cutter:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    def _rendered(self, live: Collection[str], active: Mapping[int, list[Cut]]) -> Lean:
+    def _render(self, live: Collection[str], active: Mapping[int, list[Cut]]) -> Lean:
         imports: list[Import] = []
         pieces: list[str] = []
         numbered: list[Cut] = []
@@ -450,7 +456,7 @@ class Cutter:
                 continue
             edits = []
             for cut in active[unit.start]:
-                edits.append(Edit(cut.start, cut.end, self._marked(cut, len(numbered))))
+                edits.append(Edit(cut.start, cut.end, self._mark(cut, len(numbered))))
                 numbered.append(cut)
             text = apply(self.text, unit.start, unit.end, edits).strip("\n").rstrip()
             stubbed = any(cut.kind == "class" for cut in active[unit.start])
@@ -465,16 +471,16 @@ class Cutter:
         body = "".join(pieces)
         imports += self._for_effect(body)
         lines = [*head, *import_section(imports)]
-        text, stops = _unmarked("\n".join([*lines, "", "", body, ""]), numbered)
+        text, stops = _strip_marks("\n".join([*lines, "", "", body, ""]), numbered)
         placeholders = self._placeholders(text)
         if placeholders:
             added = ["", "# Named by annotations only.", *placeholders]
             text = "\n".join([*lines, *added, "", "", body, ""])
-            text, stops = _unmarked(text, numbered)
-        return Lean(text, stops, *self._told(numbered, active), frozenset(kept))
+            text, stops = _strip_marks(text, numbered)
+        return Lean(text, stops, *self._summarize(numbered, active), frozenset(kept))
 
     def _for_effect(self, body: str) -> Iterator[Import]:
-        """Packages that the full form imports for their compiled operators alone."""
+        """Yield the imports that the full form needs only for their compiled operators."""
         if "torch.ops" in body:
             for unit in self._units:
                 if unit.kind == IMPORT:
@@ -484,7 +490,7 @@ class Cutter:
 
     @staticmethod
     def _placeholders(text: str) -> list[str]:
-        """Definitions of names that only annotations use."""
+        """Return definitions of the names that only annotations use."""
         tree = ast.parse(text)
         missing = undefined_names(tree).keys()
         for node in ast.walk(tree) if missing else ():
@@ -494,20 +500,20 @@ class Cutter:
         return [f"{name} = object" for name in sorted(missing - undefined_names(tree).keys())] if missing else []
 
     @staticmethod
-    def _marked(cut: Cut, number: int) -> str:
+    def _mark(cut: Cut, number: int) -> str:
         lines = cut.text.split("\n")
         return "\n".join(f"{line}  #@{number}@" if line.lstrip().startswith("raise ") else line for line in lines)
 
-    def _told(
-        self, made: Iterable[Cut], active: Mapping[int, list[Cut]]
+    def _summarize(
+        self, cuts: Iterable[Cut], active: Mapping[int, list[Cut]]
     ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
         named: dict[str, list[int]] = {}
         cut: dict[str, list[str]] = {}
-        for one in made:
-            cut.setdefault(one.kind, []).append(one.label)
-            key = re.findall(r"\w+", one.label)[-1:]
-            for name in key if one.kind in {"method", "entry", "class"} else ():
-                named.setdefault(name, []).append(one.start)
+        for item in cuts:
+            cut.setdefault(item.kind, []).append(item.label)
+            key = re.findall(r"\w+", item.label)[-1:]
+            for name in key if item.kind in {"method", "entry", "class"} else ():
+                named.setdefault(name, []).append(item.start)
         there = {name for unit in self._units if unit.start in active for name in unit.binds}
         absent = [unit for unit in self._units if unit.start not in active and unit.kind != IMPORT]
         for unit in absent:
@@ -521,37 +527,37 @@ class Cutter:
 
 
 def _owner(label: str) -> str:
-    """The function that a cut's label names."""
+    """Return the function named in the label of a cut."""
     return label.partition(",")[0]
 
 
-def _scopes(text: str) -> dict[str, tuple[set[str], set[str]]]:
-    """By dotted name, the local names of each function, and the global ones that it names."""
-    found: dict[str, tuple[set[str], set[str]]] = {}
+def _read_scopes(text: str) -> dict[str, tuple[set[str], set[str]]]:
+    """Return dotted function name -> (local names, global names that it reads)."""
+    scopes: dict[str, tuple[set[str], set[str]]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         waiting = [("", symtable.symtable(text, "block.py", "exec"))]
     while waiting:
         path, table = waiting.pop()
         if isinstance(table, symtable.Function):
-            own, reads = found.setdefault(path, (set(), set()))
+            own, reads = scopes.setdefault(path, (set(), set()))
             own |= {*table.get_locals(), *table.get_frees()}
             reads |= set(table.get_globals())
         waiting += [(f"{path}.{one.get_name()}".lstrip("."), one) for one in table.get_children()]
-    return found
+    return scopes
 
 
 def _is_text(unit: _Unit) -> bool:
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in unit.nodes)
 
 
-def _unmarked(text: str, made: list[Cut]) -> tuple[str, dict[int, int]]:
+def _strip_marks(text: str, cuts: list[Cut]) -> tuple[str, dict[int, int]]:
     stops: dict[int, int] = {}
     lines = []
     for number, line in enumerate(text.split("\n"), start=1):
-        found = _SENTINEL.search(line)
-        if found:
-            stops[number] = made[int(found[1])].start
-            line = line[: found.start()]
+        match = _SENTINEL.search(line)
+        if match:
+            stops[number] = cuts[int(match[1])].start
+            line = line[: match.start()]
         lines.append(line)
     return "\n".join(lines), stops

@@ -1,4 +1,4 @@
-"""What stands above a lean form: where it is from, what it is good for, what was cut; and what it needs."""
+"""Header of a minimized file: its origin, the arguments it supports, and the cuts; also its requirements."""
 
 import ast
 import hashlib
@@ -17,7 +17,7 @@ from extract.resolve.requirements import distributions_of, imported_names
 from manifests.provenance.licenses import all_of
 
 _WIDTH = 118
-_LISTED = 8  # names of one kind
+_LISTED = 8  # names shown for each kind
 _CALL = 160  # characters of a call
 
 _KINDS = {
@@ -34,12 +34,12 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LeanFile:
-    """A lean form as it is written.
+    """A minimized file as it is written to disk.
 
     Attributes:
         code: the whole file.
-        requires: PEP 508, beside the standard library and the declared runtime.
-        license: of all sources that code of its is from.
+        requires: PEP 508 requirements apart from the standard library and the declared runtime.
+        license: combined licence of all sources of its code.
     """
 
     code: str
@@ -55,26 +55,26 @@ def lean_file(
     places: Mapping[str, tuple[str, str]],
     licenses: Mapping[str, str],
 ) -> LeanFile:
-    """A lean form with its header.
+    """Return the minimized file with its header.
 
     Args:
-        leaned: what was cut, and the further arguments for which it is proved.
-        full: the closed file that it was cut from.
-        arguments: that are known to work.
+        leaned: the minimized text, and the further arguments it was verified with.
+        full: the original closed file.
+        arguments: known working arguments.
         root: (source, path) of the block's own file.
-        places: (source, path) by what the closed file defines.
-        licenses: by source.
+        places: name defined in the closed file -> (source, path).
+        licenses: source -> licence.
     """
-    lean = leaned.lean
-    assert lean is not None
-    files = {root, *(places[name] for name in lean.names if name in places)}
+    minimized = leaned.lean
+    assert minimized is not None
+    files = {root, *(places[name] for name in minimized.names if name in places)}
     license_ = all_of(licenses[source] for source, _ in files)
-    head = "\n".join(_header(full, lean, [arguments, *leaned.sets], files, license_))
-    return LeanFile(f"{head}\n\n{lean.text.strip()}\n", requires_of(lean.text), license_)
+    head = "\n".join(_header(full, minimized, [arguments, *leaned.sets], files, license_))
+    return LeanFile(f"{head}\n\n{minimized.text.strip()}\n", requires_of(minimized.text), license_)
 
 
 def lean_columns(lean: LeanFile | str | None) -> dict[str, Any]:
-    """The columns of a block that follow from its lean form; from the reason, where there is none."""
+    """Return the columns of a block that describe its minimized file, or the reason why it has none."""
     if not isinstance(lean, LeanFile):
         return {"lean_error": lean}
     columns = code_columns(lean.code)
@@ -88,14 +88,14 @@ def lean_columns(lean: LeanFile | str | None) -> dict[str, Any]:
 
 
 def requires_of(code: str) -> tuple[str, ...]:
-    """The distributions of what a file imports beside the standard library and the declared runtime."""
+    """Return the distributions that a file imports, apart from the standard library and the declared runtime."""
     packages = {dotted.partition(".")[0] for dotted, _ in imported_names(ast.parse(code))}
     foreign = packages - {*sys.stdlib_module_names, *RUNTIME}
     return tuple(sorted({distributions_of(package)[0] for package in foreign}))
 
 
 def _header(
-    full: str, lean: Lean, sets: Sequence[Mapping[str, Any]], files: Collection[tuple[str, str]], license_: str
+    full: str, minimized: Lean, sets: Sequence[Mapping[str, Any]], files: Collection[tuple[str, str]], license_: str
 ) -> list[str]:
     head = full[: full.find("\n\n")].split("\n")
     others = [line for line in head if line.startswith("#   ") and _names_file(line, files)]
@@ -105,17 +105,17 @@ def _header(
             about += [line, *others] if others else []
         elif line.startswith("# Licence: "):
             about.append(f"# Licence: {license_}")
-        elif not line.startswith("#   ") or _is_change(line, head, lean.names):
+        elif not line.startswith("#   ") or _is_change(line, head, minimized.names):
             about.append(line)
     about = [*about[:-1], about[-1].removesuffix("; also:") + "." * about[-1].endswith("; also:")]
     digest = hashlib.sha256(full.encode()).hexdigest()
-    calls = [f"{_call('', given['init'])} and forward{_call('', given['forward'])}" for given in sets]
+    calls = [f"{_call('', arguments['init'])} and forward{_call('', arguments['forward'])}" for arguments in sets]
     good = (
         f"Lean form of the file with SHA-256 {digest}: only what construction with {', with '.join(calls)}"
         f" {'reach' if len(calls) > 1 else 'reaches'}, in eval and train mode, forward and backward. There it is equal"
         " to that file in every bit; where something was cut, it stops with an error."
     )
-    return [*about, *_wrapped(good), *_cuts(lean.cut)]
+    return [*about, *_wrap(good), *_describe_cuts(minimized.cut)]
 
 
 def _names_file(line: str, files: Collection[tuple[str, str]]) -> bool:
@@ -123,7 +123,7 @@ def _names_file(line: str, files: Collection[tuple[str, str]]) -> bool:
 
 
 def _is_change(line: str, head: Sequence[str], names: Collection[str]) -> bool:
-    """Whether an indented line tells a change of something that is still there."""
+    """Return True if an indented line describes a change to a definition that was kept."""
     start = next((number for number, text in enumerate(head) if text.startswith("# Changed:")), len(head))
     renamed = re.fullmatch(r"#   renamed \S+ -> (\S+)", line)
     return head.index(line) > start and (renamed is None or renamed[1] in names)
@@ -135,20 +135,20 @@ def _call(name: str, call: Mapping[str, Any]) -> str:
     return f"{name}({text if len(text) <= _CALL else f'{text[:_CALL]} …'})"
 
 
-def _cuts(cut: Mapping[str, Sequence[str]]) -> Iterable[str]:
+def _describe_cuts(cut: Mapping[str, Sequence[str]]) -> Iterable[str]:
     if not cut:
         return ["# Cut: nothing."]
-    told = []
+    parts = []
     for kind, what in _KINDS.items():
         names = list(dict.fromkeys(re.split(r",|\[", label)[0] for label in cut.get(kind, ())))
         if names:
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            told.append(f"{what} {', '.join(names[:_LISTED])}{more}")
-    return _wrapped(f"Cut: {'; '.join(told)}.")
+            parts.append(f"{what} {', '.join(names[:_LISTED])}{more}")
+    return _wrap(f"Cut: {'; '.join(parts)}.")
 
 
-def _wrapped(text: str) -> list[str]:
-    """Comment lines."""
+def _wrap(text: str) -> list[str]:
+    """Wrap text into comment lines."""
     return textwrap.wrap(
         text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False
     )

@@ -1,4 +1,4 @@
-"""Inside the sandbox: which lines of a block run with the arguments that are known to work, and what comes of them."""
+"""Sandbox guest: record which lines of a block run with the known working arguments, and sign the results."""
 
 import copy
 import gc
@@ -32,9 +32,9 @@ from extract.arguments.trials import (
 from extract.proofs.equivalence_guest import digest
 from lemur_core.sandbox.server.foreign import one_line
 
-_SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
-_MOST_SETS = 4  # of arguments beside those that the search found
-_FORWARDS = 24  # ways of calling forward that are tried with one
+_SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come first
+_MOST_SETS = 4  # argument sets in addition to the one from the search
+_FORWARDS = 24  # forward calls to try with each set
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _FILE = f"{MODULE_NAME}.py"
 
@@ -42,34 +42,34 @@ Inputs = tuple[list[Any], dict[str, Any]]
 
 
 def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """Run one block in every way that is known to work, and say what of its file ran.
+    """Run one block in every known working way and report which parts of its file ran.
 
     Args:
         payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
-            `extract.proofs.equivalence_guest.sign_block`; `sizes`, for each further call the shapes of its tensors;
-            `others`, calls of the constructor and of forward that the corpus makes, as
-            `extract.arguments.hints.Hints` has them.
+            `extract.proofs.equivalence_guest.sign_block`; `sizes`, the tensor shapes of each further call;
+            `others`, constructor and forward calls found in the corpus, in the format of
+            `extract.arguments.hints.Hints`.
 
-    Returns: `{"error"}`, or `sets`, further arguments of `others` that work; `lines` that ran; `entered`, functions
-        that were called (first line and name), and `used`, those after the file's own statements; `classes` of which
-        there were objects; `bound`, methods that stand for one of another class ("Class.method"); and `signature`,
-        what `sign_lean` returns.
+    Returns: `{"error"}`, or `sets`, further working arguments from `others`; `lines` that ran; `entered`, functions
+        that were called (first line and name), and `used`, those called after the file was loaded; `classes` that
+        had instances; `bound`, methods that override one of another class ("Class.method"); and `signature`, the
+        result of `sign_lean`.
     """
     _prepare(payload)
     watch = _Watch()
-    scripts = "jit" in payload["code"]  # what TorchScript compiles does not run line by line
+    scripts = "jit" in payload["code"]  # code compiled by TorchScript cannot be traced line by line
     if scripts:
         torch.jit._state.disable()
     try:
         payload = {**payload, "sets": _further_sets(payload)}
         with watch.watching():
-            cls, names = _loaded(payload)
+            cls, names = _load(payload)
             watch.begin_use()
-            found = exercised(cls, payload, names, watch.look)
-        bound = sorted(_standing_for_others())
+            signature = exercise(cls, payload, names, watch.look)
+        bound = sorted(_list_overrides())
         if scripts:
             torch.jit._state.enable()
-            found = exercised(*_again(payload))
+            signature = exercise(*_again(payload))
     except AttemptError as failure:
         return {"error": failure.message}
     return {
@@ -79,22 +79,22 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
         "used": sorted([line, name] for line, name in watch.used),
         "classes": sorted(watch.classes),
         "bound": bound,
-        "signature": found,
+        "signature": signature,
     }
 
 
 def sign_lean(payload: dict[str, Any]) -> dict[str, Any]:
-    """What comes of a block in every way that is known to work.
+    """Sign the results of a block in every known working way.
 
-    Args: payload: as for `watch_block`, with the `sets` that it found.
+    Args: payload: as for `watch_block`, with the `sets` that it returned.
 
-    Returns: `{"error", "stops"}`, or `steps`: for each a digest of all tensors, or the type of its error; and `stops`:
-        for each error its type, its lines in the file, innermost first, and the name that was not there.
+    Returns: `{"error", "stops"}`, or `steps`: step -> digest of all tensors, or the type of the error; and `stops`:
+        for each error its message, its lines in the file (innermost first), and the missing name.
     """
     _prepare(payload)
     try:
         cls, payload, names = _again(payload)
-        return exercised(cls, payload, names)
+        return exercise(cls, payload, names)
     except AttemptError as failure:
         return {"error": failure.message, "stops": [_stop(failure)]}
 
@@ -106,11 +106,11 @@ def _prepare(payload: Mapping[str, Any]) -> None:
 
 
 def _again(payload: dict[str, Any]) -> tuple[type[nn.Module], dict[str, Any], Namespace]:
-    cls, names = _loaded(payload)
+    cls, names = _load(payload)
     return cls, payload, names
 
 
-def _loaded(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
+def _load(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
     module = attempt(partial(load, payload["code"]), _SECONDS)
     cls = getattr(module, payload["name"], None)
     if not isinstance(cls, type):
@@ -118,17 +118,17 @@ def _loaded(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
     return cls, namespace(vars(module), payload["companions"])
 
 
-# -- what is done with a block -----------------------------------------------------------------------------------------
+# -- running a block ---------------------------------------------------------------------------------------------------
 
 
-def exercised(
+def exercise(
     cls: type[nn.Module], payload: Mapping[str, Any], names: Namespace, look: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Each set of arguments in turn: construct, print, save and load, then forward and backward in eval and train mode.
+    """Construct, print, save, load and run the block in eval and train mode, with each set of arguments in turn.
 
-    Args: payload: `arguments` that worked, with these at all `sizes`, and further `sets`, as for `watch_block`.
+    Args: payload: working `arguments`, run at all `sizes`, and further `sets`, as for `watch_block`.
     Returns: as `sign_lean`.
-    Raises: AttemptError if it cannot be constructed.
+    Raises: AttemptError if the block cannot be constructed.
     """
     steps: dict[str, str] = {}
     stops: list[dict[str, Any]] = []
@@ -143,7 +143,7 @@ def exercised(
                 stops.append({"step": about + name, **_stop(failure)})
 
         try:
-            module = _constructed(cls, arguments["init"], names)
+            module = _construct(cls, arguments["init"], names)
         except AttemptError as failure:
             if not number:
                 raise
@@ -158,7 +158,7 @@ def _fail(failure: AttemptError) -> str:
     raise failure.cause
 
 
-def _constructed(cls: type[nn.Module], init: Mapping[str, Any], names: Namespace) -> nn.Module:
+def _construct(cls: type[nn.Module], init: Mapping[str, Any], names: Namespace) -> nn.Module:
     def construct() -> Any:
         args = [names.value(text) for text in init["args"]]
         kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
@@ -179,7 +179,7 @@ def _in_all_modes(
     sizes: list[list[list[int]]],
     step: Callable[[str, Callable[[], str]], None],
 ) -> None:
-    """Print, save and load, then forward and backward in eval and train mode, at every size."""
+    """Print, save and load, then run forward and backward in eval and train mode at every size."""
     called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
     step("state", lambda: _state(module))
     step("repr", lambda: hashlib.sha256(one_line(repr(module), 10**7).encode()).hexdigest())
@@ -188,30 +188,30 @@ def _in_all_modes(
 
         def inputs(shapes: Any = shapes) -> Inputs:
             seed_all()
-            given = evaluate(called, names)
-            return given if shapes is None else _resized(given, shapes)
+            values = evaluate(called, names)
+            return values if shapes is None else _resize(values, shapes)
 
         for mode in ("eval", "train"):
             module.train(mode == "train")
             if mode == "eval":
                 step(f"eval without gradients, inputs {number}", partial(_forward, module, inputs))
-            step(f"{mode}, inputs {number}", partial(_both, module, inputs))
+            step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
 
 
 def _further_sets(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The calls of the corpus that construct a small module which runs forward, twice with the same outputs."""
+    """Return the corpus calls that construct a small module which runs forward twice with the same outputs."""
     others, own = payload["others"], payload["arguments"]
     if not others["init"]:
         return []
-    cls, names = _loaded(payload)
-    as_found = own["forward"]
-    inputs: list[dict[str, Any]] = [{"args": as_found["args"], "kwargs": list(as_found["kwargs"].items())}]
+    cls, names = _load(payload)
+    own_forward = own["forward"]
+    inputs: list[dict[str, Any]] = [{"args": own_forward["args"], "kwargs": list(own_forward["kwargs"].items())}]
     inputs += others["forward"]
-    found: list[dict[str, Any]] = []
+    sets: list[dict[str, Any]] = []
     for call in others["init"]:
         init: dict[str, Any] = {"args": list(call["args"]), "kwargs": dict(call["kwargs"])}
-        if init == own["init"] or len(found) == _MOST_SETS:
+        if init == own["init"] or len(sets) == _MOST_SETS:
             continue
         budget = Budget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
         constructor = Constructor(cls, names, {"forward": inputs, "inputs": others["inputs"]}, budget, ())
@@ -221,10 +221,10 @@ def _further_sets(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
                 continue
             way = next(Forward(built, constructor, names, constructor.hints, budget).search(), None)
             if way is not None and len({digest(run(built.module, way, names)) for _ in range(2)}) == 1:
-                found.append({"init": init, "forward": way.as_json()})
+                sets.append({"init": init, "forward": way.as_json()})
         except AttemptError:
             continue
-    return found
+    return sets
 
 
 def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
@@ -234,8 +234,8 @@ def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
         return digest(module(*args, **kwargs))
 
 
-def _both(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
-    """The digest of the outputs and of all gradients; where there are none, the reason."""
+def _forward_backward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
+    """Return the digests of the outputs and of all gradients, or the reason why there are no gradients."""
     module.zero_grad(set_to_none=True)
     args, kwargs = inputs()
     leaves = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
@@ -245,15 +245,17 @@ def _both(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
     seed_all()
     with torch.enable_grad():
         output = module(*args, **kwargs)
-    found = digest(output)
+    outputs_digest = digest(output)
     seed_all()
     try:
         differentiate(module, output, leaves)
     except ValueError as error:
-        return f"{found}, {error}"
+        return f"{outputs_digest}, {error}"
     gradients = [t.grad for t in (*module.parameters(), *leaves)]
     missing = [number for number, gradient in enumerate(gradients) if gradient is None]
-    return f"{found}, {digest([gradient for gradient in gradients if gradient is not None])}, none of {missing}"
+    return (
+        f"{outputs_digest}, {digest([gradient for gradient in gradients if gradient is not None])}, none of {missing}"
+    )
 
 
 def _state(module: nn.Module) -> str:
@@ -263,8 +265,8 @@ def _state(module: nn.Module) -> str:
     return hashlib.sha256(f"{names} {digest(list(kept.values()))}".encode()).hexdigest()
 
 
-def _resized(given: Inputs, shapes: list[list[int]]) -> Inputs:
-    """The same inputs in other shapes: their elements again and again."""
+def _resize(inputs: Inputs, shapes: list[list[int]]) -> Inputs:
+    """Return the inputs in other shapes, filled by repeating their elements."""
     wanted = iter(shapes)
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -274,7 +276,7 @@ def _resized(given: Inputs, shapes: list[list[int]]) -> Inputs:
         count = int(torch.Size(shape).numel())
         return tensor.reshape(-1)[torch.arange(count) % tensor.numel()].reshape(shape)
 
-    args, kwargs = change_nested([given[0], given[1]], change)
+    args, kwargs = change_nested([inputs[0], inputs[1]], change)
     return args, kwargs
 
 
@@ -287,32 +289,32 @@ def _stop(failure: AttemptError) -> dict[str, Any]:
     return {"message": message, "lines": list(failure.numbers[::-1]), "name": name}
 
 
-# -- what ran ----------------------------------------------------------------------------------------------------------
+# -- executed lines ----------------------------------------------------------------------------------------------------
 
 
 class _Watch:
-    """Notes which lines of the block's file run."""
+    """Recorder of the executed lines of the block's file."""
 
     def __init__(self) -> None:
         self.lines: set[int] = set()
         self.entered: set[tuple[int, str]] = set()
         self.used: set[tuple[int, str]] = set()  # entered after the file's own statements had run
-        self.classes: set[str] = set()  # of which there were objects
+        self.classes: set[str] = set()  # that had instances
         self._left: dict[CodeType, set[int]] = {}
         self._using = False
 
     def begin_use(self) -> None:
-        """From now on the block is used."""
+        """Mark the end of loading: functions called from now on count as used."""
         self._using = True
 
     def look(self) -> None:
-        """Note the file's classes of which there are objects, or objects of a class that derives from them."""
+        """Record the file's classes that have instances, including instances of subclasses."""
         kinds = {base for kind in {type(item) for item in gc.get_objects()} for base in kind.__mro__}
         self.classes |= {kind.__qualname__ for kind in kinds if getattr(kind, "__module__", "") == MODULE_NAME}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note the lines of this thread, in which autograd runs backward on the CPU, too."""
+        """Record the lines of this thread; autograd on the CPU runs backward in it as well."""
         before = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -344,9 +346,9 @@ class _Watch:
         return self._line
 
 
-def _standing_for_others() -> Iterator[str]:
-    """Names in the file's classes that, were they not there, would be found in another class."""
-    found: set[str] = set()
+def _list_overrides() -> Iterator[str]:
+    """Yield attributes of the file's classes that override one of another class ("Class.name")."""
+    overrides: set[str] = set()
     waiting = [value for value in vars(sys.modules[MODULE_NAME]).values() if isinstance(value, type)]
     seen: set[type] = set()
     while waiting:
@@ -356,8 +358,8 @@ def _standing_for_others() -> Iterator[str]:
         seen.add(kind)
         waiting += [value for value in vars(kind).values() if isinstance(value, type)]
         order = kind.__mro__
-        for place, owner in enumerate(order):
+        for index, owner in enumerate(order):
             if owner.__module__ == MODULE_NAME:
-                later = [vars(other) for other in order[place + 1 :]]
-                found |= {f"{owner.__qualname__}.{name}" for name in vars(owner) if any(name in o for o in later)}
-    yield from found
+                later = [vars(other) for other in order[index + 1 :]]
+                overrides |= {f"{owner.__qualname__}.{name}" for name in vars(owner) if any(name in o for o in later)}
+    yield from overrides

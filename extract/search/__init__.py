@@ -1,1 +1,1 @@
-"""`lemur search`: an extraction folder's blocks by what they are called, what they do, and what their graphs are."""
+"""`lemur search`: find the blocks of an extraction folder by name, behaviour or computation graph."""

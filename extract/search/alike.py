@@ -1,4 +1,4 @@
-"""Blocks by what they compute: how much of one graph each block's graph has, and whether they are one."""
+"""Find blocks by computation: the similarity of each block's graph to another graph, and whether they are the same."""
 
 import json
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import shown
 from manifests.records import Agreement
 
-_SAID = {"same": "same", "widths": "same up to widths", "different": ""}
+_AGREEMENTS = {"same": "same", "widths": "same up to widths", "different": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """What blocks are compared with.
+    """The computation that blocks are compared with.
 
     Args:
         labels: Weisfeiler-Lehman labels of its graph in eval mode (`lemur_core.graphs.identity.subtrees`).
         graph, widths: its identities G0 and G1.
-        block: it is this block of the folder, which is left out of the hits.
+        block: name of the block of the folder that it comes from, if any; it is left out of the hits.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """A block with a graph that has something in common."""
+    """A block whose graph has something in common with the requested one."""
 
     block: str
     category: str
@@ -47,9 +47,9 @@ class Alike:
 
 
 def block_in(folder: Path, wanted: str) -> Computation:
-    """What a block of a folder computes.
+    """Return the computation of a block of a folder.
 
-    Raises: UserError if there is no such block, or it has no graph that can be compared here.
+    Raises: UserError if there is no such block, or it has no comparable graph.
     """
     row = find_block(folder, wanted).row
     index = open_index(folder)
@@ -61,9 +61,9 @@ def block_in(folder: Path, wanted: str) -> Computation:
 
 
 def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, limit: int) -> tuple[list[Alike], int]:
-    """The blocks nearest by graph, best first, and how many have a graph to compare.
+    """Return the blocks with the most similar graphs, best first, and the number of all matches.
 
-    Raises: UserError if a filter names what there is not, or no block that passes has anything in common.
+    Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
     allowed = passing(index, filters) & (index.labels.totals > 0)
     similar = index.labels.similar(wanted.labels)
@@ -71,23 +71,23 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
         row["block"]: _agreement(wanted, row) for row in read_rows(folder, ("block", "graph", "graph_widths"))
     }
     names = index.facts["block"]
-    places = [int(place) for place in np.flatnonzero(allowed) if names[place] != wanted.block]
-    places = [place for place in places if similar[place] > 0 or agreements.get(names[place]) == "same"]
-    if not places:
+    numbers = [int(number) for number in np.flatnonzero(allowed) if names[number] != wanted.block]
+    numbers = [number for number in numbers if similar[number] > 0 or agreements.get(names[number]) == "same"]
+    if not numbers:
         raise UserError(f"{wanted.title}: no block that passes has a graph with anything in common")
     ranks: dict[str | None, int] = {"same": 0, "widths": 1}
-    places.sort(key=lambda place: (ranks.get(agreements.get(names[place]), 2), -similar[place], place))
+    numbers.sort(key=lambda number: (ranks.get(agreements.get(names[number]), 2), -similar[number], number))
     hits = [
         Alike(
-            names[place],
-            index.facts["category"][place],
-            float(similar[place]),
-            agreements.get(names[place], "different"),
-            index.spec(place)["file"],
+            names[number],
+            index.facts["category"][number],
+            float(similar[number]),
+            agreements.get(names[number], "different"),
+            index.spec(number)["file"],
         )
-        for place in places[:limit]
+        for number in numbers[:limit]
     ]
-    return hits, len(places)
+    return hits, len(numbers)
 
 
 def _agreement(wanted: Computation, row: Mapping[str, Any]) -> Agreement:
@@ -97,17 +97,17 @@ def _agreement(wanted: Computation, row: Mapping[str, Any]) -> Agreement:
 
 
 def lines_of(wanted: Computation, hits: list[Alike], matched: int) -> list[str]:
-    """The hits as a table."""
+    """Return the hits as the lines of a table."""
     lines = [f"like {wanted.title}", "graph"]
-    lines += [f"{hit.similarity:.3f}  {_SAID[hit.agreement]:<17}  {hit.block}  ({hit.category})" for hit in hits]
+    lines += [f"{hit.similarity:.3f}  {_AGREEMENTS[hit.agreement]:<17}  {hit.block}  ({hit.category})" for hit in hits]
     if matched > len(hits):
         lines.append(f"{len(hits)} of {matched:,}; -k shows more")
     return [shown(line) for line in lines]
 
 
 def facts_of(wanted: Computation, folder: Path, hits: list[Alike], matched: int) -> str:
-    """The hits as JSON."""
-    told = [
+    """Return the hits as JSON."""
+    hit_facts = [
         {
             "rank": rank,
             "block": hit.block,
@@ -118,4 +118,4 @@ def facts_of(wanted: Computation, folder: Path, hits: list[Alike], matched: int)
         }
         for rank, hit in enumerate(hits, start=1)
     ]
-    return json.dumps({"like": wanted.title, "in": str(folder), "matched": matched, "hits": told}, indent=2)
+    return json.dumps({"like": wanted.title, "in": str(folder), "matched": matched, "hits": hit_facts}, indent=2)

@@ -1,4 +1,4 @@
-"""`lemur search QUERY`: the hits as lines, as JSON, or as a file of candidates."""
+"""`lemur search QUERY`: print hits as lines or JSON, or write them to a file of candidates."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from extract.search.index import open_index
-from extract.search.ranking import Filters, Found, search
+from extract.search.ranking import Filters, SearchResult, search
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
@@ -26,36 +26,36 @@ def search_folder(
     spec_file: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Search a folder and print the hits; with `spec_file`, write their specs there too.
+    """Search a folder and print the hits; with `spec_file`, also write their specs there.
 
-    Raises: UserError if nothing is found, the folder has no specs, or the file cannot be written.
+    Raises: UserError if nothing matches, the folder has no specs, or the file cannot be written.
     """
     limit = None if spec_file is not None and not query.strip() else count
     index = open_index(folder)
     try:
-        found = search(index, query, filters, limit)
+        result = search(index, query, filters, limit)
     except UserError as error:
         raise UserError(shown(f"{folder}: {error}")) from None
     if spec_file is not None:
-        write_candidates(spec_file, found.hits)
+        write_candidates(spec_file, result.hits)
     if as_json:
-        print(json.dumps(facts_of(found, folder, query), indent=2))
+        print(json.dumps(facts_of(result, folder, query), indent=2))
         return
-    print("\n".join(lines_of(found, folder, count)))
+    print("\n".join(lines_of(result, folder, count)))
     if spec_file is not None:
-        print(shown(f"{spec_file}: {plural(len(found.hits), 'candidate')}"))
+        print(shown(f"{spec_file}: {plural(len(result.hits), 'candidate')}"))
 
 
-def lines_of(found: Found, folder: Path, count: int = _SHOWN) -> list[str]:
-    """The hits as lines, and how the first of them is read and imported."""
-    lines = [] if found.complete else ["no block has all of these words; nearest first:"]
-    hits = found.hits[:count]
+def lines_of(result: SearchResult, folder: Path, count: int = _SHOWN) -> list[str]:
+    """Return the hits as lines, followed by how to read and import the first one."""
+    lines = [] if result.complete else ["no block has all of these words; nearest first:"]
+    hits = result.hits[:count]
     for rank, hit in enumerate(hits, start=1):
         lines.append(f"{rank:>3}  {hit['block']}")
         lines.append(f"     {hit['category']}, {hit['level']}, {hit['license']}: {hit['summary'].partition(': ')[2]}")
         lines.append(f"     {folder / hit['file'] if hit['file'] else '(no file)'}")
-    if found.matched > len(hits):
-        lines.append(f"{len(hits)} of {found.matched:,}; -k shows more")
+    if result.matched > len(hits):
+        lines.append(f"{len(hits)} of {result.matched:,}; -k shows more")
     best = hits[0]
     lines += [
         "",
@@ -65,37 +65,37 @@ def lines_of(found: Found, folder: Path, count: int = _SHOWN) -> list[str]:
     return [shown(line) for line in lines]
 
 
-def facts_of(found: Found, folder: Path, query: str) -> dict[str, Any]:
-    """For JSON: the hits in order, with what finds them again."""
+def facts_of(result: SearchResult, folder: Path, query: str) -> dict[str, Any]:
+    """Return the hits in order for JSON, with the code that loads them."""
     names = ("block", "name", "category", "level", "license", "source", "summary", "file")
     hits = [
         {"rank": rank, **{name: hit[name] for name in names}, "load": _loading(hit, folder)}
-        for rank, hit in enumerate(found.hits, start=1)
+        for rank, hit in enumerate(result.hits, start=1)
     ]
-    return {"query": query, "matched": found.matched, "all_words": found.complete, "hits": hits}
+    return {"query": query, "matched": result.matched, "all_words": result.complete, "hits": hits}
 
 
-def candidate_of(spec: Spec) -> dict[str, Any]:
-    """A spec in the form of NN-RAG's `spec.json`: class, forward_args and summary, then everything else of it."""
+def make_candidate(spec: Spec) -> dict[str, Any]:
+    """Return a spec in the format of NN-RAG's `spec.json`: class, forward_args and summary, then all other fields."""
     rest = {name: value for name, value in spec.items() if name not in ("name", "forward", "summary")}
     names = [item["name"] for item in spec["forward"]]
     return {"class": spec["name"], "forward_args": names, "summary": spec["summary"], **rest}
 
 
 def write_candidates(path: Path, hits: Sequence[Spec]) -> None:
-    """Write `{"candidates": […]}`, one a line, whole or not at all.
+    """Write `{"candidates": […]}` atomically, one candidate per line.
 
-    Raises: UserError if it cannot be written there.
+    Raises: UserError if the file cannot be written.
     """
     if path.is_dir():
         raise UserError(f"{path}: is a folder; give a file for --spec")
     try:
-        lines = (json.dumps(candidate_of(spec), ensure_ascii=False) for spec in hits)
+        lines = (json.dumps(make_candidate(spec), ensure_ascii=False) for spec in hits)
         write_text(path, '{"candidates": [\n' + ",\n".join(lines) + "\n]}\n")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --spec") from error
 
 
 def _loading(hit: Spec, folder: Path) -> str:
-    """Python that loads a block."""
+    """Return the Python code that loads a block."""
     return f"from extract import load_block; {hit['name']} = load_block({str(folder)!r}, {hit['block']!r})"

@@ -1,7 +1,7 @@
-"""The index of an extraction folder: what each spec says, in weighted stems, what it means, what its graph is made of.
+"""Search index of an extraction folder: weighted stems of each spec, its meaning vector, and the labels of its graph.
 
-It is made once for a folder's specs and kept in the user's cache, under the digest that the manifest states; a search
-reads it whole, and of the specs only the lines that it shows.
+The index is built once for the specs of a folder and kept in the user's cache under the digest from the manifest. A
+search reads the whole index, but only those lines of the specs that it shows.
 """
 
 import json
@@ -24,7 +24,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from manifests.provenance import SPECS
 
-#: Of the fields of a spec, by how much a stem in each counts. Fitted, as benchmarks/search.py tells, then rounded.
+#: Field of a spec -> weight of a stem in it. Fitted by benchmarks/search.py, then rounded.
 FIELDS = {
     "name": 1.0,
     "category": 0.8,
@@ -39,13 +39,13 @@ FIELDS = {
     "sentences": 0.08,
     "bases": 0.05,
 }
-_VERSION = 1  # of what an index holds
-_LENGTHS = 0.6  # how much a long field counts less, as in BM25
+_VERSION = 1  # of the index format
+_LENGTHS = 0.6  # length normalization, as in BM25
 _NEAR_WORDS = 50_000
-_IN_PROCESS = 400  # specs that are read without worker processes
+_IN_PROCESS = 400  # maximum number of specs to read without worker processes
 _CHUNK = 50
 
-#: What filters ask for.
+#: Fields used by filters.
 FACTS = ("block", "name", "category", "level", "license", "source")
 
 Spec = dict[str, Any]  # a line of specs.jsonl
@@ -54,33 +54,33 @@ Numbers = npt.NDArray[np.int32]
 
 
 class Hits(NamedTuple):
-    """Blocks by number, and how much each has of what was asked for."""
+    """Matching blocks by number, and their weights."""
 
     blocks: Numbers
     weights: Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What the index takes from one spec."""
+class IndexedSpec:
+    """The parts of one spec that are indexed."""
 
     facts: tuple[str, ...]
     fields: dict[str, list[str]]  # their stems
-    words: list[str]  # as they are spelled, to suggest near ones
-    labels: dict[str, int] | None  # of the subtrees of its graph
+    words: list[str]  # unstemmed, for suggestions
+    labels: dict[str, int] | None  # labels of the subtrees of its graph
 
 
 class Index:
-    """The index of a folder, as it is kept."""
+    """The stored index of a folder."""
 
     def __init__(self, path: Path, specs: Path) -> None:
-        """Raises: OSError, ValueError or KeyError if it is none."""
+        """Open a stored index. Raises: OSError, ValueError or KeyError if it is not valid."""
         self._path, self._specs = path, specs
         stems_, facts, *arrays = self._read("stems", "facts", "starts", "blocks", "weights", "lines", "meanings")
         self._vocabulary = {stem: place for place, stem in enumerate(_texts(stems_))}
         self._starts, self._blocks, self._weights, self._lines, meanings = arrays
         self.facts: dict[str, list[str]] = json.loads(bytes(facts))
-        #: What each block means, shape (blocks, size), rows of length 1.
+        #: Meaning vectors of the blocks, shape (blocks, size), rows of unit length.
         self.meanings: Floats = meanings.astype(np.float32)
 
     def __len__(self) -> int:
@@ -90,30 +90,30 @@ class Index:
         return stem in self._vocabulary
 
     def hits(self, stem: str) -> Hits:
-        """The blocks that have a stem, in their order; none if there is no such stem."""
-        place = self._vocabulary.get(stem)
-        if place is None:
+        """Return the blocks that contain a stem, in order; empty if there is no such stem."""
+        index = self._vocabulary.get(stem)
+        if index is None:
             return Hits(self._blocks[:0], self._weights[:0])
-        span = slice(self._starts[place], self._starts[place + 1])
+        span = slice(self._starts[index], self._starts[index + 1])
         return Hits(self._blocks[span], self._weights[span])
 
     @cached_property
     def by_start(self) -> dict[str, list[str]]:
         """Stems by their first four letters."""
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for stem in self._vocabulary:
             if len(stem) >= _START and stem.isalpha():
-                found.setdefault(stem[:_START], []).append(stem)
-        return found
+                groups.setdefault(stem[:_START], []).append(stem)
+        return groups
 
     @cached_property
     def words(self) -> list[str]:
-        """The words of names, places and layers as they are spelled, the commonest first."""
+        """Unstemmed words of names, modules and layers, the most common first."""
         return _texts(*self._read("words"))
 
     @cached_property
     def labels(self) -> "Labels":
-        """The graphs of the blocks."""
+        """Labels of the graphs of the blocks."""
         return Labels(*self._read("labels", "label_starts", "label_blocks", "label_counts", "label_totals"))
 
     def _read(self, *names: str) -> list[npt.NDArray[Any]]:
@@ -121,7 +121,7 @@ class Index:
             return [stored[name] for name in names]
 
     def spec(self, number: int) -> Spec:
-        """One spec, from its file.
+        """Read one spec from its file.
 
         Raises: UserError if it is no longer there.
         """
@@ -129,12 +129,12 @@ class Index:
         try:
             with self._specs.open("rb") as file:
                 file.seek(start)
-                found: Spec = json.loads(file.read(end - start))
-            if found["block"] != self.facts["block"][number]:
+                spec: Spec = json.loads(file.read(end - start))
+            if spec["block"] != self.facts["block"][number]:
                 raise ValueError("another block stands there")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _broken(self._specs, number, error) from error
-        return found
+            raise _invalid_line(self._specs, number, error) from error
+        return spec
 
 
 _START = 4
@@ -144,27 +144,27 @@ _START = 4
 class Labels:
     """The Weisfeiler-Lehman labels of a folder's graphs, by label."""
 
-    names: npt.NDArray[np.uint64]  # in order
-    starts: npt.NDArray[np.int64]  # of each label's blocks, and the end
+    names: npt.NDArray[np.uint64]  # sorted
+    starts: npt.NDArray[np.int64]  # start of each label's entries, and the end
     blocks: Numbers
-    counts: Numbers  # how often the block has the label
-    totals: Numbers  # labels of each block; 0 where it has no graph
+    counts: Numbers  # occurrences of the label in the block
+    totals: Numbers  # number of labels of each block; 0 if it has no graph
 
     def similar(self, wanted: Mapping[str, int]) -> Floats:
-        """The Jaccard similarity of each block's multiset of labels with this one, shape (blocks,)."""
+        """Return the Jaccard similarity of each block's multiset of labels with this one, shape (blocks,)."""
         shared = np.zeros(len(self.totals), np.int64)
         for name, count in wanted.items():
             key = _key(name)
-            place = int(np.searchsorted(self.names, key))
-            if place < len(self.names) and self.names[place] == key:
-                span = slice(self.starts[place], self.starts[place + 1])
+            index = int(np.searchsorted(self.names, key))
+            if index < len(self.names) and self.names[index] == key:
+                span = slice(self.starts[index], self.starts[index + 1])
                 shared[self.blocks[span]] += np.minimum(self.counts[span], count)
         union = self.totals + sum(wanted.values()) - shared
-        found: Floats = (shared / np.maximum(union, 1)).astype(np.float32)
-        return found
+        similarity: Floats = (shared / np.maximum(union, 1)).astype(np.float32)
+        return similarity
 
     def of(self, number: int) -> dict[str, int]:
-        """The labels of one block with their counts."""
+        """Return the labels of one block with their counts."""
         places = np.flatnonzero(self.blocks == number)
         names = self.names[np.searchsorted(self.starts, places, side="right") - 1]
         return {f"{name:016x}": int(count) for name, count in zip(names, self.counts[places], strict=True)}
@@ -174,35 +174,35 @@ def _key(label: str) -> np.uint64:
     return np.uint64(int(label[:16], 16))
 
 
-# --- opened, made when it is not there ----------------------------------------------------------------------------
+# --- opening and building -----------------------------------------------------------------------------------------
 
 
 def open_index(folder: Path) -> Index:
-    """The index of a folder.
+    """Open the index of a folder; build it if necessary.
 
-    Raises: UserError if the folder is no extraction, has no specs, or a line of them is broken.
+    Raises: UserError if the folder is not an extraction, has no specs, or one of their lines is broken.
     """
     path = folder / SPECS
-    size, digest = _stated(folder)
+    size, digest = _read_manifest(folder)
     try:
-        there = path.stat().st_size
+        actual = path.stat().st_size
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; run `lemur verify`, or make the folder anew") from error
-    if there != size:
-        raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or make it anew")
+        raise UserError(f"{path}: {error.strerror}; run `lemur verify`, or create the folder again") from error
+    if actual != size:
+        raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or create it again")
     kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{digest[:40]}.npz"
     try:
         return Index(kept, path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        pass  # not there, or not whole: made anew
-    arrays = _made(path)
+        pass  # missing or damaged: build it
+    arrays = _build_arrays(path)
     with atomic_file(kept) as part, part.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     return Index(kept, path)
 
 
-def _stated(folder: Path) -> tuple[int, str]:
-    """Size in bytes and SHA-256 of the specs, by the folder's manifest, read as plain JSON, since that is quick."""
+def _read_manifest(folder: Path) -> tuple[int, str]:
+    """Return the size in bytes and the SHA-256 of the specs from the manifest, read as plain JSON for speed."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -213,7 +213,7 @@ def _stated(folder: Path) -> tuple[int, str]:
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that `lemur extract` wrote") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a valid manifest: {error}; make the folder anew") from error
+        raise UserError(f"{path}: not a valid manifest: {error}; create the folder again") from error
     if kind != "extraction":
         raise UserError(
             f"{folder}: holds {article(kind)}, not an extraction; give the folder that `lemur extract` wrote"
@@ -223,16 +223,16 @@ def _stated(folder: Path) -> tuple[int, str]:
     return outputs[SPECS]
 
 
-def _made(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an index of these specs.
+def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Build the arrays of the index of these specs.
 
     Raises: UserError if a line is broken.
     """
     lines = path.read_bytes().splitlines(keepends=True)
-    reads: list[Read] = []
+    reads: list[IndexedSpec] = []
     for number, read in enumerate(_read_all(lines)):
         if isinstance(read, str):
-            raise _broken(path, number, read)
+            raise _invalid_line(path, number, read)
         reads.append(read)
     counted = Counter(word for read in reads for word in read.words)
     facts = {name: [read.facts[place] for read in reads] for place, name in enumerate(FACTS)}
@@ -242,11 +242,11 @@ def _made(path: Path) -> dict[str, npt.NDArray[Any]]:
         "words": _bytes(sorted(counted, key=lambda word: (-counted[word], word))[:_NEAR_WORDS]),
         "meanings": meaning.of_blocks([read.fields for read in reads]).astype(np.float16),
         **_postings([read.fields for read in reads]),
-        **_labelled([read.labels for read in reads]),
+        **_label_arrays([read.labels for read in reads]),
     }
 
 
-def _read_all(lines: Sequence[bytes]) -> Iterator[Read | str]:
+def _read_all(lines: Sequence[bytes]) -> Iterator[IndexedSpec | str]:
     if len(lines) <= _IN_PROCESS:
         yield from map(read_line, lines)
         return
@@ -255,38 +255,38 @@ def _read_all(lines: Sequence[bytes]) -> Iterator[Read | str]:
 
     chunks = (lines[start : start + _CHUNK] for start in range(0, len(lines), _CHUNK))
     with progress("index", len(lines), "blocks") as advance:
-        for found in map_chunks(read_line, chunks, None):
-            yield from found
-            advance(len(found))
+        for chunk in map_chunks(read_line, chunks, None):
+            yield from chunk
+            advance(len(chunk))
 
 
-def read_line(line: bytes) -> Read | str:
-    """What the index takes from a line of specs, or what is wrong with it."""
+def read_line(line: bytes) -> IndexedSpec | str:
+    """Return the indexed parts of a spec line, or a message if it is invalid."""
     try:
         spec = json.loads(line)
         graph = graph_of(spec)
-        return Read(
+        return IndexedSpec(
             tuple(str(spec[name]) for name in FACTS),
             fields_of(spec, graph),
-            [word for name in _named(spec) for word in split_name(name).split()],
-            _labels_of(graph),
+            [word for name in _list_names(spec) for word in split_name(name).split()],
+            _graph_labels(graph),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _broken(path: Path, number: int, error: object) -> UserError:
-    return UserError(f"{path}:{number + 1}: not a spec: {error}; run `lemur verify`, or make it anew")
+def _invalid_line(path: Path, number: int, error: object) -> UserError:
+    return UserError(f"{path}:{number + 1}: not a spec: {error}; run `lemur verify`, or create it again")
 
 
-# --- what a spec says ----------------------------------------------------------------------------------------------
+# --- contents of a spec --------------------------------------------------------------------------------------------
 
 
 def graph_of(spec: Mapping[str, Any]) -> Any:
-    """The graph of eval mode; None where there is none, or it is of another form or torch."""
+    """Return the graph of eval mode; None if there is none, or it is from another graph format or torch version."""
     if spec.get("algorithm") is None:
         return None
-    from lemur_core.graphs.serialization import forms_of  # only where there is a graph
+    from lemur_core.graphs.serialization import forms_of  # only needed if there is a graph
 
     try:
         return forms_of(spec["algorithm"])["eval"]
@@ -294,7 +294,7 @@ def graph_of(spec: Mapping[str, Any]) -> Any:
         return None
 
 
-def _labels_of(graph: Any) -> dict[str, int] | None:
+def _graph_labels(graph: Any) -> dict[str, int] | None:
     if graph is None:
         return None
     from lemur_core.graphs.identity import subtrees
@@ -302,34 +302,34 @@ def _labels_of(graph: Any) -> dict[str, int] | None:
     return dict(subtrees(graph))
 
 
-def _named(spec: Mapping[str, Any]) -> list[str]:
+def _list_names(spec: Mapping[str, Any]) -> list[str]:
     module = spec["block"].partition("::")[2].split(".")[:-1]
     return [spec["name"], *dict.fromkeys(module), *spec["builds"], *(spec["layers"] or {})]
 
 
 def fields_of(spec: Mapping[str, Any], graph: Any) -> dict[str, list[str]]:
-    """The stems of each field of a spec, repeated as often as they occur."""
-    told = spec.get("algorithm") or {}
+    """Return the stems of each field of a spec, one for each occurrence."""
+    algorithm = spec.get("algorithm") or {}
     arguments = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
     nodes = graph.nodes if graph is not None else ()
     scopes = dict.fromkeys(part for node in nodes for part in node.scope.split(".") if not part.isdigit())
     return {
         "name": list(name_stems(spec["name"])),
         "category": list(name_stems(spec["category"])),
-        "arguments": _of_names(arguments),
+        "arguments": _stems_of_names(arguments),
         "shape": stems(" ".join(shape_words(spec))),
-        "place": _of_names(dict.fromkeys(spec["block"].partition("::")[2].split(".")[1:-1])),
-        "parts": _of_names(scopes),
+        "place": _stems_of_names(dict.fromkeys(spec["block"].partition("::")[2].split(".")[1:-1])),
+        "parts": _stems_of_names(scopes),
         "source": list(name_stems(spec["source"].partition("@")[0])),
-        "operations": _of_names(dict.fromkeys(node.op for node in nodes)),
-        "needs": _of_names(spec["dependencies"]),
-        "layers": _of_names({**spec["builds"], **(spec["layers"] or {})}),
-        "sentences": stems(" ".join([*told.get("sentences", ()), *told.get("motifs", ())])),
-        "bases": _of_names(base for base in spec["bases"] if base != "Module"),
+        "operations": _stems_of_names(dict.fromkeys(node.op for node in nodes)),
+        "needs": _stems_of_names(spec["dependencies"]),
+        "layers": _stems_of_names({**spec["builds"], **(spec["layers"] or {})}),
+        "sentences": stems(" ".join([*algorithm.get("sentences", ()), *algorithm.get("motifs", ())])),
+        "bases": _stems_of_names(base for base in spec["bases"] if base != "Module"),
     }
 
 
-def _of_names(names: Iterable[str]) -> list[str]:
+def _stems_of_names(names: Iterable[str]) -> list[str]:
     return [stem for name in names for stem in name_stems(name)]
 
 
@@ -337,25 +337,25 @@ def _of_names(names: Iterable[str]) -> list[str]:
 
 
 def _postings(blocks: Sequence[Mapping[str, list[str]]]) -> dict[str, npt.NDArray[Any]]:
-    """Of each stem the blocks that have it, with the sum over fields of weight and saturated, normalised frequency."""
+    """Return the blocks of each stem with their BM25 weights: saturated, normalized frequencies, summed over fields."""
     usual = {name: np.mean([len(fields[name]) for fields in blocks if fields[name]] or [1]) for name in FIELDS}
-    found: dict[str, dict[int, float]] = {}
+    postings: dict[str, dict[int, float]] = {}
     for number, fields in enumerate(blocks):
         for name, weight in FIELDS.items():
             long = 1 - _LENGTHS + _LENGTHS * len(fields[name]) / usual[name]
             for stem, count in Counter(fields[name]).items():
-                of_stem = found.setdefault(stem, {})
+                of_stem = postings.setdefault(stem, {})
                 of_stem[number] = of_stem.get(number, 0.0) + float(weight * 2 * count / (count + long))
-    order = sorted(found)
+    order = sorted(postings)
     return {
         "stems": _bytes(order),
-        "starts": np.cumsum([0, *(len(found[stem]) for stem in order)], dtype=np.int64),
-        "blocks": np.array([number for stem in order for number in found[stem]], np.int32),
-        "weights": np.array([weight for stem in order for weight in found[stem].values()], np.float32),
+        "starts": np.cumsum([0, *(len(postings[stem]) for stem in order)], dtype=np.int64),
+        "blocks": np.array([number for stem in order for number in postings[stem]], np.int32),
+        "weights": np.array([weight for stem in order for weight in postings[stem].values()], np.float32),
     }
 
 
-def _labelled(blocks: Sequence[Mapping[str, int] | None]) -> dict[str, npt.NDArray[Any]]:
+def _label_arrays(blocks: Sequence[Mapping[str, int] | None]) -> dict[str, npt.NDArray[Any]]:
     keys = np.array([_key(name) for labels in blocks for name in labels or ()], np.uint64)
     owners = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(labels or ()) for labels in blocks])
     counts = np.array([count for labels in blocks for count in (labels or {}).values()], np.int32)

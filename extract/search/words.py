@@ -1,4 +1,4 @@
-"""Words: how names, facts and queries are split into them, and which stand for each other."""
+"""Split names, facts and queries into words; stems and synonyms."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _OF_LAYOUT = {
     "N×D×H×W×C": "volume video 3d channels last",
 }
 
-#: Phrases that stand for each other in a query. Plurals and endings are the index's matter (Porter's stemmer).
+#: Groups of phrases that match each other in a query. Plurals and endings are removed by `stem`.
 SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("se", "squeeze excitation", "squeeze excite", "squeeze and excitation"),
     ("eca", "efficient channel attention"),
@@ -67,7 +67,7 @@ _GROUPS = {phrase: group for group in SYNONYMS for phrase in group}
 _LONGEST = max(len(phrase.split()) for phrase in _GROUPS)
 _IDLE = frozenset(("a", "an", "and", "by", "for", "in", "is", "its", "of", "on", "or", "that", "the", "to", "with"))
 
-#: What descriptions say without describing anything: left out where enough else is said.
+#: Words that describe nothing; ignored in a description if any other words remain.
 FILLER = _IDLE | frozenset(
     re.findall(
         r"\w+",
@@ -79,7 +79,7 @@ FILLER = _IDLE | frozenset(
 _WORD = re.compile(r"\w+")
 _SIZES = str.maketrans("×*", "xx")
 
-#: Endings, the longest first, and what stands in their place.
+#: (ending, replacement), the longest endings first.
 _ENDINGS = (
     *((ending, "iz") for ending in ("isations", "izations", "isation", "ization", "ising", "ised", "ises", "ise")),
     *(("ations", "at"), ("ation", "at"), ("ators", "ator"), ("ional", "ion"), ("ions", "ion"), ("ings", "")),
@@ -87,12 +87,12 @@ _ENDINGS = (
     *(("s", ""), ("e", "")),
 )
 _DOUBLING = ("ing", "ings", "ed")
-_ENDED = ("ss", "us", "is", "as", "eed", "bed")  # words that look as if they had an ending
+_ENDED = ("ss", "us", "is", "as", "eed", "bed")  # words that only seem to have an ending
 
 
 @lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
-    """A word in lower case without its ending, so that `downsampling` and `downsamples` are one."""
+    """Return a lower-case word without its ending, so that `downsampling` and `downsamples` are equal."""
     if len(word) < 4 or not word.isalpha() or word.endswith(_ENDED):
         return word
     for ending, instead in _ENDINGS:
@@ -107,37 +107,37 @@ def stem(word: str) -> str:
 
 
 def plain_words(text: str) -> list[str]:
-    """The words of a text as they stand there; `3×3` is one."""
+    """Return the words of a text unchanged; `3×3` is one word."""
     return [word for word in _WORD.findall(text.translate(_SIZES)) if word.strip("_")]
 
 
 def stems(text: str) -> list[str]:
-    """The stems of a text's words; names of several words are split."""
+    """Return the stems of the words of a text; names of several words are split."""
     return [stem(part) for word in plain_words(text) for part in words_of(word).split() or [word.lower()]]
 
 
 @lru_cache(maxsize=20_000)
 def name_stems(name: str) -> tuple[str, ...]:
-    """The stems of a name, and the whole of it in lower case: `SEModule` is se, modul, semodul."""
+    """Return the stems of a name's parts and of the whole name: `SEModule` gives se, modul, semodul."""
     words = words_of(name).split()
     whole = (stem(name.lower().strip("_")),) if len(words) > 1 else ()
     return (*map(stem, words), *whole)
 
 
 def terms_of(query: str) -> list[tuple[str, ...]]:
-    """The terms of a query, each with the phrases that satisfy it; whatever the query holds, they are plain words."""
+    """Return the terms of a query, each as the phrases that satisfy it; special characters are ignored."""
     words = [word for word in _WORD.findall(query) if word.strip("_")]
     idle = _IDLE if any(word.lower() not in _IDLE for word in words) else ()
     terms: list[tuple[str, ...]] = []
-    place = 0
-    while place < len(words):
-        taken = next((n for n in range(_LONGEST, 0, -1) if _phrase(words[place : place + n]) in _GROUPS), 1)
-        phrase = _phrase(words[place : place + taken])
+    index = 0
+    while index < len(words):
+        taken = next((n for n in range(_LONGEST, 0, -1) if _phrase(words[index : index + n]) in _GROUPS), 1)
+        phrase = _phrase(words[index : index + taken])
         if phrase in _GROUPS:
             terms.append(_GROUPS[phrase])
         elif phrase not in idle:
-            terms.append(_spellings(words[place]))
-        place += taken
+            terms.append(_spellings(words[index]))
+        index += taken
     return list(dict.fromkeys(terms))
 
 
@@ -146,7 +146,7 @@ def _phrase(words: list[str]) -> str:
 
 
 def _spellings(word: str) -> tuple[str, ...]:
-    """One word as a user may write it: whole, and split where it is a name of several words."""
+    """Return the spellings of a word: whole, and split if it is a name of several words."""
     parts = words_of(word)
     phrases = [word.lower(), *([parts] if parts else [])]
     if parts in _GROUPS:
@@ -155,7 +155,7 @@ def _spellings(word: str) -> tuple[str, ...]:
 
 
 def shape_words(spec: Mapping[str, Any]) -> Iterator[str]:
-    """What a spec says of shapes, as a searcher would put it; nothing when nothing was observed."""
+    """Yield phrases about the observed shapes of a spec in the words of a search query."""
     yield _OF_LAYOUT.get(spec["layout"], "")
     if spec["keeps_shape"]:
         yield "keeps shape same size shape preserving"
@@ -180,6 +180,6 @@ def shape_words(spec: Mapping[str, Any]) -> Iterator[str]:
 
 @lru_cache(maxsize=20_000)
 def split_name(name: str) -> str:
-    """A name as it is spelled in lower case, then its words: `SEModule` is `semodule se module`."""
+    """Return a name in lower case, followed by its words: `SEModule` gives `semodule se module`."""
     whole, words = name.lower(), words_of(name)
     return whole if words in (whole, "") else f"{whole} {words}"

@@ -1,1 +1,1 @@
-"""Neutral specs: what a block is and does, told as facts of its design and never in the words of its source."""
+"""Neutral specs: facts about the design and behaviour of a block, without passages of its source."""

@@ -1,10 +1,10 @@
-"""What an observed block does: what its shapes say, and its facts in a sentence or two, always put the same way."""
+"""Behaviour of an observed block: facts inferred from its shapes, and a summary of one or two fixed-form sentences."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from extract.specs.notation import value_of_text
+from extract.specs.notation import format_expression
 from manifests.records import Case, Observed, SpecArgument
 
 _TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Facts of the first tensor that goes in and the first that comes out; None where they say nothing."""
+    """Facts about the first input tensor and the first output tensor; None if unknown."""
 
     layout: str | None = None
     keeps_shape: bool | None = None
@@ -33,12 +33,12 @@ class Behaviour:
     changes_channels: bool | None = None
 
 
-def behaviour_of(observed: Observed, init: Iterable[str], told: str | None = None) -> Behaviour:
-    """What the cases show.
+def infer_behaviour(observed: Observed, init: Iterable[str], known_layout: str | None = None) -> Behaviour:
+    """Infer the behaviour from the observed cases.
 
     Args:
         init: values of the constructor's arguments, as Python expressions.
-        told: the layout of the first tensor, a letter for each dimension, where the graph tells it.
+        known_layout: layout of the first tensor, one letter per dimension, if the graph determines it.
     """
     pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
     if not pairs:
@@ -48,65 +48,68 @@ def behaviour_of(observed: Observed, init: Iterable[str], told: str | None = Non
     rank = len(pairs[0][0])
     if any(len(before) != rank for before, _ in pairs):
         return Behaviour(keeps_shape=keeps)
-    if told is not None and len(told) == rank:
-        last = told.endswith("C")
+    if known_layout is not None and len(known_layout) == rank:
+        last = known_layout.endswith("C")
     else:
         last = rank > 2 and _channels_last([before for before, _ in pairs], init, observed.layers)
     layout = _LAYOUTS.get((rank, last))
     if layout is None or any(len(after) != rank for _, after in pairs):
         return Behaviour(layout, keeps)
-    place = -1 if last else 1
-    return Behaviour(layout, keeps, _factor(pairs, last), any(a[place] != b[place] for a, b in pairs))
+    channel_axis = -1 if last else 1
+    return Behaviour(layout, keeps, _factor(pairs, last), any(a[channel_axis] != b[channel_axis] for a, b in pairs))
 
 
-def neutral_case(case: Case, names: Sequence[str]) -> Case:
-    """The same case with shapes as `2×16×8×8`, and positional inputs by the names of their parameters."""
-    inputs = {named_input(name, names): _neutral(told) for name, told in case.inputs.items()}
-    return Case(inputs=inputs, outputs=tuple(_neutral(told) for told in case.outputs))
+def neutralize_case(case: Case, names: Sequence[str]) -> Case:
+    """Return the case with shapes written as `2×16×8×8`, and positional inputs named by their parameters."""
+    inputs = {name_input(name, names): _neutralize(value) for name, value in case.inputs.items()}
+    return Case(inputs=inputs, outputs=tuple(_neutralize(value) for value in case.outputs))
 
 
-def _neutral(told: str) -> str:
-    return re.sub(r"(?<=\d)x(?=\d)", "×", told) if _TENSOR.fullmatch(told) else value_of_text(told)
+def _neutralize(value: str) -> str:
+    return re.sub(r"(?<=\d)x(?=\d)", "×", value) if _TENSOR.fullmatch(value) else format_expression(value)
 
 
-def named_input(name: str, names: Sequence[str]) -> str:
-    """`*0` and `*0.key` as `x` and `x.key`."""
+def name_input(name: str, names: Sequence[str]) -> str:
+    """Rewrite `*0` and `*0.key` as `x` and `x.key`."""
     match = _PLACE.match(name)
     return names[int(match[1])] + name[match.end() :] if match and int(match[1]) < len(names) else name
 
 
-def _shape(told: str) -> Shape | None:
-    match = _TENSOR.fullmatch(told)
+def _shape(value: str) -> Shape | None:
+    match = _TENSOR.fullmatch(value)
     if match is None:
         return None
     return () if match[1] == "scalar" else tuple(int(size) for size in match[1].split("x"))
 
 
 def _pair(case: Case) -> tuple[Shape, Shape] | None:
-    """The shapes of the first tensor that goes in and the first that comes out."""
-    before = next((shape for told in case.inputs.values() if (shape := _shape(told)) is not None), None)
-    after = next((shape for told in case.outputs if (shape := _shape(told)) is not None), None)
+    """Return the shapes of the first input tensor and the first output tensor."""
+    before = next((shape for value in case.inputs.values() if (shape := _shape(value)) is not None), None)
+    after = next((shape for value in case.outputs if (shape := _shape(value)) is not None), None)
     return None if before is None or after is None else (before, after)
 
 
 def _channels_last(shapes: Sequence[Shape], init: Iterable[str], layers: Iterable[str]) -> bool:
-    """Whether the last dimension holds the channels: it stays where others vary, or the constructor was told it."""
-    moves = [len({shape[place] for shape in shapes}) > 1 for place in (1, -1)]
+    """Return True if the last dimension holds the channels.
+
+    That is, it is constant where the others vary, or its size is an argument of the constructor.
+    """
+    moves = [len({shape[axis] for shape in shapes}) > 1 for axis in (1, -1)]
     if moves[0] != moves[1]:
         return moves[0]
     if len(shapes[0]) > 3 and shapes[0][-1] == shapes[0][-2]:
         return False
-    told = {int(value) for value in init if value.isdecimal()}
-    first, last = shapes[0][1] in told, shapes[0][-1] in told
+    widths = {int(value) for value in init if value.isdecimal()}
+    first, last = shapes[0][1] in widths, shapes[0][-1] in widths
     if first != last:
         return last
     return len(shapes[0]) == 3 and not any(_OF_SEQUENCES.match(layer) for layer in layers)
 
 
 def _factor(pairs: Sequence[tuple[Shape, Shape]], last: bool) -> float | None:
-    """By what all dimensions but the first and the channels shrink; None where they do not agree.
+    """Return the common factor by which the inner dimensions (neither batch nor channels) shrink, or None.
 
-    Where sizes vary, what a further pixel adds counts: a stride of 2 without padding makes 16 to 7 and 32 to 15.
+    If sizes vary, the factor follows from the differences: a stride of 2 without padding maps 16 to 7 and 32 to 15.
     """
     inner = slice(1, -1) if last else slice(2, None)
     sizes = {pair for before, after in pairs for pair in zip(before[inner], after[inner], strict=True)}
@@ -116,8 +119,8 @@ def _factor(pairs: Sequence[tuple[Shape, Shape]], last: bool) -> float | None:
         factor = grown[0] / grown[1]
         same = all(abs((before - smallest[0]) - factor * (after - smallest[1])) < 1e-6 for before, after in sizes)
         return factor if same else None
-    found = {_ratio(*size) for size in sizes}
-    return found.pop() if len(found) == 1 else None
+    factors = {_ratio(*size) for size in sizes}
+    return factors.pop() if len(factors) == 1 else None
 
 
 def _ratio(before: int, after: int) -> float | None:
@@ -155,7 +158,7 @@ _WORDS = {
 }
 
 
-def summary_of(
+def summarize_block(
     name: str,
     category: str,
     constructor: Sequence[SpecArgument],
@@ -165,34 +168,34 @@ def summary_of(
     behaviour: Behaviour,
     init: Mapping[str, str],
 ) -> str:
-    """One or two sentences.
+    """Return a summary of one or two sentences.
 
     Args:
-        builds: told where nothing was observed.
-        init: the constructor's arguments that worked, in neutral notation.
+        builds: classes that the block constructs; used if nothing was observed.
+        init: the working constructor arguments, in neutral notation.
     """
     title = name if category == "Other" else f"{name}, {category.lower()}"
     if observed is None:
-        parts = [_takes(forward), _made_from(constructor), _bag(builds, "builds ")]
+        parts = [_takes(forward), _describe_constructor(constructor), _bag(builds, "builds ")]
         return f"{title}: {'; '.join(part for part in parts if part)}; not observed at work."
-    parts = [_told_shapes(observed, behaviour), _bag(observed.layers), _parameters(observed, init)]
+    parts = [_describe_shapes(observed, behaviour), _bag(observed.layers), _parameters(observed, init)]
     return f"{title}: {'; '.join(part for part in parts if part)}.{_remarks(observed)}"
 
 
 def scaling(factor: float | None) -> str:
-    """`shrinks height and width by 2`; empty for 1 or what is not known."""
+    """Return e.g. `shrinks by 2`; empty if the factor is 1 or unknown."""
     if factor is None or factor == 1:
         return ""
     return f"shrinks by {factor:g}" if factor > 1 else f"grows by {1 / factor:g}"
 
 
-def _told_shapes(observed: Observed, behaviour: Behaviour) -> str:
+def _describe_shapes(observed: Observed, behaviour: Behaviour) -> str:
     layout = f"{behaviour.layout} inputs" if behaviour.layout else "its first input"
     if behaviour.keeps_shape:
         return f"keeps the shape of {layout}"
-    told = [part for part in (scaling(behaviour.downsampling), _channels(behaviour)) if part]
-    if told:
-        return f"takes {layout}, {' and '.join(told)}"
+    changes = [part for part in (scaling(behaviour.downsampling), _channels(behaviour)) if part]
+    if changes:
+        return f"takes {layout}, {' and '.join(changes)}"
     if not observed.cases:
         return ""
     count = len(observed.cases[0].outputs)
@@ -204,14 +207,14 @@ def _channels(behaviour: Behaviour) -> str:
 
 
 def _bag(layers: Mapping[str, int], before: str = "") -> str:
-    told = sorted(
+    ranked = sorted(
         ((name, count) for name, count in layers.items() if name not in _CONTAINERS),
         key=lambda item: (-item[1], item[0]),
     )
-    named = [_number(count, _WORDS.get(name, name)) for name, count in told[:_LAYERS_NAMED]]
+    named = [_number(count, _WORDS.get(name, name)) for name, count in ranked[:_LAYERS_NAMED]]
     if not named:
         return ""
-    more = len(told) - len(named)
+    more = len(ranked) - len(named)
     return before + ", ".join(named) + (f" and {_number(more, 'further kind')}" if more > 0 else "")
 
 
@@ -231,23 +234,23 @@ def _remarks(observed: Observed) -> str:
 
 
 def _takes(forward: Sequence[SpecArgument]) -> str:
-    return f"takes {_listed(forward)}" if forward else ""
+    return f"takes {_list_names(forward)}" if forward else ""
 
 
-def _made_from(constructor: Sequence[SpecArgument]) -> str:
+def _describe_constructor(constructor: Sequence[SpecArgument]) -> str:
     needed = [item for item in constructor if item.default is None and not item.kind.startswith("more")]
     options = sum(item.default is not None for item in constructor)
-    told = [f"made from {_listed(needed)}"] if needed else []
-    return " and ".join([*told, *([_number(options, "option")] if options else [])])
+    parts = [f"made from {_list_names(needed)}"] if needed else []
+    return " and ".join([*parts, *([_number(options, "option")] if options else [])])
 
 
-def _listed(items: Sequence[SpecArgument]) -> str:
+def _list_names(items: Sequence[SpecArgument]) -> str:
     names = [item.name for item in items]
     return " and ".join(names) if len(names) <= 2 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
 def _number(count: int, word: str) -> str:
-    """`a sigmoid`, `2 convolutions`, `3 × Block`."""
+    """Return e.g. `a sigmoid`, `2 convolutions` or `3 × Block`."""
     is_name = " " not in word and not word.islower()
     if count == 1:
         return word if is_name else f"{'an' if word[0] in 'aeiou' else 'a'} {word}"

@@ -1,8 +1,8 @@
-"""Python expressions and annotations as neutral notation: the same value, in a form that is not Python.
+"""Neutral notation for Python expressions and annotations: the same values, but not as Python code.
 
 `(3, 4, 6, 3)` is `3×4×6×3`, `dict(type="BN", eps=0.001)` is `type BN; eps 0.001`, `partial(nn.LayerNorm, eps=1e-6)` is
-`LayerNorm with eps 1e-06`, `None` is `none`. What is long is counted, what is worked out is `computed`. Annotations are
-put in plain words: `Optional[Tuple[int, int]]` is `tuple of integer · integer or none`.
+`LayerNorm with eps 1e-06`, `None` is `none`. Long values are described by their length, and computed values become
+`computed`. Annotations are spelled out: `Optional[Tuple[int, int]]` is `tuple of integer · integer or none`.
 """
 
 import ast
@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 
-#: Characters of a value, and tokens of a text, that are shown; above them it is only described.
+#: Maximum characters of a value and tokens of a text; anything longer is only described.
 _LONGEST = 100
 _TEXT_TOKENS = 5
 
@@ -26,38 +26,38 @@ _FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
-_TOKEN = re.compile(r"[A-Za-z0-9_]+|\S")  # the finest way to count: letters of other alphabets one by one
+_TOKEN = re.compile(r"[A-Za-z0-9_]+|\S")  # the strictest count: letters of other alphabets count one by one
 
 
-def value_of(node: ast.expr) -> str:
-    """An expression in neutral notation."""
-    told = _value(node)
-    if len(told) <= _LONGEST:
-        return told
+def format_value(node: ast.expr) -> str:
+    """Return an expression in neutral notation."""
+    notation = _value(node)
+    if len(notation) <= _LONGEST:
+        return notation
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         return f"sequence of {len(node.elts)} values"
     if isinstance(node, ast.Dict):
         return f"mapping of {len(node.keys)} keys"
-    return name_of(node.func) or "computed" if isinstance(node, ast.Call) else "computed"
+    return last_part(node.func) or "computed" if isinstance(node, ast.Call) else "computed"
 
 
-def value_of_text(expression: str) -> str:
-    """The same for an expression as text; what is not Python is only counted."""
+def format_expression(expression: str) -> str:
+    """Return the text of an expression in neutral notation; text that is not valid Python is treated as a string."""
     try:
-        return value_of(ast.parse(expression.strip(), mode="eval").body)
+        return format_value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text(expression)
 
 
-def name_of(node: ast.expr) -> str:
-    """The last part of a dotted name; empty for anything else."""
+def last_part(node: ast.expr) -> str:
+    """Return the last part of a dotted name; empty for anything else."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def text(value: str) -> str:
-    """A short text as it is; a longer or an unprintable one by its length."""
+    """Return a short text unchanged; describe a longer or unprintable one by its length."""
     if not value:
         return "empty text"
     if value.isprintable() and value.strip() and len(_TOKEN.findall(value)) <= _TEXT_TOKENS and len(value) <= _LONGEST:
@@ -65,15 +65,15 @@ def text(value: str) -> str:
     return f"text of {len(value)} characters"
 
 
-def number_of(node: ast.expr) -> float | None:
-    """The value of a number or of arithmetic on numbers; None for anything else."""
+def fold_number(node: ast.expr) -> float | None:
+    """Return the value of a number or of arithmetic on numbers; None for anything else."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = number_of(node.operand)
+        inner = fold_number(node.operand)
         return None if inner is None else -inner
     if isinstance(node, ast.BinOp) and type(node.op) in _FOLDED:
-        left, right = number_of(node.left), number_of(node.right)
+        left, right = fold_number(node.left), fold_number(node.right)
         if left is not None and right is not None:
             try:
                 return _FOLDED[type(node.op)](left, right)
@@ -83,12 +83,12 @@ def number_of(node: ast.expr) -> float | None:
 
 
 def _value(node: ast.expr) -> str:
-    number = number_of(node)
+    number = fold_number(node)
     if number is not None:
         return _number(number)
     match node:
-        case ast.Constant(value=str() as found):
-            return text(found)
+        case ast.Constant(value=str() as string):
+            return text(string)
         case ast.Constant(value=bytes() as raw):
             return f"{len(raw)} bytes"
         case ast.Constant():
@@ -96,7 +96,7 @@ def _value(node: ast.expr) -> str:
         case ast.List() | ast.Tuple() | ast.Set():
             return sequence(node.elts)
         case ast.Dict():
-            keys = [None if key is None else value_of(key) for key in node.keys]
+            keys = [None if key is None else format_value(key) for key in node.keys]
             return _mapping(list(zip(keys, node.values, strict=True)))
         case ast.Call():
             return _call(node)
@@ -105,8 +105,8 @@ def _value(node: ast.expr) -> str:
         case ast.JoinedStr():
             return "text"
         case ast.Starred():
-            return f"all of {value_of(node.value)}"
-    return name_of(node) or "computed"
+            return f"all of {format_value(node.value)}"
+    return last_part(node) or "computed"
 
 
 def _number(value: float) -> str:
@@ -116,44 +116,46 @@ def _number(value: float) -> str:
 
 
 def sequence(items: Sequence[ast.expr]) -> str:
-    """`3×4×6×3` for numbers, `a · b` for other values; a sequence within has `‹ ›` around it."""
+    """Return `3×4×6×3` for numbers and `a · b` for other values; nested sequences are enclosed in `‹ ›`."""
     if not items:
         return _EMPTY["list"]
-    told = [f"‹{value_of(item)}›" if isinstance(item, (ast.List, ast.Tuple)) else value_of(item) for item in items]
-    if len(told) == 1:
-        return f"only {told[0]}"
-    return ("×" if all(number_of(item) is not None for item in items) else " · ").join(told)
+    parts = [
+        f"‹{format_value(item)}›" if isinstance(item, (ast.List, ast.Tuple)) else format_value(item) for item in items
+    ]
+    if len(parts) == 1:
+        return f"only {parts[0]}"
+    return ("×" if all(fold_number(item) is not None for item in items) else " · ").join(parts)
 
 
 def _mapping(pairs: Sequence[tuple[str | None, ast.expr]]) -> str:
     if not pairs:
         return _EMPTY["dict"]
-    told = [f"{key} {value_of(item)}" if key else f"all of {value_of(item)}" for key, item in pairs]
-    return "; ".join(told)
+    parts = [f"{key} {format_value(item)}" if key else f"all of {format_value(item)}" for key, item in pairs]
+    return "; ".join(parts)
 
 
 def _call(node: ast.Call) -> str:
-    name = name_of(node.func)
+    name = last_part(node.func)
     named = [(keyword.arg, keyword.value) for keyword in node.keywords]
     if name in _EMPTY and not node.args:
         return _mapping(named) if named else _EMPTY[name]
     if name in _TENSORS and isinstance(node.func, ast.Attribute):
         return f"{_TENSORS[name]} {_sizes(node.args)}".rstrip()
-    given = list(node.args)
-    if name == "partial" and given:
-        name, given = value_of(given[0]), given[1:]
+    args = list(node.args)
+    if name == "partial" and args:
+        name, args = format_value(args[0]), args[1:]
     if not name:
         return "computed"
-    of = f" of {' · '.join(value_of(item) for item in given)}" if given else ""
+    of = f" of {' · '.join(format_value(item) for item in args)}" if args else ""
     return f"{name}{of}{f' with {_mapping(named)}' if named else ''}"
 
 
 def _sizes(arguments: Sequence[ast.expr]) -> str:
-    """The shape among the arguments of a call that makes a tensor: a sequence, or the numbers themselves."""
+    """Return the shape passed to a call that creates a tensor, as a sequence or as separate numbers."""
     for argument in arguments:
         if isinstance(argument, (ast.Tuple, ast.List)):
-            return "×".join(value_of(item) for item in argument.elts) or "scalar"
-    return "×".join(value_of(item) for item in arguments)
+            return "×".join(format_value(item) for item in argument.elts) or "scalar"
+    return "×".join(format_value(item) for item in arguments)
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------
@@ -180,16 +182,16 @@ _MAPPINGS = frozenset({"Dict", "Mapping", "dict", "OrderedDict", "MutableMapping
 _TRANSPARENT = frozenset({"Annotated", "Final", "ClassVar", "Required", "NotRequired"})
 
 
-def type_of(node: ast.expr | None) -> str | None:
-    """An annotation in words; None for none."""
+def format_type(node: ast.expr | None) -> str | None:
+    """Return an annotation in words; None if there is none."""
     if node is None:
         return None
-    told = _annotation(node)
-    return told if len(told) <= _LONGEST_TYPE else _outer(node)
+    words = _annotation(node)
+    return words if len(words) <= _LONGEST_TYPE else _outer(node)
 
 
-def type_of_default(node: ast.expr | None) -> str | None:
-    """What a default says of its type, where that is plain."""
+def infer_type(node: ast.expr | None) -> str | None:
+    """Return the type of a default value in words, if it is obvious."""
     match node:
         case ast.Constant(value=bool()):
             return "flag"
@@ -200,7 +202,7 @@ def type_of_default(node: ast.expr | None) -> str | None:
         case ast.Constant(value=str()):
             return "text"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return type_of_default(operand)
+            return infer_type(operand)
         case ast.List() | ast.Tuple():
             return "sequence"
         case ast.Dict():
@@ -220,8 +222,8 @@ def _annotation(node: ast.expr) -> str:
         case ast.BinOp(op=ast.BitOr()):
             return _either([node.left, node.right])
         case ast.Subscript():
-            return _subscript(name_of(node.value), _inner(node))
-    return _word(name_of(node))
+            return _subscript(last_part(node.value), _inner(node))
+    return _word(last_part(node))
 
 
 def _word(name: str) -> str:
@@ -233,7 +235,7 @@ def _word(name: str) -> str:
 
 
 def _outer(node: ast.expr) -> str:
-    return _word(name_of(node.value)) if isinstance(node, ast.Subscript) else "anything"
+    return _word(last_part(node.value)) if isinstance(node, ast.Subscript) else "anything"
 
 
 def _inner(node: ast.Subscript) -> list[ast.expr]:
@@ -246,7 +248,7 @@ def _subscript(name: str, inner: list[ast.expr]) -> str:
     if name == "Union":
         return _either(inner)
     if name == "Literal":
-        return f"one of {' · '.join(value_of(item) for item in inner)}"
+        return f"one of {' · '.join(format_value(item) for item in inner)}"
     if name in ("Tuple", "tuple"):
         if len(inner) == 2 and isinstance(inner[1], ast.Constant) and inner[1].value is ...:
             return f"sequence of {_annotation(inner[0])}"
@@ -263,5 +265,5 @@ def _subscript(name: str, inner: list[ast.expr]) -> str:
 
 
 def _either(nodes: list[ast.expr]) -> str:
-    told = dict.fromkeys(_annotation(node) for node in nodes)
-    return " or ".join(told)
+    alternatives = dict.fromkeys(_annotation(node) for node in nodes)
+    return " or ".join(alternatives)

@@ -1,7 +1,7 @@
-"""What a closed file defines, and the facts of its classes.
+"""Outline of a closed file: its definitions, and facts about its classes.
 
-The same definition stands in hundreds of closed files, so a file is cut where a line begins at the margin, and what is
-known of each piece is kept.
+The same definition occurs in hundreds of closed files, so a file is split at its unindented lines, and the facts about
+each piece are cached.
 """
 
 import ast
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from extract.specs.notation import name_of, type_of, type_of_default, value_of
+from extract.specs.notation import format_type, format_value, infer_type, last_part
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")
 
-#: Lines at the margin that go on with a statement.
-_GOES_ON = re.compile(r"[)\]}#]|(?:else|elif|except|finally)\b|$")
-#: Of the one class of PyTorch whose forward is often inherited.
+#: Unindented lines that continue a statement.
+_CONTINUATION = re.compile(r"[)\]}#]|(?:else|elif|except|finally)\b|$")
+#: Signatures of the one PyTorch class whose forward is often inherited.
 _SEQUENTIAL = {
     "__init__": (SpecArgument(name="args", kind="more positional"),),
     "forward": (SpecArgument(name="input", kind="positional"),),
@@ -36,19 +36,19 @@ class ClassFacts:
 
     name: str
     bases: tuple[str, ...]
-    methods: Mapping[str, tuple[SpecArgument, ...]]  # those of METHODS that it defines, without self
-    builds: Mapping[str, int]  # names of classes that its methods call
+    methods: Mapping[str, tuple[SpecArgument, ...]]  # METHODS that it defines -> arguments without self
+    builds: Mapping[str, int]  # names of the classes that its methods construct -> number of calls
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The classes and functions at the top of a file, by name; of several of one name the last."""
+    """The top-level classes and functions of a file by name; the last definition of a name counts."""
 
     classes: Mapping[str, ClassFacts] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
 
     def lineage(self, name: str) -> Iterator[ClassFacts]:
-        """A class and those of its bases that the file defines, each once, the nearest first."""
+        """Yield a class and those of its bases that the file defines, nearest first, without repetition."""
         waiting, seen = [name], set()
         while waiting:
             current = waiting.pop(0)
@@ -59,46 +59,46 @@ class Outline:
                 waiting = [*facts.bases, *waiting]
 
     def method(self, name: str, method: str) -> tuple[SpecArgument, ...]:
-        """The arguments of a class's method: its own, inherited within the file, or of `nn.Sequential`; else none."""
+        """Return the arguments of a method: its own, inherited in the file, or from `nn.Sequential`; else empty."""
         lineage = list(self.lineage(name))
-        found = next((facts.methods[method] for facts in lineage if method in facts.methods), None)
-        if found is not None:
-            return found
+        arguments = next((facts.methods[method] for facts in lineage if method in facts.methods), None)
+        if arguments is not None:
+            return arguments
         return _SEQUENTIAL[method] if any("Sequential" in facts.bases for facts in lineage) else ()
 
 
 def outline_of(code: str) -> Outline:
-    """The outline of a closed file; an empty one if it is not Python."""
-    found = [item for piece in pieces_of(code) for item in _facts(piece)]
-    classes = {item.name: item for item in found if isinstance(item, ClassFacts)}
-    return Outline(classes, frozenset(item for item in found if isinstance(item, str)))
+    """Return the outline of a closed file; empty if it is not valid Python."""
+    definitions = [item for piece in split_definitions(code) for item in _facts(piece)]
+    classes = {item.name: item for item in definitions if isinstance(item, ClassFacts)}
+    return Outline(classes, frozenset(item for item in definitions if isinstance(item, str)))
 
 
-def pieces_of(code: str) -> list[str]:
-    """The text of each statement at the margin that defines something; of none, if the code is not Python."""
-    for cut in (_cut, _unparsed):  # the latter where a line of a multi-line text stands at the margin
+def split_definitions(code: str) -> list[str]:
+    """Return the text of each top-level statement that defines something; empty if the code is not valid Python."""
+    for cut in (_cut, _unparse):  # the latter is needed if a multi-line string has unindented lines
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return [piece for piece in cut(code) if _facts(piece)]
     return []
 
 
-def parsed(code: str) -> ast.Module:
-    """The syntax tree of foreign code. Raises: as `ast.parse` does."""
+def parse_quietly(code: str) -> ast.Module:
+    """Parse foreign code without emitting its warnings. Raises: as `ast.parse`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+        warnings.simplefilter("ignore")  # e.g. invalid escapes, which are not our concern
         return ast.parse(code)
 
 
-def _unparsed(code: str) -> Iterator[str]:
-    return map(ast.unparse, parsed(code).body)
+def _unparse(code: str) -> Iterator[str]:
+    return map(ast.unparse, parse_quietly(code).body)
 
 
 def _cut(code: str) -> Iterator[str]:
-    """The text of each statement at the margin."""
+    """Yield the text of each unindented statement."""
     piece: list[str] = []
     open_decorator = False
     for line in code.split("\n"):
-        if line[:1] not in (" ", "\t") and not _GOES_ON.match(line) and not open_decorator:
+        if line[:1] not in (" ", "\t") and not _CONTINUATION.match(line) and not open_decorator:
             yield "\n".join(piece).rstrip()
             piece = []
         open_decorator = line.startswith("@") or (open_decorator and not line.startswith(("class ", "def ", "async ")))
@@ -108,11 +108,11 @@ def _cut(code: str) -> Iterator[str]:
 
 @lru_cache(maxsize=20_000)
 def _facts(piece: str) -> tuple[ClassFacts | str, ...]:
-    return tuple(_definitions(parsed(piece).body))
+    return tuple(_definitions(parse_quietly(piece).body))
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ClassFacts | str]:
-    """Facts of classes, names of functions; also those inside a top-level `if`, `try`, `with` or loop."""
+    """Yield facts about classes and names of functions, including those in a top-level `if`, `try`, `with` or loop."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield _class(node)
@@ -132,38 +132,38 @@ def _class(node: ast.ClassDef) -> ClassFacts:
             methods[item.name] = _arguments(item)
         elif isinstance(item, ast.Assign) and isinstance(item.value, ast.Name) and item.value.id in methods:
             for target in item.targets:
-                if name := name_of(target):
+                if name := last_part(target):
                     methods[name] = methods[item.value.id]
-    bases = tuple(name for base in node.bases if (name := name_of(base.func if isinstance(base, ast.Call) else base)))
+    bases = tuple(name for base in node.bases if (name := last_part(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
     return ClassFacts(node.name, bases, MappingProxyType(kept), MappingProxyType(_builds(node)))
 
 
 def _builds(node: ast.ClassDef) -> dict[str, int]:
-    calls = (name_of(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
+    calls = (last_part(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
     names = Counter(name for name in calls if _CAMEL.fullmatch(name) and not _NOT_BUILT.search(name))
     return dict(sorted(names.items()))
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgument, ...]:
-    """A method's arguments without the first, which is the object (or its class)."""
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
-    if not any(name_of(decorator) == "staticmethod" for decorator in node.decorator_list):
+    """Return a method's arguments without `self` or `cls`."""
+    signature = node.args
+    positional = [*signature.posonlyargs, *signature.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(signature.defaults)) + list(signature.defaults)
+    if not any(last_part(decorator) == "staticmethod" for decorator in node.decorator_list):
         positional, defaults = positional[1:], defaults[1:]
-    found = [*zip(positional, ["positional"] * len(positional), defaults, strict=True)]
-    found += [(given.vararg, "more positional", None)] if given.vararg else []
-    found += [*zip(given.kwonlyargs, ["keyword"] * len(given.kwonlyargs), given.kw_defaults, strict=True)]
-    found += [(given.kwarg, "more keyword", None)] if given.kwarg else []
+    items = [*zip(positional, ["positional"] * len(positional), defaults, strict=True)]
+    items += [(signature.vararg, "more positional", None)] if signature.vararg else []
+    items += [*zip(signature.kwonlyargs, ["keyword"] * len(signature.kwonlyargs), signature.kw_defaults, strict=True)]
+    items += [(signature.kwarg, "more keyword", None)] if signature.kwarg else []
     return tuple(
         SpecArgument.model_validate(
             {
                 "name": arg.arg,
                 "kind": kind,
-                "type": type_of(arg.annotation) or type_of_default(default),
-                "default": None if default is None else value_of(default),
+                "type": format_type(arg.annotation) or infer_type(default),
+                "default": None if default is None else format_value(default),
             }
         )
-        for arg, kind, default in found
+        for arg, kind, default in items
     )

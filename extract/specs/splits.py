@@ -1,11 +1,10 @@
 """Specs as tables, split without leakage: related blocks form a group, and a group is in one split.
 
-Two blocks are related when the text of their classes (no docstrings, comments or layout, and not the class's own name)
-has a Jaccard of `NEAR` or more over shingles, when their specs state the same design, or when they
-compute the same. Where a block comes from plays
-no part: a layer that ten repositories copied is one group. A closed file also holds other classes that its block needs.
-So that no file of one split holds an answer of another, only groups go to validation and test of which no class, nor
-one near it, stands in a file of another group.
+Two blocks are related if the texts of their classes (without docstrings, comments, layout and the class's own name)
+have a shingle Jaccard similarity of at least `NEAR`, if their specs state the same design, or if they compute the same
+function. The origin of a block is irrelevant: a layer that ten repositories copied is one group. A closed file also
+contains other classes that its block needs. To keep files of one split free of answers of another, a group can go to
+validation or test only if none of its classes, and none similar to them, occurs in a file of another group.
 """
 
 import ast
@@ -22,19 +21,19 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from extract.specs.make import design_of
-from extract.specs.outline import parsed, pieces_of
+from extract.specs.make import design_facts
+from extract.specs.outline import parse_quietly, split_definitions
 from lemur_core.similarity.features.text import Numbers, near_pairs, shingles
 from manifests.folders.tables import write_tables
 from manifests.records import SPLITS, Spec, SpecRow, Split
 
-#: Where the tables lie below the folder; `datasets.load_dataset(DIR, "specs")` opens them.
+#: Path of the tables below the folder; `datasets.load_dataset(DIR, "specs")` opens them.
 TABLES = "data/specs"
 
-#: Jaccard of two classes' texts from which they are related.
+#: Minimum Jaccard similarity of the texts of related classes.
 NEAR = 0.70
 
-#: Held-out splits in the order in which they are filled, and their share of the specs.
+#: Held-out splits in the order in which they are filled, with their share of the specs.
 HELD_OUT: tuple[tuple[Split, float], ...] = (("test", 0.10), ("validation", 0.10))
 
 _DIGITS = 16
@@ -45,18 +44,18 @@ _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a spec goes: its group, and the split that holds the whole group."""
+    """The group of a spec, and the split that contains the whole group."""
 
     cluster: str
     split: Split
 
 
 def place_specs(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> list[Place]:
-    """The place of each spec, about 80 / 10 / 10; the order of the specs plays no part.
+    """Assign each spec to a group and a split, about 80 / 10 / 10, regardless of their order.
 
     Args:
         codes: the closed files of the same blocks.
-        seed: another one draws other groups for the held-out splits.
+        seed: selects the groups for the held-out splits.
     """
     labels, used = _groups(specs, codes)
     digests = [hashlib.sha256(spec.block.encode()).hexdigest() for spec in specs]
@@ -78,17 +77,17 @@ def place_specs(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> list[
 
 
 def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set[int]]:
-    """The group of each spec, and the groups of which something stands in files of others."""
-    texts: dict[str, int] = {}  # class texts, by their number
+    """Return the group of each spec, and the groups whose classes occur in files of other groups."""
+    texts: dict[str, int] = {}  # class text -> its number
     own: list[int] = []
-    within: list[list[int]] = []  # of all classes of each file
+    within: list[list[int]] = []  # numbers of all class texts of each file
     for spec, code in zip(specs, codes, strict=True):
         classes = dict(_classes(code))
         own.append(texts.setdefault(classes.get(spec.name, spec.block), len(texts)))
         within.append([texts.setdefault(text, len(texts)) for text in classes.values()])
     designs: dict[str, int] = {}
     same = [designs.setdefault(design_key(spec), len(designs)) + len(texts) for spec in specs]
-    ends = _near(list(texts), set(own))
+    ends = _find_near(list(texts), set(own))
     mine = np.isin(ends[0], own) & np.isin(ends[1], own)
     computed = [
         (text, designs.setdefault(spec.graph, len(designs)) + len(texts))
@@ -101,13 +100,13 @@ def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set
     nodes = len(texts) + len(designs)
     graph = coo_array((np.ones(len(ties[0]), np.int8), ties), shape=(nodes, nodes))
     labels = np.asarray(connected_components(graph, directed=False)[1], np.int64)
-    return [int(labels[text]) for text in own], _used(ends, labels, own, within)
+    return [int(labels[text]) for text in own], _find_used(ends, labels, own, within)
 
 
-def _used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within: list[list[int]]) -> set[int]:
-    """The groups whose classes, or near ones, stand in files of other groups."""
+def _find_used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within: list[list[int]]) -> set[int]:
+    """Return the groups whose classes, or similar ones, occur in files of other groups."""
     owners = {text: int(labels[text]) for text in own}
-    near: dict[int, set[int]] = {text: {label} for text, label in owners.items()}  # text -> groups that it belongs to
+    near: dict[int, set[int]] = {text: {label} for text, label in owners.items()}  # text -> its groups
     for one, other in zip(*(part.tolist() for part in ends), strict=True):
         if other in owners:
             near.setdefault(one, set()).add(owners[other])
@@ -120,36 +119,36 @@ def _used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within
     }
 
 
-def _near(texts: list[str], own: set[int]) -> tuple[Numbers, Numbers]:
-    """The pairs of near texts of which the second is the class of a block."""
-    found = [np.zeros((2, 0), np.int64)]
+def _find_near(texts: list[str], own: set[int]) -> tuple[Numbers, Numbers]:
+    """Return the pairs of similar texts whose second text is the class of a block."""
+    pairs = [np.zeros((2, 0), np.int64)]
     for one, other in near_pairs([shingles(text) for text in texts], NEAR):
-        found.append(np.stack((one, other))[:, np.isin(other, list(own))])
-    ends = np.concatenate(found, axis=1)
+        pairs.append(np.stack((one, other))[:, np.isin(other, list(own))])
+    ends = np.concatenate(pairs, axis=1)
     return ends[0], ends[1]
 
 
 def design_key(spec: Spec) -> str:
-    """A text that is equal for specs of the same design, wherever they come from and whatever they are called.
+    """Return a text that is equal for specs of the same design, regardless of origin and name.
 
-    Of a block that ran it is what was observed and how it is called; of another one, all that its syntax told.
+    For a block that ran, it holds the observations and the call; otherwise, all facts from its syntax.
     """
-    facts = design_of(spec.model_dump(mode="json"))
+    facts = design_facts(spec.model_dump(mode="json"))
     kept = {name: value for name, value in facts.items() if name not in (_NAMING if spec.cases else _NOT_DESIGN)}
     return json.dumps(kept, sort_keys=True, ensure_ascii=False)
 
 
 def _classes(code: str) -> Iterator[tuple[str, str]]:
-    """The name and plain text of each class at the top of a file; of none, if it is not Python."""
-    for piece in pieces_of(code):
+    """Yield the name and normalized text of each top-level class; nothing if the code is not valid Python."""
+    for piece in split_definitions(code):
         if (match := _CLASS.search(piece)) is not None:
             yield match[1], _plain(piece)
 
 
 @lru_cache(maxsize=20_000)
 def _plain(piece: str) -> str:
-    """The text of a class without docstrings, comments, layout and its own name."""
-    tree = parsed(piece)
+    """Return the text of a class without docstrings, comments, layout and its own name."""
+    tree = parse_quietly(piece)
     for node in ast.walk(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             match node.body:
@@ -162,18 +161,18 @@ def _plain(piece: str) -> str:
 
 
 def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[Place]) -> dict[str, int]:
-    """Write the specs, each in its split, in their order. Returns: rows by path below `folder`."""
+    """Write the specs to the tables of their splits, in order. Returns: path below `folder` -> number of rows."""
     rows: dict[str, int] = {}
     for split in SPLITS:
         chosen = [(spec, place) for spec, place in zip(specs, places, strict=True) if place.split == split]
-        made: Iterator[dict[str, object]] = (spec_row(spec, place) for spec, place in chosen)
-        written = write_tables(folder / TABLES, split, SpecRow, made, len(chosen))
+        rows_to_write: Iterator[dict[str, object]] = (spec_row(spec, place) for spec, place in chosen)
+        written = write_tables(folder / TABLES, split, SpecRow, rows_to_write, len(chosen))
         rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
     return rows
 
 
 def spec_row(spec: Spec, place: Place) -> dict[str, Any]:
-    """One row: the fields of the spec's line, its mappings as lists by name."""
+    """Return one row: the fields of the spec's line, with mappings as lists sorted by name."""
     facts = spec.model_dump(mode="json")
     worked = facts.pop("arguments") or {"init": None, "forward": None, "method": None}
     facts["cases"] = [{"inputs": _values(case["inputs"]), "outputs": case["outputs"]} for case in facts["cases"]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from extract.folder.verify import verify
 from extract.minimize.header import LeanFile, lean_columns, lean_file, requires_of
-from extract.minimize.stage import Leaned, Running, lean_all, sizes_of
+from extract.minimize.stage import Leaned, Running, lean_all, list_sizes
 from extract.model.blocks import load_block, show_block
 from extract.model.results import Result
 from extract.proofs.trace import trace_all
@@ -528,8 +528,8 @@ def test_requirements_are_the_imports() -> None:
 
 
 def test_sizes_are_those_that_were_seen_to_work() -> None:
-    assert sizes_of(OBSERVED) == [[[3, 8, 12, 12]]]
-    assert sizes_of({"cases": [{"inputs": {"x": "float32 2"}}, {"inputs": {"x": "3"}}]}) == []
+    assert list_sizes(OBSERVED) == [[[3, 8, 12, 12]]]
+    assert list_sizes({"cases": [{"inputs": {"x": "float32 2"}}, {"inputs": {"x": "3"}}]}) == []
 
 
 def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
@@ -539,8 +539,8 @@ def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
         (traced,) = trace_all([one.pair], index, jobs=1)
     assert traced.answer is not None, traced.error
     assert traced.answer["sizes"].keys() == {"B", "H", "W"}
-    *seen, met = sizes_of(OBSERVED, traced.answer)
-    assert seen == sizes_of(OBSERVED)
+    *seen, met = list_sizes(OBSERVED, traced.answer)
+    assert seen == list_sizes(OBSERVED)
     ((batch, width, height, side),) = met
     assert width == 8
     assert (batch, height, side) != (2, 6, 6)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from extract.search.command import search_folder
 from extract.search.index import open_index
-from extract.search.ranking import Filters, Found, search
+from extract.search.ranking import Filters, SearchResult, search
 from extract.search.words import SYNONYMS, stem, terms_of
 from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("search") / "out", [line_of(make_spec(row)) for row in blocks()])
 
 
-def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> Found:
+def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> SearchResult:
     return search(open_index(folder), query, Filters(**filters), limit)
 
 

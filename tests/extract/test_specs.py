@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.specs.behaviour import behaviour_of
+from extract.specs.behaviour import infer_behaviour
 from extract.specs.make import line_of, make_spec, worked_of
-from extract.specs.notation import type_of, value_of, value_of_text
+from extract.specs.notation import format_expression, format_type, format_value
 from extract.specs.outline import outline_of
 from extract.specs.splits import Place, place_specs
 from lemur_core.similarity.features.text import near_pairs, shingles
@@ -62,12 +62,12 @@ made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixture
     ],
 )
 def test_values_in_neutral_notation(expression: str, told: str) -> None:
-    assert value_of(ast.parse(expression, mode="eval").body) == told
-    assert value_of_text(expression) == told
+    assert format_value(ast.parse(expression, mode="eval").body) == told
+    assert format_expression(expression) == told
 
 
 def test_a_value_that_is_not_python() -> None:
-    assert value_of_text("one two three four five six") == "text of 27 characters"
+    assert format_expression("one two three four five six") == "text of 27 characters"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_value_that_is_not_python() -> None:
     ],
 )
 def test_types_in_words(annotation: str, told: str) -> None:
-    assert type_of(ast.parse(annotation, mode="eval").body) == told
+    assert format_type(ast.parse(annotation, mode="eval").body) == told
 
 
 def test_what_is_read_off_the_code() -> None:
@@ -249,14 +249,14 @@ def test_behaviour(pairs: list[str], init: list[str], expected: tuple[Any, ...])
         layers={},
         cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
     )
-    found = behaviour_of(observed, init)
+    found = infer_behaviour(observed, init)
     assert (found.layout, found.keeps_shape, found.downsampling, found.changes_channels) == expected
 
 
 def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
     observed = Observed.model_validate({**made.OBSERVED, "cases": [case]})
-    assert behaviour_of(observed, []).keeps_shape is False
+    assert infer_behaviour(observed, []).keeps_shape is False
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from extract.search.command import candidate_of
-from extract.specs.make import LIMIT, line_of, make_spec, repeated, source_of
+from extract.search.command import make_candidate
+from extract.specs.make import LIMIT, find_repeat, line_of, make_spec, strip_header
 from manifests.records import Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
@@ -60,7 +60,7 @@ def check(row: Block) -> None:
     facts = json.loads(line_of(spec))
     assert row.code is not None
     assert passages(facts, row.code) == [], row.block
-    assert passages(candidate_of(facts), row.code) == [], row.block
+    assert passages(make_candidate(facts), row.code) == [], row.block
 
 
 def real_files() -> Iterator[Path]:
@@ -78,8 +78,8 @@ def test_the_checker_finds_what_is_there() -> None:
     assert passages({"a": ["x", "y", "z"]}, 'A = ["x", "y", "z"]\n')
     assert not passages({"summary": "type BN; eps 0.001"}, made.SQUEEZE)
     assert LIMIT == 8
-    assert source_of(made.SQUEEZE).lstrip().startswith("import torch")
-    assert source_of("# a\n# b") == "# b"
+    assert strip_header(made.SQUEEZE).lstrip().startswith("import torch")
+    assert strip_header("# a\n# b") == "# b"
 
 
 def test_a_block_that_was_observed() -> None:
@@ -135,7 +135,7 @@ def test_what_repeats_its_source_is_withheld() -> None:
 def test_a_common_run_is_found_when_there_is_one(one: list[str], other: list[str], limit: int) -> None:
     """The sampling search agrees with the exhaustive one."""
     runs = [{tuple(tokens[n : n + limit]) for n in range(len(tokens) - limit + 1)} for tokens in (one, other)]
-    found = repeated(" ".join(one), other, limit)
+    found = find_repeat(" ".join(one), other, limit)
     assert (found is None) == (not runs[0] & runs[1])
     assert found is None or tuple(found) in runs[0] & runs[1]
 

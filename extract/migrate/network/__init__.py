@@ -1,1 +1,1 @@
-"""A block inserted into a network in one file."""
+"""Insert a block into a network in a single file."""

@@ -1,6 +1,6 @@
-"""A block moved into a LEMUR network: the host observed, its sites tried, the new file written, and proved.
+"""Insert a block into a LEMUR network: observe the network, try its insertion points, write the new file, verify it.
 
-Everything foreign runs in the sandbox; nothing is returned that was not proved there.
+All foreign code runs in the sandbox, and only results that were verified there are returned.
 """
 
 import ast
@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from extract.migrate.codemod import NET, put_in, spelled_out
-from extract.migrate.insertion_points import Place, Site, answered, best_first, question, sites_of, sized
-from extract.migrate.source_block import Donor, donor_of
+from extract.migrate.codemod import NET, expand_stars, insert_block
+from extract.migrate.insertion_points import (
+    InsertionPoint,
+    Place,
+    apply_answer,
+    best_first,
+    build_query,
+    format_shape,
+    list_insertion_points,
+)
+from extract.migrate.source_block import SourceBlock, load_source_block
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Job, Limits
@@ -21,22 +29,24 @@ from lemur_core.source.undefined import drop_unevaluated, undefined_names
 from manifests.provenance import header_lines, provenance_lines
 from manifests.provenance.licenses import is_permissive
 
-OBSERVE, FIT, PROVE = (f"extract.migrate.{name}" for name in ("observing:observe", "fitting:fit", "proving:prove"))
+OBSERVE, FIT, PROVE = (
+    f"extract.migrate.network.{name}" for name in ("observing:observe", "fitting:fit", "proving:prove")
+)
 
-#: CPU seconds and memory decide, so that a busy machine changes nothing.
+#: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=6 * 2**30)
 
-#: Hyperparameters that most networks of LEMUR take, at usual values, and what its trainer adds.
+#: Usual values of the hyperparameters that most LEMUR networks take, plus those that its trainer adds.
 PRM: dict[str, Any] = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "batch": 4, "epoch": 1, "transform": "norm_64"}
 CLASSES = 10
-_SIZES = (64, 32, 224, 299)  # of images, in the order in which they are tried
+_SIZES = (64, 32, 224, 299)  # image sizes, in the order in which they are tried
 _OTHER_SIZES = (96, 256, 331, 64, 32)
 _BATCHES = (2, 3)
 _PIXELS = (-2.0, 2.0)
-_TRIED = 4  # sites, where none is given
+_TRIED = 4  # maximum insertion points to try if none is given
 _NAMED = 8
 Shape = tuple[int, ...]
-#: How far a migration came: what stopped it. `closed` and what follows are steps of the proof, in their order.
+#: The step at which a migration stopped. `closed` and the following are steps of the verification, in order.
 Stage = Literal[
     "host", "site", "written", "closed", "builds", "runs", "shape", "gradients", "learns", "leads", "proved"
 ]
@@ -44,11 +54,11 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A network to put a block into: its text, and what it is given when it is run.
+    """A network to insert a block into, with the inputs to run it with.
 
     Attributes:
         prm: hyperparameters.
-        in_shape: of a batch of images; None: usual ones, of which the first that the network runs with counts.
+        in_shape: shape of a batch of images; None to use the first of the usual shapes that the network runs with.
     """
 
     name: str
@@ -59,11 +69,14 @@ class Host:
 
     @property
     def sha256(self) -> str:
-        """Of its text, UTF-8."""
+        """Digest of its text, UTF-8."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def cases(self) -> list[list[dict[str, Any]]]:
-        """What it is run with: of each list the first that works. The second has another batch and, if it can, size."""
+        """Return two lists of inputs; from each list the first that works is used.
+
+        Those of the second list have another batch size and, if possible, another image size.
+        """
         first, second = _BATCHES
         if self.in_shape is None:
             shapes: list[list[Shape]] = [
@@ -78,12 +91,12 @@ class Host:
 
     def _case(self, shape: Sequence[int]) -> dict[str, Any]:
         output = [shape[0], self.classes]
-        given = {"in_shape": list(shape), "out_shape": [self.classes], "output": output}
-        return given | {"dtype": "float32", "values": _PIXELS, "words": 0}
+        case = {"in_shape": list(shape), "out_shape": [self.classes], "output": output}
+        return case | {"dtype": "float32", "values": _PIXELS, "words": 0}
 
 
 def read_host(path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None, classes: int = CLASSES) -> Host:
-    """The network of a file. Raises: UserError if it cannot be read, or defines no class Net."""
+    """Read the network of a file. Raises: UserError if it cannot be read, or defines no class Net."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
@@ -92,18 +105,18 @@ def read_host(path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None,
     except (SyntaxError, ValueError) as error:  # UnicodeDecodeError is a ValueError
         raise UserError(f"{path}: is not Python: {error}; give a Python file with class Net") from error
     if not any(isinstance(node, ast.ClassDef) and node.name == NET for node in tree.body):
-        raise UserError(f"{path}: defines no class Net; give a network by LEMUR's contract")
+        raise UserError(f"{path}: defines no class Net; give a network that follows LEMUR's contract")
     return Host(path.name, text, PRM | dict(prm), in_shape, classes)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen of a host.
+    """The observed runs of a target network.
 
     Attributes:
-        cases: that it ran with.
-        outputs: shapes of what came out, by case.
-        stars: the names that star imports bind, by module.
+        cases: inputs that it ran with.
+        outputs: output shapes, by case.
+        stars: module -> names bound by its star import.
     """
 
     cases: tuple[Mapping[str, Any], ...]
@@ -113,7 +126,7 @@ class Observed:
 
 
 class MigrationError(UserError):
-    """A block that could not be moved, and what stopped it; `cut`: something met what its lean form leaves out."""
+    """A failed migration and the step that stopped it; `cut`: the minimized form lacks code that was needed."""
 
     def __init__(self, stage: Stage, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
@@ -123,26 +136,26 @@ class MigrationError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """A network with a block in it, proved.
+    """A verified network with an inserted block.
 
     Attributes:
-        text: of the file.
-        name: of the block's class in it.
+        text: text of the file.
+        name: name of the block's class in it.
         proof: the answer of `extract.migrate.network.proving.prove`.
-        failed: sites that were tried before, each with why it was given up.
+        failed: insertion points that were tried before, each with the reason for failure.
     """
 
-    donor: Donor
-    site: Site
+    donor: SourceBlock
+    site: InsertionPoint
     text: str
     name: str
     proof: Mapping[str, Any]
     observed: Observed
-    failed: tuple[tuple[Site, str], ...]
+    failed: tuple[tuple[InsertionPoint, str], ...]
 
 
 def open_box(*, unsafe: bool = False, workers: int = 1) -> CachedSandbox:
-    """A sandbox for migrations, which keeps what it was told; it starts with the first job. A context manager."""
+    """Return a sandbox for migrations as a context manager; it caches answers and starts with the first job."""
     return CachedSandbox(
         entries=[OBSERVE, FIT, PROVE],
         workers=workers,
@@ -154,213 +167,234 @@ def open_box(*, unsafe: bool = False, workers: int = 1) -> CachedSandbox:
     )
 
 
-def observe(host: Host, box: CachedSandbox) -> Observed:
-    """Run a host, and see what its submodules are given and give.
+def observe(target_network: Host, box: CachedSandbox) -> Observed:
+    """Run a target network and observe the inputs and outputs of its submodules.
 
     Raises: MigrationError if it does not run.
     """
-    told = _ask(box, OBSERVE, {"code": host.text, "prm": dict(host.prm), "cases": host.cases()})
-    if "error" in told:
-        category = f"{told['category']}: " if told.get("category") else ""
+    answer = _ask(
+        box, OBSERVE, {"code": target_network.text, "prm": dict(target_network.prm), "cases": target_network.cases()}
+    )
+    if "error" in answer:
+        category = f"{answer['category']}: " if answer.get("category") else ""
         raise MigrationError(
-            "host", f"{host.name}: does not run or learn as it is: {category}{told['error']}; see --prm and --in-shape"
+            "host",
+            f"{target_network.name}: does not run or learn as it is: {category}{answer['error']};"
+            " see --prm and --in-shape",
         )
-    outputs = tuple(tuple(shape) for shape in told["outputs"])
-    return Observed(tuple(told["cases"]), outputs, tuple(map(Place.read, told["places"])), told["stars"])
+    outputs = tuple(tuple(shape) for shape in answer["outputs"])
+    return Observed(tuple(answer["cases"]), outputs, tuple(map(Place.read, answer["places"])), answer["stars"])
 
 
 def _ask(box: CachedSandbox, entry: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """The answer of one job; `error` where it gave none."""
+    """Return the answer of one job; it has the key `error` if the job failed."""
     (outcome,) = box.run([Job("", entry, payload)])
     return answer_of(outcome, 200)
 
 
-def candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Site]:
-    """All sites of a host, in the order of its forward pass, each with how the block fits or why it does not.
+def candidates(source_block: SourceBlock, observed: Observed, box: CachedSandbox) -> list[InsertionPoint]:
+    """Return all insertion points of a network, in the order of its forward pass, with how the block fits or why not.
 
-    A block of which it is not known where it has its channels is tried with them in the other place if it fits nowhere.
+    If the channel dimension of a block is uncertain and it fits nowhere, the other dimension is tried.
     """
-    sites = _candidates(donor, observed, box)
-    if donor.otherwise is not None and not any(one.filling for one in sites):
-        others = _candidates(donor.otherwise, observed, box)
-        return others if any(one.filling for one in others) else sites
-    return sites
+    points = _fit_all(source_block, observed, box)
+    if source_block.otherwise is not None and not any(one.filling for one in points):
+        others = _fit_all(source_block.otherwise, observed, box)
+        return others if any(one.filling for one in others) else points
+    return points
 
 
-def _candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Site]:
-    sites = sites_of(observed.places, donor)
-    asked = {site.name: question(site, donor) for site in sites if not site.reason}
-    distinct = list({_key(one): one for one in asked.values()}.values())
+def _fit_all(source_block: SourceBlock, observed: Observed, box: CachedSandbox) -> list[InsertionPoint]:
+    points = list_insertion_points(observed.places, source_block)
+    questions = {point.name: build_query(point, source_block) for point in points if not point.reason}
+    distinct = list({_key(one): one for one in questions.values()}.values())
     answers: dict[str, Any] = {}
     if distinct:
-        told = _ask(box, FIT, {"code": donor.code, "name": donor.name, "sites": distinct})
-        failed = {"fits": False, "reason": told.get("error", "")}
-        found = told.get("answers") or [failed] * len(distinct)
-        answers = {_key(one): answer for one, answer in zip(distinct, found, strict=True)}
-    return [site if site.reason else answered(site, donor, answers[_key(asked[site.name])]) for site in sites]
+        reply = _ask(box, FIT, {"code": source_block.code, "name": source_block.name, "sites": distinct})
+        failed = {"fits": False, "reason": reply.get("error", "")}
+        replies = reply.get("answers") or [failed] * len(distinct)
+        answers = {_key(one): answer for one, answer in zip(distinct, replies, strict=True)}
+    return [
+        point if point.reason else apply_answer(point, source_block, answers[_key(questions[point.name])])
+        for point in points
+    ]
 
 
-def _key(asked: Mapping[str, Any]) -> str:
-    return f"{asked['before']} {asked['after']} {asked['axis']}"
+def _key(query: Mapping[str, Any]) -> str:
+    return f"{query['before']} {query['after']} {query['axis']}"
 
 
-def migrate_named(folder: Path, block: str, host: Host, box: CachedSandbox, *, site: str | None = None) -> Migrated:
-    """Move a block of an extraction folder into a network: its lean form, else, where that met a cut, its full one.
+def migrate_named(
+    folder: Path, block: str, target_network: Host, box: CachedSandbox, *, site: str | None = None
+) -> Migrated:
+    """Insert a block of an extraction folder into a network: its minimized form, or the full one if that lacks code.
 
-    Args: block: what names it for `lemur show`. site: as for `migrate`.
-    Raises: MigrationError and UserError, as `migrate` and `donor_of` do.
+    Args: block: its name, as for `lemur show`. site: as for `migrate`.
+    Raises: MigrationError and UserError, as `migrate` and `load_source_block` do.
     """
-    donor = donor_of(folder, block)
+    source_block = load_source_block(folder, block)
     try:
-        return migrate(donor, host, box, site=site)
+        return migrate(source_block, target_network, box, site=site)
     except MigrationError as error:
-        if not (donor.lean and error.cut):
+        if not (source_block.lean and error.cut):
             raise
-        return migrate(donor_of(folder, block, lean=False), host, box, site=site)
+        return migrate(load_source_block(folder, block, lean=False), target_network, box, site=site)
 
 
-def migrate(donor: Donor, host: Host, box: CachedSandbox, *, site: str | None = None) -> Migrated:
-    """Move a block into a network.
+def migrate(
+    source_block: SourceBlock, target_network: Host, box: CachedSandbox, *, site: str | None = None
+) -> Migrated:
+    """Insert a block into a network.
 
     Args:
-        site: `after:PATH`, `replace:PATH`, or a path alone; None: the best one, or the next that can be proved.
+        site: `after:PATH`, `replace:PATH`, or only a path; None for the best one that can be verified.
 
-    Raises: MigrationError if the host does not run, no site fits, or none can be proved: then with what stopped the
-        one that came furthest, or all of them; UserError if no sandbox can be had.
+    Raises: MigrationError if the network does not run, no insertion point fits, or none can be verified, with the
+        stage of the attempt that came furthest and the errors of all; UserError if no sandbox is available.
     """
-    observed = observe(host, box)
-    sites = candidates(donor, observed, box)
-    chosen = _chosen(sites, donor, site)
-    failures: list[tuple[Site, MigrationError]] = []
+    observed = observe(target_network, box)
+    points = candidates(source_block, observed, box)
+    chosen = _choose_points(points, source_block, site)
+    failures: list[tuple[InsertionPoint, MigrationError]] = []
     for one in chosen[: _TRIED if site is None else len(chosen)]:
         try:
             failed = tuple((tried, str(error)) for tried, error in failures)
-            return _moved(donor, host, observed, one, failed, box)
+            return _insert(source_block, target_network, observed, one, failed, box)
         except MigrationError as error:
             failures.append((one, error))
-    came = max((error.stage for _, error in failures), key=_STAGES.index)
-    told = "; ".join(f"{one.name}: {error}" for one, error in failures)
-    raise MigrationError(came, f"{host.name}: {donor.name} cannot be put there: {told}")
+    stage = max((error.stage for _, error in failures), key=_STAGES.index)
+    errors = "; ".join(f"{one.name}: {error}" for one, error in failures)
+    raise MigrationError(stage, f"{target_network.name}: {source_block.name} cannot be put there: {errors}")
 
 
 _STAGES: tuple[Stage, ...] = Stage.__args__  # type: ignore[attr-defined]
 
 
-def _chosen(sites: Sequence[Site], donor: Donor, wanted: str | None) -> list[Site]:
-    """The sites to try, in turn. Raises: MigrationError if there are none."""
-    parameters = donor.parameters
+def _choose_points(
+    points: Sequence[InsertionPoint], source_block: SourceBlock, wanted: str | None
+) -> list[InsertionPoint]:
+    """Return the insertion points to try, in order. Raises: MigrationError if there are none."""
+    parameters = source_block.parameters
     if wanted is None:
-        found = best_first(sites, donor, parameters)
-        if not found:
-            cut = any(LEFT_OUT in one.reason for one in sites)
-            raise MigrationError("site", f"{donor.row.block}: fits nowhere: {_why_nowhere(sites)}", cut=cut)
-        return found
-    named = [one for one in sites if wanted in (one.name, one.place.path)]
+        fitting = best_first(points, source_block, parameters)
+        if not fitting:
+            cut = any(LEFT_OUT in one.reason for one in points)
+            raise MigrationError("site", f"{source_block.row.block}: fits nowhere: {_why_nowhere(points)}", cut=cut)
+        return fitting
+    named = [one for one in points if wanted in (one.name, one.place.path)]
     if not named:
-        paths = ", ".join(dict.fromkeys(one.place.path for one in sites[:_NAMED]))
+        paths = ", ".join(dict.fromkeys(one.place.path for one in points[:_NAMED]))
         raise MigrationError("site", f"--site {wanted}: no such site; `--list` shows all, the first are {paths}")
-    found = best_first(named, donor, parameters)
-    if not found:
-        told = "; ".join(f"{one.name}: {one.reason}" for one in named)
-        raise MigrationError("site", f"--site {wanted}: {donor.name} does not fit: {told}")
-    return found
+    fitting = best_first(named, source_block, parameters)
+    if not fitting:
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in named)
+        raise MigrationError("site", f"--site {wanted}: {source_block.name} does not fit: {reasons}")
+    return fitting
 
 
-def _why_nowhere(sites: Sequence[Site]) -> str:
-    """The commonest reasons."""
-    if not sites:
+def _why_nowhere(points: Sequence[InsertionPoint]) -> str:
+    """Return the most common reasons."""
+    if not points:
         return "the network calls no submodule"
     counts: dict[str, int] = {}
-    for one in sites:
+    for one in points:
         counts[one.reason] = counts.get(one.reason, 0) + 1
     first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
-    return "; ".join(f"{reason} ({count} of {len(sites)} sites)" for reason, count in first)
+    return "; ".join(f"{reason} ({count} of {len(points)} sites)" for reason, count in first)
 
 
-def _moved(
-    donor: Donor, host: Host, observed: Observed, site: Site, failed: tuple[tuple[Site, str], ...], box: CachedSandbox
+def _insert(
+    source_block: SourceBlock,
+    target_network: Host,
+    observed: Observed,
+    point: InsertionPoint,
+    failed: tuple[tuple[InsertionPoint, str], ...],
+    box: CachedSandbox,
 ) -> Migrated:
-    """The network with the block at one site. Raises: MigrationError if it cannot be written or proved."""
+    """Insert the block at one point and verify it. Raises: MigrationError if either fails."""
     try:
-        written = put_in(
-            host.text,
-            site,
-            donor.name,
-            donor.code,
-            list(_notice(donor, site)),
-            list(_top(donor, host, site)),
-            f"{donor.name} of {donor.row.source} {_where(site)}",
+        written = insert_block(
+            target_network.text,
+            point,
+            source_block.name,
+            source_block.code,
+            list(_notice(source_block, point)),
+            list(_top(source_block, target_network, point)),
+            f"{source_block.name} of {source_block.row.source} {_where(point)}",
             observed.stars,
         )
     except UserError as error:
         raise MigrationError("written", str(error)) from error
-    if missing := _undefined(written.text, host.text, observed.stars):
+    if missing := _find_undefined(written.text, target_network.text, observed.stars):
         raise MigrationError("closed", f"{missing} is not defined in the new file")
     payload = {
         "code": written.text,
-        "prm": dict(host.prm),
+        "prm": dict(target_network.prm),
         "cases": list(observed.cases),
         "outputs": [list(shape) for shape in observed.outputs],
         "name": written.name,
-        "path": site.place.path,
+        "path": point.place.path,
     }
     proof = _ask(box, PROVE, payload)
     if "error" in proof:
         raise MigrationError("builds", proof["error"])
     if proof["failed"]:
         raise MigrationError(proof["failed"], f"{proof['failed']}: {proof['why']}")
-    return Migrated(donor, site, written.text, written.name, proof, observed, failed)
+    return Migrated(source_block, point, written.text, written.name, proof, observed, failed)
 
 
-def _where(site: Site) -> str:
-    """What a comment says of a site."""
-    return f"after {site.place.path}" if site.how == "after" else f"in place of {site.place.path}, a {site.place.kind}"
+def _where(point: InsertionPoint) -> str:
+    """Describe an insertion point for a comment."""
+    return (
+        f"after {point.place.path}" if point.how == "after" else f"in place of {point.place.path}, a {point.place.kind}"
+    )
 
 
-def _undefined(text: str, host: str, stars: Mapping[str, Sequence[str]]) -> str:
-    """The first name that the new text reads, nothing defines, and the host did not leave undefined before."""
+def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence[str]]) -> str:
+    """Return the first name that is undefined in the new text but not in the original one; empty if there is none."""
     names: list[Mapping[str, str]] = []
-    for code in (text, host):
-        tree = ast.parse(spelled_out(code, stars))
+    for code in (text, target_network):
+        tree = ast.parse(expand_stars(code, stars))
         drop_unevaluated(tree)
         names.append(undefined_names(tree))
     return next(iter(sorted(names[0].keys() - names[1].keys())), "")
 
 
-# -- what the file says of itself ------------------------------------------------------------------------------------
+# -- comments in the file --------------------------------------------------------------------------------------------
 
-_SAID_ABOVE = ("Block:", "File:", "SWHID:", "Licence:")
-
-
-def _top(donor: Donor, host: Host, site: Site) -> Iterator[str]:
-    """The lines at the top of the file."""
-    yield f"{host.name} with {donor.name} of {donor.row.source} {_where(site)}, by `lemur migrate`."
-    yield f"Host:    {host.name}, SHA-256 {host.sha256}"
+_REPEATED_LINES = ("Block:", "File:", "SWHID:", "Licence:")
 
 
-def _notice(donor: Donor, site: Site) -> Iterator[str]:
-    """The lines above the block's definitions: where they are from, under which licence, what was changed."""
-    facts = donor.row.model_dump() | {"code_sha256": donor.sha256, "license": donor.license}
-    yield from provenance_lines(site.place.path, donor.name, facts)
-    if donor.license != "NOASSERTION":
-        yield f"SPDX-License-Identifier: {donor.license}"
-    if not is_permissive(donor.license):
+def _top(source_block: SourceBlock, target_network: Host, point: InsertionPoint) -> Iterator[str]:
+    """Yield the comment lines at the top of the file."""
+    block = f"{source_block.name} of {source_block.row.source}"
+    yield f"{target_network.name} with {block} {_where(point)}, by `lemur migrate`."
+    yield f"Host:    {target_network.name}, SHA-256 {target_network.sha256}"
+
+
+def _notice(source_block: SourceBlock, point: InsertionPoint) -> Iterator[str]:
+    """Yield the lines above the block's definitions: their origin, licence and changes."""
+    facts = source_block.row.model_dump() | {"code_sha256": source_block.sha256, "license": source_block.license}
+    yield from provenance_lines(point.place.path, source_block.name, facts)
+    if source_block.license != "NOASSERTION":
+        yield f"SPDX-License-Identifier: {source_block.license}"
+    if not is_permissive(source_block.license):
         yield "The licence is not known to let changed copies be passed on: for local use."
-    for line in _header_of(donor.code)[1:]:
-        if line and not line.startswith(_SAID_ABOVE):
+    for line in _read_header(source_block.code)[1:]:
+        if line and not line.startswith(_REPEATED_LINES):
             yield line
 
 
-def _header_of(code: str) -> list[str]:
-    """The comment lines at the top of a closed file."""
+def _read_header(code: str) -> list[str]:
+    """Return the comment lines at the top of a closed file."""
     return [line.removeprefix("#").removeprefix(" ") for line in header_lines(code)]
 
 
-def proved_text(migrated: Migrated) -> str:
-    """What was proved, in a line."""
+def describe_proof(migrated: Migrated) -> str:
+    """Describe the verified properties in one line."""
     proof, cases = migrated.proof, migrated.observed.cases
-    sizes = " and ".join(sized(case["in_shape"]) for case in cases)
-    outputs = " and ".join(sized(shape) for shape in migrated.observed.outputs)
+    sizes = " and ".join(format_shape(case["in_shape"]) for case in cases)
+    outputs = " and ".join(format_shape(shape) for shape in migrated.observed.outputs)
     learned = f", {proof['moved']} of its {proof['parameters']} parameters change" if proof["parameters"] else ""
     reached = (
         f"gradients reach all {proof['parameters']} parameters of it" if proof["parameters"] else "gradients pass it"

@@ -1,8 +1,8 @@
-"""Inside the sandbox: what goes into and comes out of each submodule of a LEMUR network, as the trainer constructs it.
+"""Sandbox guest: observe the inputs and outputs of each submodule of a LEMUR network, built as the trainer builds it.
 
-The network is made anew and run for each case, in eval mode and in train mode. What differs between them beside the
-batch follows the size of the images, or is drawn at random: no number in a text can stand for it. Then it learns one
-batch by itself: what the host cannot do is not asked of it with a block.
+For each case the network is constructed again and run in eval and train mode. Sizes that differ between the cases,
+apart from the batch, depend on the image size or are random, so no constant in the code can represent them. Finally
+the network is trained on one batch: a network that cannot learn is not tested with a block.
 """
 
 import ast
@@ -18,7 +18,7 @@ from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed
 
 _THREADS = 1
 
-#: Images that are learned: norms over a batch need some.
+#: Batch size for training; normalization over a batch needs several images.
 BATCH = 4
 
 
@@ -26,26 +26,26 @@ BATCH = 4
 class _Seen:
     """The calls of one module in one run."""
 
-    turn: int  # of the first one, among all calls of modules
+    turn: int  # order of the first call among all modules
     calls: int = 0
     inputs: set[tuple[int, ...]] = field(default_factory=set)
     outputs: set[tuple[int, ...]] = field(default_factory=set)
-    single: bool = True  # one tensor of real numbers in, one out, each time
+    single: bool = True  # each call maps one real tensor to one real tensor
 
 
 def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a network at several sizes, and tell of each submodule what it was given and what it gave.
+    """Run a network at several sizes and report the inputs and outputs of each submodule.
 
     Args:
-        payload: `code`, `prm`; `cases`, as `lemur_core.sandbox.net.run_network` takes them, in two lists: of each the
-            first one that the network runs with counts, of the second one there need be none.
+        payload: `code`, `prm`; `cases`, as for `lemur_core.sandbox.net.run_network`, in two lists. From each list the
+            first case that the network runs with is used; no case of the second list has to work.
 
     Returns: `{"runs": false, "category", "error", "missing"}`, or `{"runs": true, "cases": […], "outputs": […],
-        "stars": {…}, "places": […]}`: what star imports bind, by module, and of each submodule that was called
-        `path`, `steps` (how Python reaches it), `kind`, `within` (kind of what holds it, and how many it holds),
-        `parameters`, `children`, `shared`, and for each case `calls`, `inputs`, `outputs`, `single`, in the order in
-        which their first calls ended.
-    Raises: MemoryError and the like, which the sandbox tells.
+        "stars": {…}, "places": […]}`: module -> names bound by its star import; and for each called submodule
+        `path`, `steps` (the Python expression to reach it), `kind`, `within` (type of its container, and the number
+        of items in it), `parameters`, `children`, `shared`, and for each case `calls`, `inputs`, `outputs`,
+        `single`, ordered by the end of their first calls.
+    Raises: MemoryError and the like, which the sandbox reports.
     """
     torch.set_num_threads(_THREADS)
     stub_weights()
@@ -66,7 +66,7 @@ def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
         learn(payload["code"], ran[0]["case"], payload["prm"])
     except NetError as error:
         return error.answer()
-    places = [_together([one["places"][path] for one in ran]) for path in paths]
+    places = [_merge([one["places"][path] for one in ran]) for path in paths]
     return {
         "runs": True,
         "cases": [one["case"] for one in ran],
@@ -77,7 +77,7 @@ def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(payload: Mapping[str, Any], case: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """One case. Raises: NetError."""
+    """Run one case. Raises: NetError."""
     seed_all(seed)
     net = construct(
         execute(payload["code"]), tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"])
@@ -98,14 +98,14 @@ def _run(payload: Mapping[str, Any], case: Mapping[str, Any], seed: int) -> dict
 
 
 def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
-    """Have a network learn one batch, as LEMUR's trainer does.
+    """Train a network on one batch, as LEMUR's trainer does.
 
-    Args: case: gives the images; they are as many as `BATCH`.
-    Returns: the file as a module, the network, and what it gives for the batch afterwards, in eval mode.
+    Args: case: describes the images; the batch size is replaced by `BATCH`.
+    Returns: the file as a module, the network, and its output for the batch afterwards, in eval mode.
     Raises: NetError.
     """
     seed_all(0)
-    case = batched(case)
+    case = with_batch(case)
     file = execute(code)
     net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(prm))
     images, labels = inputs_of(case), torch.arange(BATCH) % int(case["out_shape"][0])
@@ -118,20 +118,20 @@ def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[A
         return file, net, net.eval()(images)
 
 
-def batched(case: Mapping[str, Any]) -> dict[str, Any]:
-    """The case with `BATCH` images."""
+def with_batch(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the case with `BATCH` images."""
     return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
 
 
 def _stars(code: str) -> dict[str, list[str]]:
-    """The names that the star imports of a file bind, by module."""
-    found = {}
+    """Return module -> names that its star import in the file binds."""
+    bound = {}
     for node in ast.parse(code).body:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level and node.names[0].name == "*":
             module = importlib.import_module(node.module)
             public = [name for name in vars(module) if not name.startswith("_")]
-            found[node.module] = sorted(getattr(module, "__all__", public))
-    return found
+            bound[node.module] = sorted(getattr(module, "__all__", public))
+    return bound
 
 
 def _watcher(seen: dict[nn.Module, _Seen]) -> Any:
@@ -152,17 +152,17 @@ def _is_real(value: object) -> bool:
 
 
 def _places(net: nn.Module, seen: Mapping[nn.Module, _Seen]) -> dict[str, dict[str, Any]]:
-    """What is told of each submodule that was called, by its path, in the order of the calls."""
+    """Return the description of each called submodule by path, in the order of the calls."""
     names: dict[nn.Module, list[str]] = {}
     for path, module in net.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(path)
-    found = {}
+    places = {}
     for module, one in sorted(seen.items(), key=lambda item: item[1].turn):
         if module not in names:
-            continue  # it was made on the way, or left
+            continue  # it was created or removed during forward
         path = names[module][0]
         holder = net.get_submodule(path.rpartition(".")[0])
-        found[path] = {
+        places[path] = {
             "path": path,
             "steps": _steps(net, path),
             "kind": type(module).__name__,
@@ -175,11 +175,11 @@ def _places(net: nn.Module, seen: Mapping[nn.Module, _Seen]) -> dict[str, dict[s
             "outputs": sorted(map(list, one.outputs)),
             "single": one.single,
         }
-    return found
+    return places
 
 
 def _steps(net: nn.Module, path: str) -> str:
-    """How Python reaches a submodule from the network: `.layers[2].conv`; empty where no expression does."""
+    """Return the Python expression from the network to a submodule, e.g. `.layers[2].conv`; empty if there is none."""
     text, holder = "", net
     for name in path.split("."):
         if isinstance(holder, nn.ModuleDict):
@@ -194,8 +194,8 @@ def _steps(net: nn.Module, path: str) -> str:
     return text
 
 
-def _together(ones: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same submodule in all cases."""
+def _merge(ones: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the descriptions of a submodule from all cases."""
     kept = {name: value for name, value in ones[0].items() if name not in ("calls", "inputs", "outputs", "single")}
     return kept | {
         "calls": max(one["calls"] for one in ones),

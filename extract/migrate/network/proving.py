@@ -1,7 +1,8 @@
-"""Inside the sandbox: a network that was given a block, next to the one that it was made from: does all of it work?
+"""Sandbox guest: verify a network with an inserted block against the original network.
 
-Built as LEMUR's trainer builds it; run at the sizes of the host, with outputs of the host's shapes; a backward pass;
-one batch through its own `train_setup` and `learn`; and its graph, which tells whether the block leads to a result.
+The network is built as LEMUR's trainer builds it and run at the sizes of the original; its outputs must have the same
+shapes. Then follow a backward pass, one batch with its own `train_setup` and `learn`, and a trace of its graph, which
+shows whether the block contributes to a result.
 """
 
 from collections.abc import Mapping
@@ -11,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extract.migrate.network.observing import batched, learn
+from extract.migrate.network.observing import learn, with_batch
 from lemur_core.graphs.tracing.network import trace_network
 from lemur_core.graphs.tracing.trace import tensors_of
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, sizes, step, stub_weights, tuples
 
-#: The steps, in their order.
+#: The steps, in order.
 STEPS = ("builds", "runs", "shape", "gradients", "learns", "leads")
 
 _THREADS = 1
 
 
 class _Failed(Exception):  # noqa: N818 (an outcome, not a fault)
-    """A step that did not come through."""
+    """A failed step."""
 
     def __init__(self, step: str, why: str) -> None:
         super().__init__(why)
@@ -31,58 +32,58 @@ class _Failed(Exception):  # noqa: N818 (an outcome, not a fault)
 
 
 def prove(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Try a network in which a block was put.
+    """Verify a network with an inserted block.
 
     Args:
-        payload: `code`, `prm`; `cases`, as `lemur_core.sandbox.net.run_network` takes them, and `outputs`, the shape
-            that must come out of each; `name`, of the block's class in the file; `path`, of what holds it.
+        payload: `code`, `prm`; `cases`, as for `lemur_core.sandbox.net.run_network`, and `outputs`, the required
+            output shape of each; `name`, the block's class in the file; `path`, the submodule that contains it.
 
-    Returns: `proved`, the steps that came through (see `STEPS`); `failed`, the one that did not, or null, and `why`;
-        `parameters`, tensors of the block that are trained; `moved`, of how many of them learning changed the values;
-        `graph`, why there is no graph, or null.
-    Raises: MemoryError and the like, which the sandbox tells.
+    Returns: `proved`, the steps that succeeded (see `STEPS`); `failed`, the step that did not, or null, and `why`;
+        `parameters`, the number of trainable tensors of the block; `moved`, how many of them changed in training;
+        `graph`, the reason why there is no graph, or null.
+    Raises: MemoryError and the like, which the sandbox reports.
     """
     torch.set_num_threads(_THREADS)
     stub_weights()
-    found: dict[str, Any] = {"proved": [], "failed": None, "why": "", "parameters": 0, "moved": 0, "graph": None}
+    result: dict[str, Any] = {"proved": [], "failed": None, "why": "", "parameters": 0, "moved": 0, "graph": None}
     try:
-        _prove(payload, found)
+        _prove(payload, result)
     except _Failed as failure:
-        found |= {"failed": failure.step, "why": failure.why}
-    return found
+        result |= {"failed": failure.step, "why": failure.why}
+    return result
 
 
-def _prove(payload: Mapping[str, Any], found: dict[str, Any]) -> None:
+def _prove(payload: Mapping[str, Any], result: dict[str, Any]) -> None:
     for number, (case, output) in enumerate(zip(payload["cases"], payload["outputs"], strict=True)):
-        net, _ = _built(payload, case)
+        net, _ = _build(payload, case)
         if number == 0:
-            found["proved"].append("builds")
+            result["proved"].append("builds")
         _run(net, case, output)
-    found["proved"] += ["runs", "shape"]
-    case = batched(payload["cases"][0])
-    net, blocks = _built(payload, case)
-    trained = _trained(blocks)
-    found["parameters"] = len(trained)
+    result["proved"] += ["runs", "shape"]
+    case = with_batch(payload["cases"][0])
+    net, blocks = _build(payload, case)
+    trained = _trainable(blocks)
+    result["parameters"] = len(trained)
     _differentiate(net, case, blocks, trained)
-    found["proved"].append("gradients")
-    found["moved"] = _learn(payload)
-    found["proved"].append("learns")
-    found["graph"] = _lead(payload, type(blocks[0]).__qualname__)
-    found["proved"] += [] if found["graph"] else ["leads"]
+    result["proved"].append("gradients")
+    result["moved"] = _learn(payload)
+    result["proved"].append("learns")
+    result["graph"] = _check_lead(payload, type(blocks[0]).__qualname__)
+    result["proved"] += [] if result["graph"] else ["leads"]
 
 
-def _built(payload: Mapping[str, Any], case: Mapping[str, Any]) -> tuple[Any, list[nn.Module]]:
-    """The network, and the instances of the block's class at the site."""
+def _build(payload: Mapping[str, Any], case: Mapping[str, Any]) -> tuple[Any, list[nn.Module]]:
+    """Build the network; also return the instances of the block's class at the insertion point."""
     seed_all(0)
     try:
         file = execute(payload["code"])
         net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"]))
     except NetError as error:
         raise _Failed("builds", error.detail) from error
-    return net, _blocks_of(file, net, payload)
+    return net, _find_blocks(file, net, payload)
 
 
-def _blocks_of(file: ModuleType, net: nn.Module, payload: Mapping[str, Any]) -> list[nn.Module]:
+def _find_blocks(file: ModuleType, net: nn.Module, payload: Mapping[str, Any]) -> list[nn.Module]:
     name, path = payload["name"], payload["path"]
     try:
         holder = net.get_submodule(path)
@@ -102,8 +103,8 @@ def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
     except NetError as error:
         raise _Failed("runs", error.detail) from error
     if not isinstance(output, Tensor) or list(output.shape) != expected:
-        given = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise _Failed("shape", f"gives {given} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
+        received = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise _Failed("shape", f"gives {received} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
     if not bool(torch.isfinite(output).all()):
         raise _Failed("shape", "gives values that are not finite")
 
@@ -111,15 +112,15 @@ def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
 def _differentiate(
     net: Any, case: Mapping[str, Any], blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]
 ) -> None:
-    """A finite gradient reaches each trained parameter of the block, and what it gives."""
+    """Check that a finite gradient reaches each trainable parameter of the block, and its outputs."""
     gave: list[Tensor] = []
-    hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_kept(out))) for block in blocks]
+    hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
     try:
         with step("gradients", "train mode"):
             outputs = [one for one in tensors_of(net.train()(inputs_of(dict(case)))) if one.requires_grad]
             generator = torch.Generator().manual_seed(0)
             weights = [torch.randn(one.shape, generator=generator) for one in outputs]
-            torch.autograd.backward(outputs, weights)  # no outputs: PyTorch says so
+            torch.autograd.backward(outputs, weights)  # raises if there are no outputs
     except NetError as error:
         raise _Failed("gradients", error.detail) from error
     for hook in hooks:
@@ -136,8 +137,8 @@ def _differentiate(
         raise _Failed("gradients", "none reaches what the block gives")
 
 
-def _kept(output: Tensor) -> Tensor:
-    """What a block gives, so that its gradient is kept."""
+def _retain_gradient(output: Tensor) -> Tensor:
+    """Return the output of a block, with its gradient retained."""
     if output.requires_grad:
         output.retain_grad()
     return output
@@ -149,16 +150,16 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _learn(payload: Mapping[str, Any]) -> int:
-    """One batch through the network's own training. Returns: how many parameters of the block it changed."""
-    _, blocks = _built(payload, batched(payload["cases"][0]))  # under the seed under which it will learn
-    before = _trained(blocks)
+    """Train one batch with the network's own code. Returns: the number of parameters of the block that changed."""
+    _, blocks = _build(payload, with_batch(payload["cases"][0]))  # with the same seed as for training
+    before = _trainable(blocks)
     try:
         file, net, output = learn(payload["code"], payload["cases"][0], payload["prm"])
     except NetError as error:
         raise _Failed("learns", f"{error.category}: {error.detail}") from error
     if not bool(torch.isfinite(output).all()):
         raise _Failed("learns", "one batch makes outputs that are not finite")
-    after = _trained(_blocks_of(file, net, payload))
+    after = _trainable(_find_blocks(file, net, payload))
     moved = sum(
         not torch.equal(old.detach(), new.detach()) for old, new in zip(before.values(), after.values(), strict=True)
     )
@@ -167,8 +168,8 @@ def _learn(payload: Mapping[str, Any]) -> int:
     return moved
 
 
-def _trained(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
-    """The parameters of blocks that are trained, by name and number of the block."""
+def _trainable(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters of blocks, by name and number of the block."""
     return {
         f"{name} of {number}" if number else name: one
         for number, block in enumerate(blocks)
@@ -177,11 +178,11 @@ def _trained(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
     }
 
 
-def _lead(payload: Mapping[str, Any], name: str) -> str | None:
-    """Whether operations of the block's class lead to a result. Returns: why that is not known, None if they do."""
-    told = trace_network({"code": payload["code"], "prm": dict(payload["prm"]), "cases": [dict(payload["cases"][0])]})
-    if not told["runs"]:
-        return f"{told['category']}: {told['error']}"
-    if name in told["dead_classes"]:
+def _check_lead(payload: Mapping[str, Any], name: str) -> str | None:
+    """Check that operations of the block contribute to a result. Returns: the reason if that is unknown, else None."""
+    trace = trace_network({"code": payload["code"], "prm": dict(payload["prm"]), "cases": [dict(payload["cases"][0])]})
+    if not trace["runs"]:
+        return f"{trace['category']}: {trace['error']}"
+    if name in trace["dead_classes"]:
         raise _Failed("leads", "no operation of the block leads to a result")
     return None

@@ -1,1 +1,1 @@
-"""A block written into a project of many files."""
+"""Insert a block into a project of many files."""

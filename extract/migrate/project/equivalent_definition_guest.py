@@ -1,7 +1,7 @@
-"""Inside the sandbox: a block beside the code of a project, and as a module of it.
+"""Sandbox guest: compare a block with the code of a project, and run it as a module of the project.
 
-`compare_definitions` tells which classes and functions of the project do what those in the block's file do, as the
-block uses them; `sign_in_project` runs the block as the project has it, and its smoke test.
+`compare_definitions` reports which classes and functions of the project are equivalent to those in the block's file, as
+the block uses them; `sign_in_project` runs the block's module in the project, and its smoke test.
 """
 
 import importlib
@@ -19,19 +19,19 @@ from extract.arguments.inputs import flatten
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import Subject
 from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.minimize.watch_guest import exercised
+from extract.minimize.watch_guest import exercise
 from extract.proofs.comparing import IMPORT_SECONDS, SECONDS, Watch, refusal
 from extract.proofs.trace_guest import structure_of
 from lemur_core.sandbox.server.foreign import load, one_line
 
-_SMOKE = "smoke_test"  # the module that a smoke test becomes
+_SMOKE = "smoke_test"  # module name of a smoke test
 
 
 def enter_project(payload: Mapping[str, Any]) -> None:
-    """Make the project's own modules importable, before any other of their names.
+    """Make the project's own modules importable, with priority over others of the same names.
 
-    Args: payload: `roots`, folders to import from; `packages`, the first parts of its modules' names; `folders`, with
-        what it and the block require, for the end of sys.path.
+    Args: payload: `roots`, folders to import from; `packages`, the top-level names of its modules; `folders` with the
+        requirements of the project and the block, for the end of sys.path.
     """
     sys.dont_write_bytecode = True
     compile_nothing()
@@ -45,14 +45,14 @@ def enter_project(payload: Mapping[str, Any]) -> None:
 
 
 def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
-    """What comes of a block as a module of the project in every way that is known to work, and of its smoke test.
+    """Sign the results of a block as a module of the project in every known working way, and run its smoke test.
 
     Args:
         payload: as for `enter_project`; `module` and `name` to import; `arguments` and `sizes` as for
             `extract.minimize.watch_guest.sign_lean`; `test`, the path of the smoke test.
 
-    Returns: `{"error"}`, where it cannot be imported or constructed; else as `sign_lean`, and `test`: how many tests
-        passed, or why one failed.
+    Returns: `{"error"}` if it cannot be imported or constructed; else as `sign_lean`, and `test`: the number of tests
+        that passed, or the error of one that failed.
     """
     enter_project(payload)
     try:
@@ -63,17 +63,17 @@ def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(cls, type):
         return {"error": f"{payload['module']} defines no class {payload['name']}"}
     try:
-        found = exercised(cls, payload, namespace(vars(module), []))
+        signature = exercise(cls, payload, namespace(vars(module), []))
     except AttemptError as failure:
         return {"error": one_line(failure.message, 300)}
-    return {**found, "test": _tested(Path(payload["test"]))}
+    return {**signature, "test": _run_tests(Path(payload["test"]))}
 
 
 def import_first(payload: dict[str, Any]) -> dict[str, Any]:
     """Import a module of the project before any other.
 
     Args: payload: as for `enter_project`; `module` to import.
-    Returns: `{"error"}`, or nothing.
+    Returns: `{"error"}`, or an empty dict.
     """
     enter_project(payload)
     try:
@@ -83,8 +83,8 @@ def import_first(payload: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _tested(path: Path) -> int | str:
-    """How many tests of a file passed; why one of them did not."""
+def _run_tests(path: Path) -> int | str:
+    """Run the tests of a file. Returns: the number of passed tests, or the error of one that failed."""
     try:
         module = attempt(partial(load, path.read_text(encoding="utf-8"), _SMOKE), IMPORT_SECONDS)
         functions = [value for name, value in vars(module).items() if name.startswith("test_") and callable(value)]
@@ -99,20 +99,20 @@ def _tested(path: Path) -> int | str:
     return len(functions) + result.testsRun
 
 
-# --- beside the project's code ----------------------------------------------------------------------------------------
+# --- comparison with the project's code -------------------------------------------------------------------------------
 
 
 def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
-    """Which definitions of a project do what those of a block do, as the block uses them.
+    """Compare definitions of a project with those of a block, as the block uses them.
 
     Args:
         payload: as for `enter_project`; `code`, `name` and `arguments` of the block; `wanted`, each with the `name` of
             a definition of its file and `options`, each `module` and `name` in the project.
 
-    Returns: `{"error"}`, where the block does not run; else `refused`, for each of the wanted and each option why it is
-        not the same, "" where it is; and what a smoke test can ask: `returns` (as `trace_block` tells it), `shapes` of
-        the tensors that are returned, `trains` (it runs in train mode), `reached`: of how many parameters how many get
-        gradients, and `differentiable`: whether any gradient arrives.
+    Returns: `{"error"}` if the block does not run; else `refused`, for each wanted name and option the reason why they
+        differ ("" if they do not); and the facts for a smoke test: `returns` (as in `trace_block`), `shapes` of the
+        returned tensors, `trains` (it runs in train mode), `reached` (number of parameters with gradients, number of
+        trainable parameters), and `differentiable` (whether any gradient arrives).
     """
     enter_project(payload)
     torch.jit._state.disable()
@@ -121,19 +121,19 @@ def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
         subject = Subject(payload)
         watch = Watch(subject.file, {item["name"] for item in payload["wanted"]})
         with watch.watching():
-            told = _run(subject)
+            facts = _run(subject)
     except AttemptError as failure:
         return {"error": failure.message}
     refused = [
         [refusal(subject.file, item["name"], option, watch.cases.get(item["name"], {})) for option in item["options"]]
         for item in payload["wanted"]
     ]
-    return {**told, "refused": refused}
+    return {**facts, "refused": refused}
 
 
 def _run(subject: Subject) -> dict[str, Any]:
-    """Run the block in eval and in train mode. Returns: what a smoke test can ask."""
-    told: dict[str, Any] = {"trains": True}
+    """Run the block in eval and in train mode. Returns: the facts for a smoke test."""
+    facts: dict[str, Any] = {"trains": True}
     for train in (False, True):
         module = subject.build()
         subject.settle(module)
@@ -145,10 +145,10 @@ def _run(subject: Subject) -> dict[str, Any]:
         except AttemptError:
             if not train:
                 raise
-            told["trains"] = False
+            facts["trains"] = False
             break
-        told |= _facts(module, output)
-    return told
+        facts |= _facts(module, output)
+    return facts
 
 
 def _facts(module: nn.Module, output: Any) -> dict[str, Any]:

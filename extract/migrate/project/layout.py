@@ -1,5 +1,6 @@
-"""An existing project as it lies: its modules and packages, where what belongs together stands, how its files are
-called, where and how it is tested. Told from the text alone; nothing of it is run.
+"""Layout of an existing project: its modules and packages, where related code is, how files are named, and its tests.
+
+Everything is read from the text; no code of the project is run.
 """
 
 import ast
@@ -29,14 +30,14 @@ _NAMINGS: tuple[Naming, ...] = ("snake", "camel", "joined")
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """A class or function that a file of the project defines at its top.
+    """A top-level class or function of a file of the project.
 
     Attributes:
         module: dotted name under which the project imports the file.
-        parameters: names that its call takes: of a class its own constructor's, None where that is inherited.
-        forward: names that its own `forward` takes; None where it has none.
-        is_module: it is an nn.Module with a forward.
-        category: of such a class.
+        parameters: names of its parameters; for a class those of its own constructor, None if that is inherited.
+        forward: parameter names of its own `forward`; None if it has none.
+        is_module: whether it is an nn.Module with a forward.
+        category: category of such a class.
     """
 
     name: str
@@ -51,14 +52,14 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What a migration needs to know of a project.
+    """The facts about a project that a migration needs.
 
     Attributes:
-        source: its files of code, licence and requirements.
-        trees: of these files, by path; those that do not parse are left out.
-        defined: in the order of paths and lines.
-        tests: its test files, parsed, by path.
-        paths: of all its Python files, the tests among them.
+        source: its code files, licence and requirements.
+        trees: path -> syntax tree of a code file; files that do not parse are left out.
+        defined: its definitions, in the order of paths and lines.
+        tests: path -> syntax tree of a test file.
+        paths: paths of all its Python files, including tests.
     """
 
     root: Path
@@ -70,45 +71,45 @@ class Project:
     _modules: Mapping[str, str] = field(default_factory=dict)
 
     def module_of(self, path: str) -> str:
-        """The dotted name of a file that is there, or would be."""
+        """Return the dotted name of an existing or new file."""
         if path in self._modules:
             return self._modules[path]
         inside = path.removesuffix(".py").removeprefix(f"{self.import_root(path)}/")
         return inside.replace("/", ".")
 
     def import_root(self, path: str) -> str:
-        """The folder, "" for the project's own, from which a file that is there, or would be, is imported."""
+        """Return the folder from which an existing or new file is imported; "" for the project root."""
         pure = PurePosixPath(path)
         if path in self._modules:
             return self._above(path)
         for folder in (pure.parent, *pure.parent.parents):
-            beside = (one for one in sorted(self._modules) if PurePosixPath(one).parent == folder)
-            known = next(beside, None)
+            neighbours = (one for one in sorted(self._modules) if PurePosixPath(one).parent == folder)
+            known = next(neighbours, None)
             if known is not None and (folder.name or pure.parent == folder):
                 return self._above(known)
         return ""
 
     def _above(self, path: str) -> str:
-        """The folder from which a file that is there is imported."""
+        """Return the folder from which an existing file is imported."""
         folders = PurePosixPath(path).parent.parts
         inner = len(self._modules[path].split(".")) - (PurePosixPath(path).name != _INIT)
         return "/".join(folders[: len(folders) - inner])
 
     @property
     def import_roots(self) -> list[str]:
-        """All folders from which its modules are imported, in order."""
+        """All folders from which its modules are imported, sorted."""
         return sorted({self.import_root(path) for path in self._modules})
 
     @property
     def packages(self) -> frozenset[str]:
-        """The first parts of its modules' names."""
+        """Top-level names of its modules."""
         return frozenset(name.partition(".")[0] for name in self._modules.values())
 
 
 def read_project(root: Path) -> Project:
     """Read a project.
 
-    Raises: UserError if the folder holds no Python code, or is itself a package.
+    Raises: UserError if the folder contains no Python code, or is itself a package.
     """
     if (root / _INIT).is_file():
         raise UserError(f"{root}: is a package, not a project; give the folder that it lies in")
@@ -116,18 +117,18 @@ def read_project(root: Path) -> Project:
     with Index() as index:
         index.add([(source, file) for file in source.files])
         library = Library([source], index.facts)
-        found = discover(library, [library.by_path[source.name, file.path] for file in source.files])
+        classes = discover(library, [library.by_path[source.name, file.path] for file in source.files])
         modules = {
             (one.module.file.path, one.name): category_of(
                 one.name, one.qualname, [".".join(b) for b in one.facts.bases]
             )
-            for one in found
+            for one in classes
         }
-    trees = {file.path: tree for file in source.files if (tree := _parsed(source.root / file.path)) is not None}
+    trees = {file.path: tree for file in source.files if (tree := _parse(source.root / file.path)) is not None}
     names = {file.path: file.module for file in source.files}
     paths = sorted(path for path in walk(source.root) if path.endswith(".py"))
-    tests = {path: tree for path in paths if _is_test(path) and (tree := _parsed(source.root / path)) is not None}
-    defined = [one for path, tree in trees.items() for one in _defined(tree, path, names[path], modules)]
+    tests = {path: tree for path in paths if _is_test(path) and (tree := _parse(source.root / path)) is not None}
+    defined = [one for path, tree in trees.items() for one in _read_definitions(tree, path, names[path], modules)]
     return Project(source.root, source, trees, defined, tests, frozenset(paths), names)
 
 
@@ -135,7 +136,7 @@ def _category(one: Found) -> str:
     return category_of(one.name, one.qualname, [".".join(base) for base in one.facts.bases])
 
 
-def _parsed(path: Path) -> ast.Module | None:
+def _parse(path: Path) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -151,7 +152,9 @@ def _is_test(path: str) -> bool:
     )
 
 
-def _defined(tree: ast.Module, path: str, module: str, modules: Mapping[tuple[str, str], str]) -> Iterator[Defined]:
+def _read_definitions(
+    tree: ast.Module, path: str, module: str, modules: Mapping[tuple[str, str], str]
+) -> Iterator[Defined]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             own = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
@@ -161,19 +164,19 @@ def _defined(tree: ast.Module, path: str, module: str, modules: Mapping[tuple[st
                 module,
                 path,
                 True,
-                parameters_of(init, 1) if init else None,
-                parameters_of(forward, 1) if forward else None,
+                parameter_names(init, 1) if init else None,
+                parameter_names(forward, 1) if forward else None,
                 (path, node.name) in modules,
                 modules.get((path, node.name), ""),
             )
         elif isinstance(node, ast.FunctionDef):
-            yield Defined(node.name, module, path, False, parameters_of(node, 0))
+            yield Defined(node.name, module, path, False, parameter_names(node, 0))
 
 
-def parameters_of(node: ast.FunctionDef, skipped: int) -> tuple[str, ...]:
-    """The names that a function takes.
+def parameter_names(node: ast.FunctionDef, skipped: int) -> tuple[str, ...]:
+    """Return the names of a function's parameters.
 
-    Args: skipped: how many at the beginning do not count, as `self`.
+    Args: skipped: number of leading parameters to leave out, such as `self`.
     """
     arguments = node.args
     named = [*arguments.posonlyargs, *arguments.args][skipped:]
@@ -181,17 +184,17 @@ def parameters_of(node: ast.FunctionDef, skipped: int) -> tuple[str, ...]:
     return tuple(item.arg for item in rest if item is not None)
 
 
-# --- where a new module goes ------------------------------------------------------------------------------------------
+# --- location of a new module -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the new module goes.
+    """Location of the new module.
 
     Attributes:
-        path: of its file.
+        path: path of its file.
         module: dotted name under which it is imported.
-        why: in words.
+        why: explanation for the user.
     """
 
     path: str
@@ -200,18 +203,18 @@ class Place:
 
     @property
     def folder(self) -> str:
-        """The folder of the file, "" for the project's own."""
+        """The folder of the file; "" for the project root."""
         return self.path.rpartition("/")[0]
 
 
 def choose_place(project: Project, name: str, category: str, out: Path | None = None) -> Place:
-    """Where a block goes: into the folder with most modules of its kind, under a name as its neighbours have.
+    """Choose the folder with most modules of the same kind, and a file name in the style of its neighbours.
 
-    Args: out: a file to take instead, absolute, or relative to the working folder.
-    Raises: UserError if the project has no module to stand beside, or the file is outside of it or cannot be imported.
+    Args: out: file to use instead, absolute or relative to the working folder.
+    Raises: UserError if the project has no module, or the file is outside the project or cannot be imported.
     """
     if out is not None:
-        return _given(project, out)
+        return _place_at(project, out)
     kinds: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for one in project.defined:
@@ -229,7 +232,7 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
     return Place(path, project.module_of(path), why)
 
 
-def _given(project: Project, out: Path) -> Place:
+def _place_at(project: Project, out: Path) -> Place:
     try:
         path = out.absolute().resolve().relative_to(project.root).as_posix()
     except ValueError:
@@ -240,55 +243,57 @@ def _given(project: Project, out: Path) -> Place:
 
 
 def _stem(project: Project, folder: str, name: str) -> str:
-    """A file's name for a class, in the way in which most of the files nearby are named after a class of theirs."""
+    """Return a file name for a class, in the naming style of most files nearby."""
     nearby = [path for path in project.trees if path.rpartition("/")[0] == folder]
     for paths in (nearby, list(project.trees)):
         votes = Counter(kind for path in paths if (kind := _naming(path, project)) is not None)
         if votes:
-            return _named(name, max(_NAMINGS, key=lambda kind: votes[kind]))
-    return _named(name, "snake")
+            return _format_stem(name, max(_NAMINGS, key=lambda kind: votes[kind]))
+    return _format_stem(name, "snake")
 
 
 def _naming(path: str, project: Project) -> Naming | None:
-    """How a file is named; None where its name is one word, or that of no class in it."""
+    """Return the naming style of a file; None if its name is a single word or does not match a class in it."""
     stem = PurePosixPath(path).stem.strip("_")
     if "_" in stem:
         return "snake"
     names = {one.name for one in project.defined if one.path == path and one.is_class}
     if stem in names and stem != stem.lower():
         return "camel"
-    long = {_named(name, "joined") for name in names if _named(name, "joined") != _named(name, "snake")}
+    long = {
+        _format_stem(name, "joined") for name in names if _format_stem(name, "joined") != _format_stem(name, "snake")
+    }
     return "joined" if stem in long else None
 
 
-def _named(name: str, naming: Naming) -> str:
+def _format_stem(name: str, naming: Naming) -> str:
     if naming == "camel":
         return name
     return snake_of(name) if naming == "snake" else snake_of(name).replace("_", "")
 
 
 def _free_stem(project: Project, folder: str, stem: str) -> str:
-    """The name, or with a number, so that it hides no file, folder, or name that the package has."""
+    """Return the name, with a number if it would hide a file, a folder, or a name of the package."""
     taken = {PurePosixPath(path).stem for path in project.paths if path.rpartition("/")[0] == folder}
     taken |= {path[len(folder) :].lstrip("/").partition("/")[0] for path in project.paths if path.startswith(folder)}
     taken |= bound_names(project.trees.get(f"{folder}/{_INIT}".lstrip("/")))
     number = 1
-    while (found := stem if number == 1 else f"{stem}_{number}") in taken:
+    while (candidate := stem if number == 1 else f"{stem}_{number}") in taken:
         number += 1
-    return found
+    return candidate
 
 
 def bound_names(tree: ast.Module | None) -> set[str]:
-    """The names that statements of module level bind, but for those of star imports."""
-    found: set[str] = set()
+    """Return the names that module-level statements bind, except those of star imports."""
+    names: set[str] = set()
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return found - {"*"}
+            names.add(node.id)
+    return names - {"*"}
 
 
 # --- its tests --------------------------------------------------------------------------------------------------------
@@ -296,15 +301,15 @@ def bound_names(tree: ast.Module | None) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class TestPlace:
-    """Where the smoke test goes, and how it is written.
+    """Location and style of the smoke test.
 
     Attributes:
-        path: of its file.
+        path: path of its file.
         style: plain functions, or methods of a `unittest.TestCase`.
-        beside: how many tests of this style are there already; 0 where the project has none.
+        beside: number of existing tests of this style in the folder; 0 if the project has none.
     """
 
-    __test__ = False  # pytest need not look
+    __test__ = False  # tells pytest that this is not a test class
 
     path: str
     style: Literal["functions", "unittest"]
@@ -312,15 +317,15 @@ class TestPlace:
 
 
 def choose_test(project: Project, place: Place, replaces: str | None = None) -> TestPlace:
-    """The test file for a module: in the folder with most tests of its package, called and written as those are.
+    """Choose the test file for a module: in the folder with most tests of its package, in their style.
 
-    Args: replaces: what the documentation of an older test holds that may be replaced.
+    Args: replaces: text in the docstring of an older test that may be replaced.
     """
     stem = PurePosixPath(place.path).stem
     near: Counter[str] = Counter()
     for path, tree in project.tests.items():
         folder = path.rpartition("/")[0]
-        names = _imported(tree)
+        names = _imported_modules(tree)
         package = place.module.rpartition(".")[0]
         near[folder] += 1 + 2 * any(name.startswith(package) for name in names if package)
     folder = min(near, key=lambda it: (-near[it], it)) if near else "tests"
@@ -345,14 +350,14 @@ def choose_test(project: Project, place: Place, replaces: str | None = None) -> 
     )
 
 
-def _imported(tree: ast.Module) -> set[str]:
-    found: set[str] = set()
+def _imported_modules(tree: ast.Module) -> set[str]:
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            modules.add(node.module)
+    return modules
 
 
 def _is_unittest(tree: ast.Module) -> bool:

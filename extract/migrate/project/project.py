@@ -1,4 +1,4 @@
-"""A block of an extraction folder as a module of an existing project: planned, proved in a copy of it, then written."""
+"""Add a block of an extraction folder to an existing project: plan, verify in a copy of the project, then write."""
 
 import builtins
 import difflib
@@ -14,11 +14,11 @@ from packaging.utils import canonicalize_name
 from extract.migrate.codemod import USUAL
 from extract.migrate.project.layout import Place, Project, TestPlace, choose_place, choose_test, read_project
 from extract.migrate.project.register import Registered, register
-from extract.migrate.project.reuse import ClosedFile, Option, names_of, options_for
+from extract.migrate.project.reuse import ClosedFile, Option, options_for, used_names
 from extract.migrate.project.style import ImportStyle, read_style
 from extract.migrate.project.trial import Proof, Trial, trial
 from extract.migrate.project.writing import Donated, module_text, smoke_text
-from extract.migrate.source_block import form_of
+from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
 from extract.resolve.requirements import distributions_of, imports_of
 from extract.specs.make import worked_of
@@ -28,12 +28,12 @@ from lemur_core.files.markdown import plural
 from manifests.provenance import inlined_blocks
 from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive
 
-_TOLD = 3  # of the project's definitions that are not the same as one of the block's
+_MAX_LISTED = 3  # maximum number of the project's rejected definitions to list for one name
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a block is moved: see `lemur migrate --help`."""
+    """Options of a migration; see `lemur migrate --help`."""
 
     out: Path | None = None
     full: bool = False
@@ -48,11 +48,11 @@ class Plan:
     """A migration before anything is written.
 
     Attributes:
-        reused: definitions of the project that stand for the block's, by their names there.
-        refused: what was compared and is not the same: name, whole name of the project's, why.
-        files: what is to be written, by path below the project.
-        before: what these files are now; None for those that are not there.
-        notes: what its user ought to know, a line each.
+        reused: name in the block's file -> equivalent definition of the project.
+        refused: rejected candidates: name, full name of the project's definition, reason.
+        files: path below the project -> new content.
+        before: path -> current content; None if the file does not exist.
+        notes: one-line messages for the user.
     """
 
     donated: Donated
@@ -70,21 +70,21 @@ class Plan:
 
 
 def migrate_into_project(folder: Path, block: str, root: Path, options: Options) -> str:
-    """Put a block of an extraction folder into a project.
+    """Add a block of an extraction folder to a project.
 
-    Returns: what to print: what was done and proved; the difference, where it is a dry run.
-    Raises: UserError if anything stands against it: then nothing is written.
+    Returns: the text to print: the actions and the verified properties, or the diff for a dry run.
+    Raises: UserError if the migration fails; then nothing is written.
     """
     plan = plan_migration(folder, block, root, options)
     if not options.dry_run:
-        _put_in_place(plan)
+        _write_files(plan)
     if options.as_json:
         return json.dumps(_facts(plan, written=not options.dry_run), sort_keys=True)
     return difference(plan) if options.dry_run else "\n".join(_lines(plan))
 
 
-def _put_in_place(plan: Plan) -> None:
-    """Write all files. Raises: UserError if one of them was changed since it was read, or cannot be written."""
+def _write_files(plan: Plan) -> None:
+    """Write all files. Raises: UserError if one of them has changed since it was read, or cannot be written."""
     root = plan.project.root
     for path, before in plan.before.items():
         if _read(root / path) != before:
@@ -97,15 +97,15 @@ def _read(path: Path) -> bytes | None:
 
 
 def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Plan:
-    """Everything but the writing: what goes where, proved in a copy of the project.
+    """Plan a migration and verify it in a copy of the project, without writing anything.
 
-    Raises: UserError if there is no such block or project, the licence does not let it, or it cannot be proved.
+    Raises: UserError if there is no such block or project, the licence forbids it, or the verification fails.
     """
     donated = read_donated(folder, block, lean=not options.full)
     project = read_project(root)
-    plan = _placed(donated, project, options)
+    plan = _make_plan(donated, project, options)
     plan.notes += license_notes(donated, project, force=options.force)
-    used = names_of(donated.expressions)
+    used = used_names(donated.expressions)
     file = ClosedFile(donated.code, donated.row.name, used)
     unknown = [name for name in used if name not in file.globals | USUAL.keys() and not hasattr(builtins, name)]
     if unknown:
@@ -117,8 +117,8 @@ def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Pl
         seen = _compare(plan, file, bench, force=options.force)
         proof = _prove(plan, file, bench, seen)
         if proof.wrong and plan.reused:
-            told = f"with it, {proof.wrong}"
-            plan.refused += [(name, one.dotted, told) for name, one in sorted(plan.reused.items())]
+            reason = f"with it, {proof.wrong}"
+            plan.refused += [(name, one.dotted, reason) for name, one in sorted(plan.reused.items())]
             plan.reused = {}
             proof = _prove(plan, file, bench, seen)
     if proof.wrong:
@@ -129,9 +129,9 @@ def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Pl
 
 
 def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapping[str, Any]:
-    """Decide which definitions of the project are used. Returns: what a smoke test can ask.
+    """Decide which definitions of the project to reuse. Returns: the facts for a smoke test.
 
-    Raises: UserError if the project has the block already and `force` is not given.
+    Raises: UserError if the project already has the block and `force` is false.
     """
     row = plan.donated.row
     wanted = []
@@ -140,8 +140,8 @@ def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapp
         wanted.append((name, [one for one in options if one.path != plan.place.path]))
     answer = bench.compare(wanted)
     for (name, options), reasons in zip(wanted, answer["refused"], strict=True):
-        told = list(zip(options, reasons, strict=True))
-        same = next((option for option, reason in told if not reason), None)
+        outcomes = list(zip(options, reasons, strict=True))
+        same = next((option for option, reason in outcomes if not reason), None)
         if name == row.name:
             if same is not None and not force:
                 raise UserError(
@@ -150,15 +150,15 @@ def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapp
         elif same is not None:
             plan.reused[name] = same
         else:
-            plan.refused += [(name, one.dotted, reason) for one, reason in told]
-    needed = file.needed(plan.reused)
-    plan.reused = {name: option for name, option in plan.reused.items() if name in needed}
-    plan.refused = [one for one in plan.refused if one[0] in needed]
+            plan.refused += [(name, one.dotted, reason) for one, reason in outcomes]
+    needed_names = file.needed_names(plan.reused)
+    plan.reused = {name: option for name, option in plan.reused.items() if name in needed_names}
+    plan.refused = [one for one in plan.refused if one[0] in needed_names]
     return answer
 
 
 def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) -> Proof:
-    """Write the texts of all files, and try them."""
+    """Generate the text of all files and verify them."""
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)
     module = module_text(donated, file, place, project, plan.style, plan.reused, plan.registered.by_star)
@@ -176,13 +176,13 @@ def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) 
 
 
 def read_donated(folder: Path, wanted: str, *, lean: bool = True) -> Donated:
-    """A block as it is moved.
+    """Load the block to move.
 
-    Args: lean: in its lean form, where it has one.
+    Args: lean: use its minimized form if there is one.
     Raises: UserError if there is no such block, it has no code, or it never ran.
     """
     row = find_block(folder, wanted).row
-    form = form_of(folder, row, lean=lean)
+    form = choose_form(folder, row, lean=lean)
     worked = worked_of(row.arguments)
     if worked is None or worked.forward is None or worked.method != "forward":
         raise UserError(
@@ -195,14 +195,16 @@ def read_donated(folder: Path, wanted: str, *, lean: bool = True) -> Donated:
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _placed(donated: Donated, project: Project, options: Options) -> Plan:
+def _make_plan(donated: Donated, project: Project, options: Options) -> Plan:
     row = donated.row
-    there = [path for path, text in _texts(project) if any(one.block == row.block for one in inlined_blocks(text))]
-    if there and options.out is None and not options.force:
-        raise UserError(f"{row.block}: is there already: {there[0]}; add --force to replace it, or name another --out")
-    replaced = bool(there) and options.out is None
+    existing = [path for path, text in _texts(project) if any(one.block == row.block for one in inlined_blocks(text))]
+    if existing and options.out is None and not options.force:
+        raise UserError(
+            f"{row.block}: is there already: {existing[0]}; add --force to replace it, or name another --out"
+        )
+    replaced = bool(existing) and options.out is None
     if replaced:
-        place = Place(there[0], project.module_of(there[0]), "where it is already")
+        place = Place(existing[0], project.module_of(existing[0]), "where it is already")
     else:
         place = choose_place(project, row.name, row.category, options.out)
         if (project.root / place.path).exists() and not options.force:
@@ -217,7 +219,7 @@ def _texts(project: Project) -> Iterator[tuple[str, str]]:
 
 
 def license_notes(donated: Donated, project: Project, *, force: bool) -> list[str]:
-    """What it means to have the block's code in this project. Raises: UserError if that takes --force."""
+    """Return notes on the block's licence in this project. Raises: UserError if --force is required."""
     row, own = donated.row, project.source.license
     both, permissive = all_of([row.license, own]), is_permissive(row.license)
     if both == own != NOASSERTION:
@@ -242,7 +244,7 @@ def license_notes(donated: Donated, project: Project, *, force: bool) -> list[st
 
 
 def _requirement_notes(plan: Plan) -> list[str]:
-    """What the new module imports and the project does not declare."""
+    """Return a note on packages that the new module imports and the project does not declare."""
     needed = imports_of(plan.files[plan.place.path].decode()) - plan.project.packages
     declared = {canonicalize_name(Requirement(text).name) for text in plan.project.source.requires}
     offered = (distributions_of(one) for one in needed)
@@ -254,23 +256,23 @@ def _requirement_notes(plan: Plan) -> list[str]:
     ]
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def difference(plan: Plan) -> str:
-    """The unified difference of all files, as `git apply` and `patch -p1` take it."""
-    told: list[str] = []
+    """Return the unified diff of all files, in the format of `git apply` and `patch -p1`."""
+    diff: list[str] = []
     for path, data in plan.files.items():
         older = plan.before[path]
         before = older.decode(errors="replace") if older is not None else None
         names = (f"a/{path}" if before is not None else "/dev/null", f"b/{path}")
         lines = difflib.unified_diff(_split(before or ""), _split(data.decode(errors="replace")), *names)
-        told += (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-    return "".join(told).rstrip("\n")
+        diff += (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return "".join(diff).rstrip("\n")
 
 
 def _split(text: str) -> list[str]:
-    """Lines with their ends; only `\\n` ends one, as for git."""
+    """Split text into lines with their ends; only `\\n` ends a line, as in git."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -284,7 +286,7 @@ def _lines(plan: Plan) -> list[str]:
         f"place     {place.path}: {place.why}",
     ]
     lines += [f"uses      {name}: {option.dotted} is the same" for name, option in sorted(plan.reused.items())]
-    lines += _copied_lines(plan.refused)
+    lines += _describe_copies(plan.refused)
     if plan.registered is not None:
         lines.append(f"register  {plan.registered.why}")
     tests = f"{plan.test.beside} beside it" if plan.test.beside else "the project has none of its own"
@@ -297,17 +299,18 @@ def _lines(plan: Plan) -> list[str]:
     return [*lines, f"wrote     {', '.join(plan.files)}"]
 
 
-def _copied_lines(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Which definitions are copied, though the project has some of their names."""
+def _describe_copies(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield the definitions that are copied although the project defines the same names."""
     for name in dict.fromkeys(name for name, _, _ in refused):
-        told = [(other, why) for named, other, why in refused if named == name == other.rpartition(".")[2]]
-        if len(told) > 1 and len({why for _, why in told}) == 1:
-            yield f"copies    {name}, for none of {', '.join(other for other, _ in told[:_TOLD])} is it: {told[0][1]}"
+        rejected = [(other, why) for named, other, why in refused if named == name == other.rpartition(".")[2]]
+        if len(rejected) > 1 and len({why for _, why in rejected}) == 1:
+            others = ", ".join(other for other, _ in rejected[:_MAX_LISTED])
+            yield f"copies    {name}, for none of {others} is it: {rejected[0][1]}"
             continue
-        for other, why in told[:_TOLD]:
+        for other, why in rejected[:_MAX_LISTED]:
             yield f"copies    {name}, for {other} is not it: {why}"
-        if len(told) > _TOLD:
-            yield f"copies    {name}, and {len(told) - _TOLD} more of the project are not it"
+        if len(rejected) > _MAX_LISTED:
+            yield f"copies    {name}, and {len(rejected) - _MAX_LISTED} more of the project are not it"
 
 
 def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A new module named where its package names its neighbours: imports and `__all__` of `__init__.py`.
+"""Register a new module in `__init__.py` (imports and `__all__`) if its neighbours are registered there.
 
-Everything else in the file stays as it is, byte by byte (LibCST).
+Everything else in the file is left unchanged, byte for byte (LibCST).
 """
 
 from collections import Counter
@@ -16,14 +16,14 @@ _INIT = "__init__.py"
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What becomes of a package's `__init__.py`.
+    """The outcome for a package's `__init__.py`.
 
     Attributes:
-        path: of the file; "" where the folder is no package.
-        text: its new text; None where nothing changes.
+        path: path of the file; "" if the folder is not a package.
+        text: its new text; None if nothing changes.
         why: what was done, or why nothing was.
-        in_all: whether the name now stands in `__all__`.
-        by_star: whether the file takes all that its neighbours export.
+        in_all: whether the name is now listed in `__all__`.
+        by_star: whether the file uses star imports for its neighbours.
     """
 
     path: str
@@ -34,37 +34,37 @@ class Registered:
 
 
 def register(project: Project, place: Place, name: str) -> Registered:
-    """Name a class of a new module in the `__init__.py` of its folder, if that names most of its neighbours."""
+    """Add a class of a new module to the `__init__.py` of its folder, if that imports most of its neighbours."""
     folder = place.folder
     path = f"{folder}/{_INIT}".lstrip("/")
     if path not in project.trees:
-        return Registered("", None, "the folder is no package")
+        return Registered("", None, "the folder is not a package")
     raw = (project.source.root / path).read_bytes()
     module = cst.parse_module(raw)
     package = project.module_of(path)
     siblings = {
         one.module: one.path for one in project.defined if one.is_module and one.module.rpartition(".")[0] == package
     }
-    found = _neighbours(module, package, set(siblings))
-    named = {target for _, _, target in found}
+    imports = _neighbours(module, package, set(siblings))
+    named = {target for _, _, target in imports}
     if len(named) * 2 < len(siblings) or not named:
         return Registered(path, None, f"{path} names {len(named)} of {len(siblings)} modules of its folder")
     if place.module in named:
         return Registered(path, None, f"{path} imports it already")
     if name in bound_names(project.trees[path]):
         return Registered(path, None, f"{path} has another {name}")
-    star = sum(isinstance(node.names, cst.ImportStar) for _, node, _ in found) * 2 > len(found)
-    dots = sum(bool(node.relative) for _, node, _ in found) * 2 >= len(found)
+    star = sum(isinstance(node.names, cst.ImportStar) for _, node, _ in imports) * 2 > len(imports)
+    dots = sum(bool(node.relative) for _, node, _ in imports) * 2 >= len(imports)
     stem = place.module.rpartition(".")[2]
     line = f"from {'.' + stem if dots else place.module} import {'*' if star else name}\n"
     body = list(module.body)
-    position = _position(found, place.module)
+    position = _position(imports, place.module)
     statement = cst.parse_statement(line, config=module.config_for_parsing)
     assert isinstance(statement, cst.SimpleStatementLine)
-    body.insert(position, statement.with_changes(trailing_whitespace=_line_end(module, found)))
+    body.insert(position, statement.with_changes(trailing_whitespace=_line_end(module, imports)))
     exported = {
         alias.evaluated_name
-        for _, node, _ in found
+        for _, node, _ in imports
         if not isinstance(node.names, cst.ImportStar)
         for alias in node.names
     }
@@ -75,21 +75,21 @@ def register(project: Project, place: Place, name: str) -> Registered:
             body[number] = _with_export(item, name)
             in_all = True
     text = module.with_changes(body=body).bytes
-    told = f"imported in {path}{', and in its __all__' if in_all else ''}, as most of its neighbours"
-    return Registered(path, text, told, in_all, star)
+    summary = f"imported in {path}{', and in its __all__' if in_all else ''}, as most of its neighbours"
+    return Registered(path, text, summary, in_all, star)
 
 
 def _neighbours(module: cst.Module, package: str, siblings: set[str]) -> list[tuple[int, cst.ImportFrom, str]]:
-    """The imports at the top of names from modules of the same folder: number of the statement, import, module."""
-    found = []
+    """Return the top-level imports from modules of the same folder: index of the statement, import, module."""
+    imports = []
     for number, item in enumerate(module.body):
         if isinstance(item, cst.SimpleStatementLine) and len(item.body) == 1:
             node = item.body[0]
             if isinstance(node, cst.ImportFrom) and node.module is not None:
                 target = _target(node, package)
                 if target in siblings:
-                    found.append((number, node, target))
-    return found
+                    imports.append((number, node, target))
+    return imports
 
 
 def _target(node: cst.ImportFrom, package: str) -> str:
@@ -100,33 +100,33 @@ def _target(node: cst.ImportFrom, package: str) -> str:
     return ".".join([*parts[: len(parts) - len(node.relative) + 1], dotted])
 
 
-def _position(found: Sequence[tuple[int, cst.ImportFrom, str]], module: str) -> int:
-    """After the last neighbour that comes before it in an ordered list; else at the end of the list."""
-    targets = [target for _, _, target in found]
+def _position(imports: Sequence[tuple[int, cst.ImportFrom, str]], module: str) -> int:
+    """Return the position for the import: in order if the neighbours are sorted, else at their end."""
+    targets = [target for _, _, target in imports]
     if targets == sorted(targets, key=str.lower) and len(set(targets)) > 1:
-        before = [number for number, _, target in found if target.lower() < module.lower()]
+        before = [number for number, _, target in imports if target.lower() < module.lower()]
         if before:
             return before[-1] + 1
-    return found[-1][0] + 1
+    return imports[-1][0] + 1
 
 
-def _line_end(module: cst.Module, found: Sequence[tuple[int, cst.ImportFrom, str]]) -> cst.TrailingWhitespace:
-    """How the line ends: with the comment that most of the neighbours' lines have, if they do (`# noqa: F401`)."""
+def _line_end(module: cst.Module, imports: Sequence[tuple[int, cst.ImportFrom, str]]) -> cst.TrailingWhitespace:
+    """Return the end of the new line, with the comment that most of the neighbours' lines have (`# noqa: F401`)."""
     ends = []
-    for number, _, _ in found:
+    for number, _, _ in imports:
         item = module.body[number]
         assert isinstance(item, cst.SimpleStatementLine)
         ends.append(item.trailing_whitespace)
-    said = Counter(end.comment.value if end.comment is not None else "" for end in ends)
-    common, times = said.most_common(1)[0]
+    comments = Counter(end.comment.value if end.comment is not None else "" for end in ends)
+    common, times = comments.most_common(1)[0]
     if not common or times * 2 <= len(ends):
         return cst.TrailingWhitespace()
     return next(end for end in ends if end.comment is not None and end.comment.value == common)
 
 
 def _exports(item: cst.BaseStatement | cst.SimpleStatementLine) -> list[str] | None:
-    """The names of `__all__ = [...]`; None for any other statement."""
-    value = _list_of(item)
+    """Return the names of `__all__ = [...]`; None for any other statement."""
+    value = _list_value(item)
     if value is None:
         return None
     names = []
@@ -137,7 +137,7 @@ def _exports(item: cst.BaseStatement | cst.SimpleStatementLine) -> list[str] | N
     return names
 
 
-def _list_of(item: cst.BaseStatement | cst.SimpleStatementLine) -> cst.List | cst.Tuple | None:
+def _list_value(item: cst.BaseStatement | cst.SimpleStatementLine) -> cst.List | cst.Tuple | None:
     if isinstance(item, cst.SimpleStatementLine) and len(item.body) == 1:
         node = item.body[0]
         if isinstance(node, cst.Assign) and len(node.targets) == 1:
@@ -148,8 +148,8 @@ def _list_of(item: cst.BaseStatement | cst.SimpleStatementLine) -> cst.List | cs
 
 
 def _with_export(item: cst.BaseStatement | cst.SimpleStatementLine, name: str) -> cst.SimpleStatementLine:
-    """The statement with one more name, in order where the names are, else at the end; written as the others."""
-    value = _list_of(item)
+    """Add a name to `__all__`, in order if the names are sorted, else at the end; formatted like the others."""
+    value = _list_value(item)
     assert value is not None
     assert isinstance(item, cst.SimpleStatementLine)
     elements = list(value.elements)
@@ -175,7 +175,7 @@ def _with_export(item: cst.BaseStatement | cst.SimpleStatementLine, name: str) -
 
 
 def _separator(value: cst.List | cst.Tuple) -> cst.Comma:
-    """What stands between two names."""
+    """Return the separator between two names."""
     for element in value.elements[:-1]:
         if isinstance(element.comma, cst.Comma):
             return element.comma.with_changes(whitespace_after=_plain(element.comma.whitespace_after))
@@ -186,7 +186,7 @@ def _separator(value: cst.List | cst.Tuple) -> cst.Comma:
 
 
 def _plain(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
-    """The same without comments and empty lines."""
+    """Return the whitespace without comments and empty lines."""
     if not isinstance(space, cst.ParenthesizedWhitespace):
         return space
     first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)

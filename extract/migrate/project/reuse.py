@@ -1,21 +1,21 @@
-"""The definitions of a block's closed file, and its text where the project's own stand for some of them; only text."""
+"""Definitions of a block's closed file, and its text with some of them replaced by the project's own; text only."""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from extract.migrate.project.layout import Project, parameters_of
+from extract.migrate.project.layout import Project, parameter_names
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.parse import dotted, parse_file
 from lemur_core.source.text import Edit, apply, normalise
 
-_MOST_OPTIONS = 8  # of the project's, that are compared with one definition
+_MOST_OPTIONS = 8  # maximum number of the project's definitions to compare with one of the block's
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A definition of the project that might stand for one of the block's."""
+    """A definition of the project that may be equivalent to one of the block's."""
 
     module: str
     name: str
@@ -23,7 +23,7 @@ class Option:
 
     @property
     def dotted(self) -> str:
-        """Its whole name."""
+        """Its full name."""
         return f"{self.module}.{self.name}"
 
 
@@ -32,10 +32,10 @@ class Body:
     """A closed file without its header and its imports.
 
     Attributes:
-        imports: of names that it needs.
-        future: whether annotations are strings in it.
+        imports: imports of the names that it needs.
+        future: whether it postpones the evaluation of annotations.
         text: its statements.
-        gone: definitions of the closed file that nothing needs any more, in order.
+        gone: definitions of the closed file that are no longer needed, in order.
     """
 
     imports: tuple[Import, ...]
@@ -46,7 +46,7 @@ class Body:
 
 @dataclass(slots=True)
 class _Unit:
-    """What stands or goes as one: a statement, or an `if` or `try` of module level with all that is in it."""
+    """A module-level statement, or a whole `if` or `try` block; kept or removed as one."""
 
     start: int
     end: int
@@ -57,26 +57,26 @@ class _Unit:
 
     @property
     def kind(self) -> str:
-        """What its one statement is; empty for a block."""
+        """The kind of the single statement; empty for a block."""
         return "" if self.statements[0].path else self.statements[0].kind
 
 
 class ClosedFile:
-    """A block's closed file, read.
+    """The parsed closed file of a block.
 
     Args:
         code: the file.
-        name: of the block's class.
-        asked: further names that are needed, as those that its arguments use.
+        name: name of the block's class.
+        further: additional names that are needed, such as those in its arguments.
     """
 
-    def __init__(self, code: str, name: str, asked: Iterable[str] = ()) -> None:
+    def __init__(self, code: str, name: str, further: Iterable[str] = ()) -> None:
         self.name = name
         self.text = normalise(code.encode())
         self.facts = parse_file(self.text, builtins=True)
         self.tree = ast.parse(self.text)
         self._units = self._read_units()
-        self._roots = [name, *asked]
+        self._roots = [name, *further]
 
     def _read_units(self) -> list[_Unit]:
         blocks = self.facts.blocks
@@ -95,13 +95,13 @@ class ClosedFile:
 
     @property
     def header(self) -> list[str]:
-        """Its comment lines at the top, without `# `."""
+        """The comment lines at its top, without `# `."""
         head = self.text.decode().partition("\n\n")[0].split("\n")
         return [line.removeprefix("#").removeprefix(" ") for line in head if line.startswith("#")]
 
     @property
     def globals(self) -> set[str]:
-        """The names that it binds, but for those that stand for what only annotations name (`Name = object`)."""
+        """The names that it binds, except placeholders for names used only in annotations (`Name = object`)."""
         hollow = {
             unit.start
             for unit in self._units
@@ -110,9 +110,10 @@ class ClosedFile:
         return {name for unit in self._units if unit.start not in hollow for name in unit.binds}
 
     def definitions(self) -> Iterator[tuple[str, bool]]:
-        """Classes and functions that something else could stand for: name, and whether it is a class.
+        """Yield the name of each replaceable class or function, and whether it is a class.
 
-        Not the block's own class; nor what is bound twice, changed by another statement, or derived from.
+        The block's own class is not replaceable, nor are definitions that are bound twice, modified by another
+        statement, or used as a base class.
         """
         bases = {
             inner.id
@@ -131,11 +132,11 @@ class ClosedFile:
                 yield name, unit.kind == CLASS
 
     def body(self, replaced: Collection[str] = ()) -> Body:
-        """What of the file is needed where other definitions stand for some.
+        """Return the parts of the file that are needed if some definitions are replaced.
 
-        Args: replaced: names of definitions that are had from elsewhere.
+        Args: replaced: names of definitions that come from elsewhere.
         """
-        full, now = self.needed(()), self.needed(replaced)
+        full, now = self.needed_names(()), self.needed_names(replaced)
         imports: list[Import] = []
         edits: list[Edit] = []
         gone: list[str] = []
@@ -148,7 +149,7 @@ class ClosedFile:
                 ]
                 imports += [Import(one.module, one.name, one.whole, one.bound) for one in aliases]
                 edits.append(self._without(unit))
-            elif unit.binds & set(replaced) or (self._is_of(unit, full) and not self._is_of(unit, now)):
+            elif unit.binds & set(replaced) or (self._belongs_to(unit, full) and not self._belongs_to(unit, now)):
                 gone += sorted(unit.binds) if unit.kind in {CLASS, FUNCTION} else ()
                 edits.append(self._without(unit))
         first = self._units[0].start if self._units else 0
@@ -156,28 +157,28 @@ class ClosedFile:
         return Body(tuple(imports), "annotations" in self.facts.future, text, tuple(gone))
 
     def _without(self, unit: _Unit) -> Edit:
-        """Takes a unit away with the blank lines after it."""
+        """Return the edit that removes a unit and the blank lines after it."""
         end = unit.end
         while self.text[end : end + 1] == b"\n":
             end += 1
         return Edit(unit.start, end, "")
 
     @staticmethod
-    def _is_of(unit: _Unit, names: Collection[str]) -> bool:
+    def _belongs_to(unit: _Unit, names: Collection[str]) -> bool:
         bound = unit.binds or unit.touches
         return not bound or any(name in names for name in bound)
 
-    def needed(self, replaced: Collection[str]) -> set[str]:
-        """The names that the block's class needs, those that are replaced among them but not what only these need."""
-        found: set[str] = set()
+    def needed_names(self, replaced: Collection[str]) -> set[str]:
+        """Return the names that the block's class needs, including replaced ones, but not what only these need."""
+        names: set[str] = set()
         done: set[int] = set()
         waiting = list(self._roots)
         while True:
             while waiting:
-                found.add(waiting.pop())
-            fresh = [unit for unit in self._units if unit.start not in done and self._is_of(unit, found)]
+                names.add(waiting.pop())
+            fresh = [unit for unit in self._units if unit.start not in done and self._belongs_to(unit, names)]
             if not fresh:
-                return found
+                return names
             for unit in fresh:
                 done.add(unit.start)
                 if not unit.binds & set(replaced) and unit.kind != IMPORT:
@@ -185,10 +186,11 @@ class ClosedFile:
 
 
 def options_for(name: str, is_class: bool, file: ClosedFile, project: Project, near: str) -> list[Option]:
-    """Definitions of the project that might be the same as one of a closed file: by name first, then modules whose
-    constructor and forward take arguments of the same names.
+    """Return definitions of the project that may be equivalent to one of a closed file.
 
-    Args: near: the folder of the new module, whose definitions come first.
+    Those of the same name come first, then modules whose constructor and forward have the same parameter names.
+
+    Args: near: folder of the new module; its definitions come first.
     """
     node = next((n for n in file.tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name), None)
     takes = _takes(node)
@@ -199,7 +201,7 @@ def options_for(name: str, is_class: bool, file: ClosedFile, project: Project, n
         if one.name != name and is_class and one.is_module and takes != (None, None)
         if (one.parameters, one.forward) == takes
     ]
-    unique = {one.path + one.name: one for one in project.defined}  # the last of several of one name stands
+    unique = {one.path + one.name: one for one in project.defined}  # the last definition of a name counts
     ordered = [
         one
         for ones in (named, alike)
@@ -211,14 +213,14 @@ def options_for(name: str, is_class: bool, file: ClosedFile, project: Project, n
 
 def _takes(node: ast.stmt | None) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     if not isinstance(node, ast.ClassDef) or any(dotted(base)[-1:] == ("Function",) for base in node.bases):
-        return None, None  # a function of autograd has a forward, too, and is no module
+        return None, None  # an autograd function also has a forward, but is not a module
     own = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
     init, forward = own.get("__init__"), own.get("forward")
-    return parameters_of(init, 1) if init else None, parameters_of(forward, 1) if forward else None
+    return parameter_names(init, 1) if init else None, parameter_names(forward, 1) if forward else None
 
 
-def names_of(expressions: Iterable[str]) -> list[str]:
-    """The names that expressions use, in order; not those that they bind themselves, as comprehensions do."""
+def used_names(expressions: Iterable[str]) -> list[str]:
+    """Return the sorted names that expressions use, except those that they bind themselves, e.g. in comprehensions."""
     found: set[str] = set()
     for text in expressions:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))

@@ -1,4 +1,4 @@
-"""How a project writes its imports, and imports written so."""
+"""Detect a project's import style, and write imports in it."""
 
 import ast
 import sys
@@ -10,19 +10,19 @@ from itertools import pairwise
 from extract.migrate.project.layout import Project
 from lemur_core.source.imports import Import
 
-_WIDTH = 88  # of a line of imports, as the usual formatters have it
+_WIDTH = 88  # maximum length of an import line, as in the usual formatters
 
 
 @dataclass(frozen=True, slots=True)
 class ImportStyle:
-    """How imports are written.
+    """The style of imports.
 
     Attributes:
-        relative: from the project's own package by dots.
-        single: one name a line.
-        mixed: `import a` and `from b import c` in one order, by module; else the former stand first.
-        grouped: a blank line between the standard library, other packages, and the project's own.
-        forms: of what is bound to a name, how most files of the project write that.
+        relative: use relative imports for the project's own package.
+        single: one name per line.
+        mixed: sort `import a` and `from b import c` together by module; else the former come first.
+        grouped: blank lines between the standard library, other packages, and the project's own.
+        forms: (thing, bound name) -> the most common import of it in the project.
     """
 
     relative: bool
@@ -33,41 +33,41 @@ class ImportStyle:
 
 
 def read_style(project: Project, folder: str) -> ImportStyle:
-    """The style of the files in a folder, and where these do not tell, of all files of the project."""
+    """Detect the style of the files in a folder; what they leave open is decided by all files of the project."""
     near = [tree for path, tree in project.trees.items() if path.rpartition("/")[0] == folder]
-    told = [_Votes(project.packages), _Votes(project.packages)]
-    for votes, trees in zip(told, (near, project.trees.values()), strict=True):
+    counts = [_Votes(project.packages), _Votes(project.packages)]
+    for votes, trees in zip(counts, (near, project.trees.values()), strict=True):
         for tree in trees:
             votes.read(tree)
     forms: dict[tuple[str, str], Import] = {}
-    for votes in told[::-1]:
+    for votes in counts[::-1]:
         forms |= {key: counted.most_common(1)[0][0] for key, counted in votes.forms.items()}
     relative, single, mixed, grouped = (
-        next((found for votes in told if (found := votes.decided(name)) is not None), default)
+        next((vote for votes in counts if (vote := votes.majority(name)) is not None), default)
         for name, default in (("relative", False), ("single", False), ("mixed", False), ("grouped", True))
     )
     return ImportStyle(relative, single, mixed, grouped, forms)
 
 
 class _Votes:
-    """What files say of their style, counted."""
+    """Counts of the styles used by files."""
 
     def __init__(self, packages: frozenset[str]) -> None:
         self.packages = packages
         self.votes: dict[str, Counter[bool]] = {}
         self.forms: dict[tuple[str, str], Counter[Import]] = {}
 
-    def decided(self, name: str) -> bool | None:
-        """What most say; None where as many say the one as the other."""
-        found = self.votes.get(name, Counter())
-        return None if found[True] == found[False] else found[True] > found[False]
+    def majority(self, name: str) -> bool | None:
+        """Return the majority vote; None for a tie."""
+        counts = self.votes.get(name, Counter())
+        return None if counts[True] == counts[False] else counts[True] > counts[False]
 
     def vote(self, name: str, value: bool, weight: int = 1) -> None:
-        """Count one."""
+        """Add a vote."""
         self.votes.setdefault(name, Counter())[value] += weight
 
     def read(self, tree: ast.Module) -> None:
-        """Count what one file says."""
+        """Count the votes of one file."""
         head = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         froms = [node for node in head if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
         for node in froms:
@@ -108,24 +108,24 @@ def _module(node: ast.Import | ast.ImportFrom) -> str:
 
 
 def _group(node: ast.Import | ast.ImportFrom, packages: frozenset[str]) -> int:
-    """0 for the standard library, 1 for other packages, 2 for the project's own; -1 for `__future__`."""
+    """Return 0 for the standard library, 1 for other packages, 2 for the project's own; -1 for `__future__`."""
     module = _module(node)
-    return -1 if module == "__future__" else group_of(module, packages)
+    return -1 if module == "__future__" else import_group(module, packages)
 
 
-def group_of(module: str, packages: frozenset[str]) -> int:
-    """0 for the standard library, 1 for other packages, 2 for the project's own."""
+def import_group(module: str, packages: frozenset[str]) -> int:
+    """Return 0 for the standard library, 1 for other packages, 2 for the project's own."""
     top = module.partition(".")[0]
     return 2 if not top or top in packages else 0 if top in sys.stdlib_module_names else 1
 
 
-# --- written ----------------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def own_module(style: ImportStyle, target: str, importer: str) -> str:
-    """How a module of the project is named in an import of another one: by dots, or by its whole name.
+    """Return the name of a project module for an import in another one: relative, or in full.
 
-    Args: importer: dotted name of the module in which the import stands; no package.
+    Args: importer: dotted name of the importing module, which is not a package.
     """
     package = importer.split(".")[:-1]
     parts = target.split(".")
@@ -138,20 +138,20 @@ def own_module(style: ImportStyle, target: str, importer: str) -> str:
 
 
 def write_imports(imports: Iterable[Import], style: ImportStyle, packages: frozenset[str]) -> list[str]:
-    """Lines of imports in a project's style.
+    """Return import lines in a project's style.
 
-    Args: imports: those of the project itself may begin with dots.
+    Args: imports: imports of the project's own modules may be relative.
     """
     groups: tuple[list[tuple[tuple[object, ...], str]], ...] = ([], [], [])
     members: dict[str, set[str]] = {}
     for one in sorted({style.forms.get((one.thing, one.bound), one) for one in imports}):
         if one.name:
-            told = one.name + (f" as {one.bound}" if one.bound != one.name else "")
-            members.setdefault(one.package, set()).add(told)
+            text = one.name + (f" as {one.bound}" if one.bound != one.name else "")
+            members.setdefault(one.package, set()).add(text)
         else:
-            groups[group_of(one.package, packages)].append((_order(one.package, False, style), str(one)))
+            groups[import_group(one.package, packages)].append((_order(one.package, False, style), str(one)))
     for package, names in members.items():
-        group = groups[group_of(package, packages)]
+        group = groups[import_group(package, packages)]
         for chosen in [[name] for name in sorted(names)] if style.single else [sorted(names, key=_name_order)]:
             group.append((_order(package, True, style), _from(package, chosen)))
     lines: list[str] = []
@@ -168,7 +168,7 @@ def _order(package: str, is_from: bool, style: ImportStyle) -> tuple[object, ...
 
 
 def _name_order(name: str) -> tuple[int, str]:
-    """Constants, classes, then the rest, as import sorters have it."""
+    """Sort key: constants, classes, then the rest, as in import sorters."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2, name)
 
 

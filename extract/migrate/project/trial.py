@@ -1,6 +1,6 @@
-"""A copy of a project in which a block is tried: beside the project's own definitions, and as a module of it.
+"""Try a block in a copy of a project: compared with the project's own definitions, and as a module of it.
 
-Everything foreign runs in the sandbox, which reads the copy alone.
+All foreign code runs in the sandbox, which can read only the copy.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from extract.migrate.project.layout import Place, Project, TestPlace
 from extract.migrate.project.reuse import Option
 from extract.migrate.project.writing import Donated
-from extract.minimize.stage import SIGN, difference, sizes_of
+from extract.minimize.stage import SIGN, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
 from lemur_core.files.errors import UserError
@@ -27,7 +27,7 @@ COMPARE, PROVE, IMPORT = (
     for name in ("compare_definitions", "sign_in_project", "import_first")
 )
 
-#: CPU seconds and memory decide, so that a busy machine changes nothing. Packages are imported whole.
+#: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
 _PRINTED = "repr"  # the one step in which a project's class may differ: it may have another name
 _MISSING = "No module named"
@@ -35,12 +35,12 @@ _MISSING = "No module named"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
-        wrong: what is not as it should be; "" if nothing.
-        steps: ways of using the block in which every bit was the same.
-        tests: smoke tests that passed.
+        wrong: description of the fault; "" if there is none.
+        steps: number of ways of using the block with bit-identical results.
+        tests: number of smoke tests that passed.
     """
 
     wrong: str
@@ -50,7 +50,7 @@ class Proof:
 
 @contextmanager
 def trial(donated: Donated, project: Project, *, unsafe: bool = False) -> Iterator["Trial"]:
-    """A copy of a project, without what is hidden and environments, for as long as it is needed."""
+    """Make a temporary copy of a project without hidden files and environments."""
     folder = Path(tempfile.mkdtemp(prefix="lemur-migrate-")).resolve()
     try:
         copy = folder / project.root.name
@@ -62,9 +62,9 @@ def trial(donated: Donated, project: Project, *, unsafe: bool = False) -> Iterat
 
 
 def _aside(project: Project) -> Callable[[str, list[str]], Collection[str]]:
-    """What is left out of a copy: what is hidden, made by tools, an environment, or large; and folders without code.
+    """Return the filter for a copy: skip hidden, generated and large files, environments, and folders without code.
 
-    Folders inside of a package stay: its code may read their files.
+    Folders inside a package are kept, since its code may read their files.
     """
 
     def aside(folder: str, names: list[str]) -> Collection[str]:
@@ -85,7 +85,7 @@ def _is_aside(project: Project, path: Path, inside: bool) -> bool:
 
 @dataclass(slots=True)
 class Trial:
-    """A block, and the copy of the project in which it is tried."""
+    """A block and the copy of the project to try it in."""
 
     donated: Donated
     project: Project
@@ -93,14 +93,14 @@ class Trial:
     unsafe: bool
     _open: ExitStack
     _box: Sandbox | None = None
-    _folders: list[Path] = field(default_factory=list)  # with what is required
-    _complete: bool = False  # what the project requires is among them
+    _folders: list[Path] = field(default_factory=list)  # with the required packages
+    _complete: bool = False  # whether they include the project's requirements
 
     def compare(self, wanted: Sequence[tuple[str, Sequence[Option]]]) -> Mapping[str, Any]:
         """Compare definitions of the block's file with those of the project.
 
-        Args: wanted: names in the block's file, each with definitions of the project.
-        Returns: what `extract.migrate.project.equivalent_definition_guest.compare_definitions` answers.
+        Args: wanted: names in the block's file, each with candidate definitions of the project.
+        Returns: the answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
         Raises: UserError if the block does not run.
         """
         listed = [
@@ -113,11 +113,11 @@ class Trial:
         return answer
 
     def prove(self, place: Place, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()) -> Proof:
-        """Whether a module is the block, in every bit, and its smoke test passes.
+        """Verify that a module behaves bit-identically to the block, and that its smoke test passes.
 
         Args:
-            files: what is to be written, by path below the project.
-            others: modules of the project that must be importable before it, as they were.
+            files: path below the project -> new content.
+            others: modules of the project that must still be importable before the new one.
         """
         for path, data in files.items():
             target = self.copy / path
@@ -141,15 +141,15 @@ class Trial:
         return Proof("", len(steps), within["test"])
 
     def _run(self, jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """The answers; where a package is missing, once more with what the project requires."""
+        """Run jobs; if a package is missing, run them again with the project's requirements."""
         if self._box is None:
             self._start(self.donated.requires)
-        answers = self._tried(jobs)
+        answers = self._run_once(jobs)
         if self._complete or _MISSING not in json.dumps(answers):
             return answers
         self._complete = True
         self._start({*self.donated.requires, *self.project.source.requires})
-        return self._tried(jobs)
+        return self._run_once(jobs)
 
     def _start(self, requires: Collection[str]) -> None:
         self._open.close()
@@ -158,7 +158,7 @@ class Trial:
         box = Sandbox(workers=1, readable=[self.copy, *self._folders], unsafe=self.unsafe, **options)
         self._box = self._open.enter_context(box)
 
-    def _tried(self, jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    def _run_once(self, jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
         worked = self.donated.worked
         assert worked.forward is not None
         calls = {"init": worked.init, "forward": worked.forward}
@@ -169,8 +169,8 @@ class Trial:
             "folders": [str(one) for one in self._folders],
             "roots": [str(self.copy / one) if one else str(self.copy) for one in self.project.import_roots],
             "packages": sorted(self.project.packages),
-            "sizes": sizes_of(json.loads(self.donated.row.observed or "{}")),
+            "sizes": list_sizes(json.loads(self.donated.row.observed or "{}")),
         }
-        given = [Job(str(number), entry, payload | dict(more), LIMITS) for number, (entry, more) in enumerate(jobs)]
+        queue = [Job(str(number), entry, payload | dict(more), LIMITS) for number, (entry, more) in enumerate(jobs)]
         assert self._box is not None
-        return [answer_of(outcome) for outcome in self._box.run(given)]
+        return [answer_of(outcome) for outcome in self._box.run(queue)]

@@ -1,4 +1,4 @@
-"""The files of a migration into a project as text: the new module, and its smoke test."""
+"""Text of the files of a migration into a project: the new module and its smoke test."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from extract.migrate.codemod import USUAL
 from extract.migrate.project.layout import Place, Project, TestPlace
-from extract.migrate.project.reuse import ClosedFile, Option, names_of
+from extract.migrate.project.reuse import ClosedFile, Option, used_names
 from extract.migrate.project.style import ImportStyle, own_module, write_imports
 from extract.model.categories import snake_of
 from extract.specs.make import Call, Worked
@@ -19,22 +19,22 @@ from manifests.provenance.licenses import is_permissive
 from manifests.records import Block
 
 _WIDTH = 118
-_CODE = 80  # of a line in a test
+_CODE = 80  # maximum length of a code line in a test
 _TENSOR = re.compile(r"(?:\w+=)?(torch\.(?:randn|rand|ones|zeros)\()")
-#: Lines of a closed file's header that are said anew, or otherwise.
-_SAID = re.compile(r"(?:Block|File|SWHID|Licence): ")
+#: Lines of a closed file's header that are rewritten.
+_REWRITTEN = re.compile(r"(?:Block|File|SWHID|Licence): ")
 
 
 @dataclass(frozen=True, slots=True)
 class Donated:
-    """The block that is moved.
+    """The block to move.
 
     Attributes:
-        row: of the table, with `code_sha256` and `license` of the form that is moved.
+        row: its row in the table, with `code_sha256` and `license` of the form to move.
         code: its closed file.
-        lean: whether that is the lean form.
-        requires: PEP 508, of that form.
-        worked: the calls that worked.
+        lean: whether that is the minimized form.
+        requires: PEP 508 requirements of that form.
+        worked: its working calls.
     """
 
     row: Block
@@ -45,7 +45,7 @@ class Donated:
 
     @property
     def expressions(self) -> list[str]:
-        """All that is given to its constructor and to forward."""
+        """All arguments of its constructor and forward calls."""
         calls = [self.worked.init, self.worked.forward]
         return [text for call in calls if call is not None for text in (*call.args, *(call.kwargs or {}).values())]
 
@@ -62,11 +62,11 @@ def module_text(
     reused: Mapping[str, Option],
     exports: bool,
 ) -> str:
-    """The new module: header, imports in the project's style, the author's definitions.
+    """Return the new module: header, imports in the project's style, and the author's definitions.
 
     Args:
-        reused: definitions of the project that stand for the block's, by their names in its file.
-        exports: whether it says by `__all__` that it offers its class alone.
+        reused: name in the block's file -> equivalent definition of the project.
+        exports: whether to add an `__all__` that contains only its class.
     """
     body = file.body(reused)
     imports = {*body.imports}
@@ -89,22 +89,22 @@ def _header(donated: Donated, file: ClosedFile, reused: Mapping[str, Option], go
         f"{row.name}, moved here from {row.source} by `lemur migrate`.",
         "",
         f"SPDX-License-Identifier: {row.license}",
-        *_wrapped(notice_of(donated)),
+        *_wrap(license_notice(donated)),
         "",
         *provenance_lines("module", row.name, row.model_dump()),
         "",
     ]
-    rest = [line for line in file.header[1:] if line and not _SAID.match(line)]
+    rest = [line for line in file.header[1:] if line and not _REWRITTEN.match(line)]
     for name, option in sorted(reused.items()):
-        rest += _wrapped(f"Not copied: {name}; {option.dotted} is the same, and stands for it.")
+        rest += _wrap(f"Not copied: {name}; {option.dotted} is the same, and stands for it.")
     also = [name for name in gone if name not in reused]
     if also:
-        rest += _wrapped(f"Not copied, for nothing else needs it: {', '.join(also)}.")
+        rest += _wrap(f"Not copied, for nothing else needs it: {', '.join(also)}.")
     return head + rest
 
 
-def notice_of(donated: Donated) -> str:
-    """What the licence asks of who passes the file on, or that it does not let it be passed on."""
+def license_notice(donated: Donated) -> str:
+    """Return the notice on redistribution under the block's licence."""
     row = donated.row
     if is_permissive(row.license):
         return (
@@ -118,7 +118,7 @@ def notice_of(donated: Donated) -> str:
     )
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -134,15 +134,15 @@ def smoke_text(
     style: ImportStyle,
     seen: Mapping[str, Any],
 ) -> str:
-    """The smoke test: constructs with the arguments that worked, runs forward and backward, checks the shape.
+    """Return the smoke test: construct with the working arguments, run forward and backward, check the shape.
 
-    Args: seen: what `extract.migrate.project.equivalent_definition_guest.compare_definitions` tells of the block.
+    Args: seen: answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
     """
     name = donated.row.name
     imports = {USUAL["torch"]}
     own = {name}
-    for used in names_of(donated.expressions):
-        if used in USUAL:  # as where the arguments were found: these names mean this, whatever the file calls so
+    for used in used_names(donated.expressions):
+        if used in USUAL:  # same meaning as in the argument search, even if the file binds these names
             imports.add(USUAL[used])
         elif used in file.globals:
             own.add(used)
@@ -177,9 +177,9 @@ def _setup(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
 
 
 def _checks(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
-    """The call of forward, the check of shapes, and backward where anything can be differentiated."""
+    """Return the forward call, the check of shapes, and the backward call if anything is differentiable."""
     reached, wanted = seen["reached"]
-    lines, parts = _given(donated, by_input=seen["differentiable"] and not wanted)
+    lines, parts = _forward_arguments(donated, by_input=seen["differentiable"] and not wanted)
     has_leaf = bool(lines)
     returns, shapes = seen["returns"], [tuple(shape) for shape in seen["shapes"]]
     total = "output.abs().sum()" if seen["complex"] else "output.sum()"
@@ -196,24 +196,24 @@ def _checks(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
         return lines
     lines.append(f"{total}.backward()")
     if reached:
-        asked = "all" if reached == wanted else "any"
+        quantifier = "all" if reached == wanted else "any"
         some = " if parameter.requires_grad" if seen["frozen"] else ""
-        lines.append(f"assert {asked}(parameter.grad is not None for parameter in block.parameters(){some})")
+        lines.append(f"assert {quantifier}(parameter.grad is not None for parameter in block.parameters(){some})")
     elif has_leaf:
         lines.append("assert given.grad is not None")
     return lines
 
 
-def _given(donated: Donated, *, by_input: bool) -> tuple[list[str], list[str]]:
-    """Lines before the call of forward, and its arguments; the first tensor is a leaf if gradients are asked of it."""
+def _forward_arguments(donated: Donated, *, by_input: bool) -> tuple[list[str], list[str]]:
+    """Return the lines before the forward call, and its arguments; with `by_input`, the first tensor is a leaf."""
     call = donated.worked.forward
     assert call is not None
     parts = _parts(call)
-    for place, part in enumerate(parts if by_input else []):
-        found = _TENSOR.match(part)
-        if found and isinstance(ast.parse(part[found.start(1) :], mode="eval").body, ast.Call):
-            name, text = part[: found.start(1)], part[found.start(1) :]
-            return [f"given = {text}.requires_grad_()"], [*parts[:place], f"{name}given.clone()", *parts[place + 1 :]]
+    for index, part in enumerate(parts if by_input else []):
+        match = _TENSOR.match(part)
+        if match and isinstance(ast.parse(part[match.start(1) :], mode="eval").body, ast.Call):
+            name, text = part[: match.start(1)], part[match.start(1) :]
+            return [f"given = {text}.requires_grad_()"], [*parts[:index], f"{name}given.clone()", *parts[index + 1 :]]
     return [], parts
 
 
@@ -222,6 +222,6 @@ def _parts(call: Call) -> list[str]:
 
 
 def _call_lines(before: str, name: str, parts: Sequence[str]) -> list[str]:
-    """A call, an argument a line where it would be too long."""
+    """Return a call, with one argument per line if it would be too long."""
     line = f"{before}{name}({', '.join(parts)})"
     return [line] if len(line) <= _CODE else [f"{before}{name}(", *(f"    {part}," for part in parts), ")"]

@@ -39,7 +39,7 @@ def body_of(name: str, width: int) -> str:
     )
 
 
-def observed_of(place: int, width: int, parameters: int) -> dict[str, Any]:
+def read_observed(place: int, width: int, parameters: int) -> dict[str, Any]:
     """What was seen: blocks differ in size, layers, modes and, every other one, in shape."""
     half = 2 if place % 2 else 1
     cases = [
@@ -70,7 +70,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         width += 0 if place == 0 else len(source.name) * ord(source.name[0])
         block = made.block(source, name)
         code = made.code_of(block.block, source.license, body_of(name, width))
-        observed = observed_of(place, width, parameters + (width if place else 0))
+        observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
             observed |= {**lean_columns(LeanFile(f"{code}# Lean.\n", (), source.license)), "lean_error": None}
         rows.append(block.model_copy(update={**code_columns(code), **observed}))
@@ -97,7 +97,7 @@ def results(sources: Sequence[Any]) -> list[Result]:
             "name": "WidenToo",
             "qualname": "alpha.blocks.WidenToo",
             **code_columns(code.replace(f"{mixed.block}Too", f"{alpha.name}::alpha.blocks.WidenToo")),
-            **observed_of(1, 99, 77),
+            **read_observed(1, 99, 77),
         }
     )
     found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.chat.build import ChatOptions, build_chat, demands_of
+from extract.chat.build import ChatOptions, build_chat, list_demands
 from extract.chat.draft import ChatBlock, Rights
 from extract.chat.verbalization import layer_words, output_words, parameter_words, shape_words
 from manifests.conversations.conversation import Chat, Conversation
@@ -113,15 +113,15 @@ def test_exactly_one_of_the_four_fits(blocks: list[ChatBlock]) -> None:
     for item in chosen:
         own, *others = (block.spec for block in spoken_of(item, blocks))
         lines = item.draft.user.split("\n")
-        stated = [demand for demand in demands_of(own) if demand.text in lines[0]]
+        stated = [demand for demand in list_demands(own) if demand.text in lines[0]]
         assert stated
-        assert all(demand.met(own) for demand in stated)
+        assert all(demand.is_met(own) for demand in stated)
         letter, name = re.match(r"(\w), `(\w+)`: ", item.draft.assistant).groups()  # type: ignore[union-attr]
         assert name == own.name
         assert next(line for line in lines if line.startswith(f"{letter}. ")).startswith(f"{letter}. `{name}`")
         assert len(others) == len({other.name for other in others} - {name}) == 3
         for other in others:
-            assert any(demand.met(other) is False for demand in stated)
+            assert any(demand.is_met(other) is False for demand in stated)
         letters.add(letter)
     assert len(letters) > 2, "the one that fits is not always in the same place"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.migrate.codemod import put_in
-from extract.migrate.insertion_points import Filling, How, Place, Site
+from extract.migrate.codemod import insert_block
+from extract.migrate.insertion_points import Filling, How, InsertionPoint, Place
 from extract.specs.make import Call
 from lemur_core.files.errors import UserError
 from lemur_core.source.undefined import undefined_names
@@ -59,47 +59,51 @@ def place(path: str, steps: str, within: tuple[str, int] = ("Net", 4)) -> Place:
     return Place(path, steps, "Conv2d", within, 1, 0, False, 1, True, (shape,), (shape,))
 
 
-def site(
+def point(
     path: str, steps: str, how: How = "after", within: tuple[str, int] = ("Net", 4), call: Call | None = None, **changes
-) -> Site:
+) -> InsertionPoint:
     filling = Filling(call or Call(("8",)), changes.get("before"), changes.get("after"), 1, 4)
-    return Site(place(path, steps, within), how, ((2, 8, 4, 4),), ((2, 8, 4, 4),), "", filling)
+    return InsertionPoint(place(path, steps, within), how, ((2, 8, 4, 4),), ((2, 8, 4, 4),), "", filling)
 
 
 def lines_of(
-    one: Site, host: str = HOST, block: str = BLOCK, header: tuple[str, ...] = (), top: tuple[str, ...] = ()
+    one: InsertionPoint,
+    target_network: str = HOST,
+    block: str = BLOCK,
+    header: tuple[str, ...] = (),
+    top: tuple[str, ...] = (),
 ) -> str:
-    return put_in(host.lstrip("\n"), one, "Gate", block.lstrip("\n"), header, top, "note").text
+    return insert_block(target_network.lstrip("\n"), one, "Gate", block.lstrip("\n"), header, top, "note").text
 
 
 #: Sites, and the lines of Net.__init__ that they change or add.
 SITES = {
     "an attribute, after it": (
-        site("stem", ".stem"),
+        point("stem", ".stem"),
         "# note\n        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), Gate(8))  # the stem\n",
     ),
     "an attribute, in its place": (
-        site("stem", ".stem", "replace"),
+        point("stem", ".stem", "replace"),
         "# note\n        self.stem = Gate(8)  # the stem\n",
     ),
     "an argument of a Sequential": (
-        site("body.1", ".body[1]", within=("Sequential", 2)),
+        point("body.1", ".body[1]", within=("Sequential", 2)),
         "# note\n        self.body = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Conv2d(8, 8, 3), Gate(8)))\n",
     ),
     "a Sequential that grew since": (
-        site("body.1", ".body[1]", "replace", within=("Sequential", 3)),
+        point("body.1", ".body[1]", "replace", within=("Sequential", 3)),
         "# note\n        self.body[1] = Gate(8)\n",
     ),
     "an element of a ModuleList": (
-        site("stages.0", ".stages[0]", "replace", within=("ModuleList", 2)),
+        point("stages.0", ".stages[0]", "replace", within=("ModuleList", 2)),
         "# note\n        self.stages = nn.ModuleList([Gate(8), nn.ReLU()])\n",
     ),
     "deep inside": (
-        site("inner.conv.0", ".inner.conv[0]"),
+        point("inner.conv.0", ".inner.conv[0]"),
         "# note\n        self.inner.conv[0] = nn.Sequential(self.inner.conv[0], Gate(8))\n",
     ),
     "with layers that change channels": (
-        site("inner", ".inner", "replace", before=(8, 16), after=(16, 8)),
+        point("inner", ".inner", "replace", before=(8, 16), after=(16, 8)),
         "# note\n        self.inner = nn.Sequential(nn.Conv2d(8, 16, 1), Gate(8), nn.Conv2d(16, 8, 1))\n",
     ),
 }
@@ -122,8 +126,8 @@ def test_definitions_stand_before_net_and_imports_with_those_of_the_host() -> No
 
 
 def test_names_that_are_taken_are_changed_in_the_block_alone() -> None:
-    host = HOST + "\n\ndef helper(y):\n    return y\n\n\nclass Gate:\n    pass\n"
-    text = lines_of(SITES["an attribute, in its place"][0], host)
+    target_network = HOST + "\n\ndef helper(y):\n    return y\n\n\nclass Gate:\n    pass\n"
+    text = lines_of(SITES["an attribute, in its place"][0], target_network)
     assert "def helper_2(x)" in text
     assert "return helper_2(x) *" in text
     assert "self.stem = Gate_2(8)" in text
@@ -132,30 +136,30 @@ def test_names_that_are_taken_are_changed_in_the_block_alone() -> None:
 
 def test_what_both_define_alike_stands_once_and_the_block_after_it() -> None:
     shared = "\n\ndef helper(x):\n    return x * math.pi\n"
-    host = "import math\n" + HOST.lstrip("\n") + shared
-    text = lines_of(SITES["an attribute, in its place"][0], host)
+    target_network = "import math\n" + HOST.lstrip("\n") + shared
+    text = lines_of(SITES["an attribute, in its place"][0], target_network)
     assert text.count("def helper") == 1
     assert text.index("def helper") < text.index("class Gate")
 
 
 def test_the_names_of_arguments_mean_what_they_meant() -> None:
     """`partial` and `nn` are the usual ones; the host has other things of that name."""
-    host = HOST.replace("import torch.nn as nn", "import torch.nn as nn\n\npartial = 1\n")
+    target_network = HOST.replace("import torch.nn as nn", "import torch.nn as nn\n\npartial = 1\n")
     call = Call(("8",), {"norm": "partial(nn.BatchNorm2d, eps=1e-3)", "kind": "helper"})
-    text = lines_of(site("inner", ".inner", "replace", call=call), host)
+    text = lines_of(point("inner", ".inner", "replace", call=call), target_network)
     assert "from functools import partial as partial_2" in text
     assert "self.inner = Gate(8, norm=partial_2(nn.BatchNorm2d, eps=1e-3), kind=helper)" in text
 
 
 def test_future_imports_come_first() -> None:
     future = "from __future__ import annotations\n"
-    host = '#!/usr/bin/env python\n"""The host."""\n\n' + HOST.lstrip("\n")
-    text = lines_of(SITES["an attribute, in its place"][0], host, future + BLOCK, top=("made", "of two"))
+    target_network = '#!/usr/bin/env python\n"""The host."""\n\n' + HOST.lstrip("\n")
+    text = lines_of(SITES["an attribute, in its place"][0], target_network, future + BLOCK, top=("made", "of two"))
     compile(text, "net.py", "exec")
     assert text.startswith(
         '#!/usr/bin/env python\n# made\n# of two\n\n"""The host."""\nfrom __future__ import annotations\n'
     )
-    again = lines_of(SITES["an attribute, in its place"][0], future + host.split("\n", 3)[3], BLOCK)
+    again = lines_of(SITES["an attribute, in its place"][0], future + target_network.split("\n", 3)[3], BLOCK)
     assert again.startswith("from __future__ import annotations\n")
     assert again.count(future) == 1
 
@@ -170,44 +174,46 @@ def test_the_header_stands_above_the_definitions_or_where_there_are_none() -> No
 
 
 def test_indentation_of_each_stays_its_own() -> None:
-    host = HOST.replace("    ", "\t")
-    text = lines_of(SITES["deep inside"][0], host)
+    target_network = HOST.replace("    ", "\t")
+    text = lines_of(SITES["deep inside"][0], target_network)
     assert "\n\t\tself.inner.conv[0] = nn.Sequential(" in text
     assert "\n    def __init__(self, channels):\n        super()" in text
     compile(text, "net.py", "exec")
 
 
 def test_a_statement_stands_before_a_return() -> None:
-    host = HOST.replace("self.inner = Inner()", "self.inner = Inner()\n        return")
-    assert "nn.Sequential(self.inner.conv[0], Gate(8))\n        return\n" in lines_of(SITES["deep inside"][0], host)
+    target_network = HOST.replace("self.inner = Inner()", "self.inner = Inner()\n        return")
+    assert "nn.Sequential(self.inner.conv[0], Gate(8))\n        return\n" in lines_of(
+        SITES["deep inside"][0], target_network
+    )
 
 
 def test_what_is_assigned_twice_is_not_edited_there() -> None:
-    host = HOST.replace("self.inner = Inner()", "self.stem = self.stem.float()")
-    text = lines_of(SITES["an attribute, in its place"][0], host)
+    target_network = HOST.replace("self.inner = Inner()", "self.stem = self.stem.float()")
+    text = lines_of(SITES["an attribute, in its place"][0], target_network)
     assert "self.stem = nn.Conv2d(3, 8, 3)" in text
     assert "# note\n        self.stem = Gate(8)\n" in text
 
 
 @pytest.mark.parametrize(
-    ("host", "said"),
+    ("target_network", "said"),
     [
         ("class Net:\n    pass\n", "no __init__ of its own"),
         ("x = 1\n", "no Net in its code"),
         ("from os import *\n" + HOST, "star import"),
-        ("def f(:\n", "no Python that LibCST reads"),
+        ("def f(:\n", "LibCST cannot parse the network"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(host: str, said: str) -> None:
+def test_what_cannot_be_done_is_said_in_one_line(target_network: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as failure:
-        lines_of(SITES["an attribute, after it"][0], host)
+        lines_of(SITES["an attribute, after it"][0], target_network)
     assert "\n" not in str(failure.value)
 
 
 def test_the_names_of_star_imports_are_taken() -> None:
-    host = "from os.path import *\n" + HOST.lstrip("\n")
+    target_network = "from os.path import *\n" + HOST.lstrip("\n")
     one, stars = SITES["an attribute, in its place"][0], {"os.path": ["helper", "join", "nn"]}
-    text = put_in(host, one, "Gate", BLOCK, stars=stars).text
+    text = insert_block(target_network, one, "Gate", BLOCK, stars=stars).text
     assert text.startswith("from os.path import *\nimport math\n\nimport torch.nn as nn\n")
     assert "def helper_2(x)" in text
     assert "def join" not in text
@@ -228,11 +234,11 @@ def hosts(draw: st.DrawFn) -> str:
 
 
 @settings(max_examples=60, deadline=None)
-@given(host=hosts(), name=st.sampled_from(sorted(SITES)))
-def test_for_any_host_the_result_is_closed_and_holds_the_hosts_text(host: str, name: str) -> None:
-    text = lines_of(SITES[name][0], host, header=("Slot x: Gate.",), top=("made",))
+@given(target_network=hosts(), name=st.sampled_from(sorted(SITES)))
+def test_for_any_host_the_result_is_closed_and_holds_the_hosts_text(target_network: str, name: str) -> None:
+    text = lines_of(SITES[name][0], target_network, header=("Slot x: Gate.",), top=("made",))
     assert not undefined_names(ast.parse(text))
-    before, after = host.lstrip("\n").splitlines(), text.splitlines()
+    before, after = target_network.lstrip("\n").splitlines(), text.splitlines()
     edited = [number for number, line in enumerate(before) if "self." in line]
     assert _within(before, after) or any(_within(before[:n] + before[n + 1 :], after) for n in edited)
 
@@ -244,7 +250,7 @@ def _within(lines: list[str], others: list[str]) -> bool:
 
 
 def test_a_host_over_several_lines_keeps_its_layout() -> None:
-    host = textwrap.dedent(
+    target_network = textwrap.dedent(
         """\
         import torch.nn as nn
         class Net(nn.Module):
@@ -258,7 +264,7 @@ def test_a_host_over_several_lines_keeps_its_layout() -> None:
                 )
         """
     )
-    text = lines_of(site("body.1", ".body[1]", within=("Sequential", 2)), host)
+    text = lines_of(point("body.1", ".body[1]", within=("Sequential", 2)), target_network)
     assert (
         "        self.body = nn.Sequential(\n            nn.ReLU(),  # one\n\n            nn.Sequential(nn.Conv2d(8, 8,\n"
         in text

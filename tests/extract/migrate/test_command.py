@@ -77,8 +77,8 @@ def test_a_block_is_put_into_a_file_of_its_own_which_can_be_traced(lemur_here: L
     before = net.read_bytes()
     done = lemur_here("migrate", "Gate", "--into", net, "--in", folder, *ARGUMENTS, cwd=net.parent)
     assert (done.returncode, done.stderr) == (0, "")
-    site, block, proved, wrote = done.stdout.splitlines()
-    assert site == "site    after:features.4 (BatchNorm2d, 2x32x8x8 -> 2x32x8x8): (32)"
+    point, block, proved, wrote = done.stdout.splitlines()
+    assert point == "site    after:features.4 (BatchNorm2d, 2x32x8x8 -> 2x32x8x8): (32)"
     assert block == "block   alpha@1.0::alpha.blocks.Gate, full form, 13 lines, MIT"
     assert "runs at 2x3x32x32 and 3x3x64x64 with the host's outputs, 2x10 and 3x10" in proved
     assert wrote == f"wrote   {net.parent / 'net-Gate.py'}"
@@ -111,8 +111,8 @@ def test_all_sites_are_listed(lemur_here: Lemur, folder: Path, net: Path) -> Non
     assert lines[-1] == "Gate fits 16 sites of 30 in net.py"
     assert "fits  after:features.4 (BatchNorm2d, 2x32x8x8 -> 2x32x8x8): (32)" in lines
     told = json.loads(lemur_here(*arguments, "--json", cwd=net.parent).stdout)
-    assert sum(site["fits"] for site in told) == 16
-    assert all(site["fits"] or site["reason"] for site in told)
+    assert sum(point["fits"] for point in told) == 16
+    assert all(point["fits"] or point["reason"] for point in told)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import extract.migrate.project.project as migration
 from extract.migrate.project.project import Options, migrate_into_project
-from extract.migrate.source_block import form_of
+from extract.migrate.source_block import choose_form
 from extract.model.results import Result, code_columns
 from lemur.finished.folders import trace
 from lemur_core.files.errors import UserError
@@ -267,7 +267,7 @@ def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: P
     lean = {"lean_code": "y = 1\n", "lean_sha256": "2" * 64, "lean_license": "MIT", "lean_requires": ["einops"]}
     nothing = {"code": None, "code_sha256": None}
     row = made.block(of, "Residual", "backward").model_copy(update={**lean, **nothing})
-    form = form_of(tmp_path, row)
+    form = choose_form(tmp_path, row)
     assert (form.code, form.digest, form.license, form.requires, form.lean) == (
         "y = 1\n",
         "2" * 64,
@@ -276,4 +276,4 @@ def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: P
         True,
     )
     with pytest.raises(UserError, match="has no code"):
-        form_of(tmp_path, row, lean=False)
+        choose_form(tmp_path, row, lean=False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.migrate.project.layout import read_project
-from extract.migrate.project.reuse import ClosedFile, names_of, options_for
+from extract.migrate.project.reuse import ClosedFile, options_for, used_names
 from lemur_core.source.undefined import undefined_names
 
 some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
@@ -73,7 +73,7 @@ def test_candidates_by_name_then_by_what_they_take(tmp_path: Path) -> None:
 
 
 def test_names_that_expressions_use() -> None:
-    assert names_of(["[f(c, size) for c in widths]", "lambda x: x + y", "nn.ReLU"]) == [
+    assert used_names(["[f(c, size) for c in widths]", "lambda x: x + y", "nn.ReLU"]) == [
         "f",
         "nn",
         "size",

@@ -12,7 +12,7 @@ from extract.migrate.project.layout import choose_place, choose_test, read_proje
 from extract.migrate.project.project import license_notes
 from extract.migrate.project.reuse import ClosedFile
 from extract.migrate.project.style import read_style
-from extract.migrate.project.writing import Donated, module_text, notice_of, smoke_text
+from extract.migrate.project.writing import Donated, license_notice, module_text, smoke_text
 from extract.specs.make import worked_of
 from lemur_core.files.errors import UserError
 
@@ -114,7 +114,7 @@ def test_the_header_tells_the_licence(tmp_path: Path) -> None:
     assert worked is not None
     for license_, told in (("MIT", "under MIT; they were changed"), ("NOASSERTION", "NOT KNOWN TO BE PERMISSIVE: ")):
         donated = Donated(row.model_copy(update={"license": license_}), some.BLOCK, False, (), worked)
-        assert told in notice_of(donated)
+        assert told in license_notice(donated)
 
 
 def test_the_same_bytes_each_time(tmp_path: Path) -> None:
