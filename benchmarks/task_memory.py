@@ -33,7 +33,7 @@ def measure_steps(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]
     steps.store_rows(plan, open_source(str(corpus)))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-        for step in command._watched(plan, folder / f"out{rows}", True):
+        for step in command._watch_steps(plan, folder / f"out{rows}", True):
             taken = [pool.submit(_run, step, rank).result() for rank in range(step.tasks)]
             yield step.name, max(peak for peak, _ in taken), sum(seconds for _, seconds in taken)
 

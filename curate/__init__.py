@@ -9,7 +9,7 @@ __all__ = ["curate_from_lemur"]
 
 
 def __getattr__(name: str) -> object:
-    """The public function, imported when it is asked for (PEP 562): the commands import this package too."""
+    """Import the public function on demand (PEP 562): the commands import this package too."""
     if name in __all__:
         from curate.from_lemur import curate_from_lemur
 

@@ -35,7 +35,7 @@ ParentsOption = Annotated[
     typer.Option(
         "--against",
         metavar="SNAPSHOT",
-        help="Of a delta: what it was made against; default: beside it (repeatable).",
+        help="For a delta: the folders that it extends; default: next to it (repeatable).",
         show_default=False,
     ),
 ]
@@ -57,7 +57,7 @@ class DetailName(StrEnum):
 
 
 class GraphName(StrEnum):
-    """Whose graphs are compared."""
+    """Which graphs are compared."""
 
     survivors = "survivors"
     all = "all"
@@ -172,7 +172,7 @@ def curate(
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="SNAPSHOT", help="Write a delta: only what is new beside it (repeatable).", show_default=False
+            metavar="SNAPSHOT", help="Write a delta that adds to this snapshot (repeatable).", show_default=False
         ),
     ] = None,
     origins: Annotated[
@@ -192,7 +192,9 @@ def curate(
     unsafe_no_sandbox: Annotated[
         bool,
         typer.Option(
-            "--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.", rich_help_panel=_TRIED
+            "--unsafe-no-sandbox",
+            help="Run networks without a sandbox. Only for code you trust.",
+            rich_help_panel=_TRIED,
         ),
     ] = False,
     force: ForceOption = False,
@@ -274,7 +276,7 @@ def explain(
     against: ParentsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Why one record was kept or removed, with a diff to the record that stands for it."""
+    """Explain why one record was kept or removed, with a diff to its canonical record."""
     from curate.folder.explain import draw_graph
     from curate.folder.explain import explain as run
 
@@ -304,16 +306,16 @@ def novel(
     runtime: RuntimeOption = None,
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without a sandbox. Only for code you trust.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed."""
     from curate.published.novel import novel as run
 
-    found = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
-    print(json.dumps(found.facts, indent=2) if as_json else "\n".join(found.lines))
-    if found.known:
+    novelty = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
+    print(json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines))
+    if novelty.known:
         raise typer.Exit(3)
 
 
@@ -382,9 +384,9 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
         text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
         print(f"  {'runs':<10} {runs['runs']:>9,}  {text}")
     if "origins" in counts:
-        found = counts["origins"]["kept"]
-        licenses = ", ".join(f"{count:,} {name}" for name, count in found["licenses"].items())
-        print(f"  {'origins':<10} {found['codes']:>9,}  of the kept are from a repository: {licenses or 'none'}")
+        kept_origins = counts["origins"]["kept"]
+        licenses = ", ".join(f"{count:,} {name}" for name, count in kept_origins["licenses"].items())
+        print(f"  {'origins':<10} {kept_origins['codes']:>9,}  of the kept are from a repository: {licenses or 'none'}")
     if "chat" in counts:
         chat = counts["chat"]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())

@@ -1,6 +1,6 @@
-"""`curate_from_lemur`: curation for programs that call nn-dup's function of this name, with its files as output.
+"""`curate_from_lemur`: curation for programs that call nn-dup's function of this name, with its output files.
 
-Beside these files the folder gets the whole snapshot, which says of every row what became of it.
+In addition to these files, the folder gets the whole snapshot, which states the outcome of every row.
 
 Source: `ab/dup/preprocessing.py` of nn-dup 2.2.4, and its caller `ab/gpt/act/iterative/finetune.py` of nn-gpt.
 """
@@ -56,22 +56,21 @@ def curate_from_lemur(
     """Curate LEMUR into `out_dir`. The first thirteen parameters are those of nn-dup 2.2.4, with its defaults.
 
     `out_dir` gets a file for each kept code in `accepted_code`, `kept_records.json`, `tombstones.json`, `splits.json`,
-    `dedup_report.md`, `sampling_weights.csv` where `upweights` are given, and the folder `snapshot`. A later call
+    `dedup_report.md`, `sampling_weights.csv` if `upweights` are provided, and the folder `snapshot`. A later call
     replaces them, and removes the codes that are no longer kept; other files of the folder stay.
 
     Args:
-        includes: beginnings of names, compared as nn-dup does: letters and digits alone, so that `ga-` takes in GAN.
+        includes: beginnings of names, compared as in nn-dup: only letters and digits, so that `ga-` includes GAN.
         dataset: only rows of this data set, or of these; likewise `task` and `metric`.
-        nn_prefixes: whole prefixes of names: `ga-` is not GAN. Where `includes` is empty they stand for it too.
-        source: what `lemur curate` takes as SOURCE, or several.
-        profile: `nn-dup` decides as nn-dup 2.2.4 does about the rows that are left; `strict` by the guarantees, and
-            knows neither `keep_per_family` nor the thresholds.
+        nn_prefixes: whole prefixes of names: `ga-` is not GAN. Also used as `includes` if that is empty.
+        source: one or more values of `lemur curate`'s SOURCE.
+        profile: `nn-dup` decides the remaining rows as nn-dup 2.2.4 does; `strict` decides by the guarantees, and
+            supports neither `keep_per_family` nor the thresholds.
 
     Returns: nothing, like nn-dup's.
-    Raises: UserError, with one line, for a value that no row has, a source that cannot be read or a folder that cannot
-        be written.
+    Raises: UserError, with one line, for a value that no row has, an unreadable source or an unwritable folder.
     """
-    folder, told = Path(out_dir), logger or logging.getLogger(__name__)
+    folder, log = Path(out_dir), logger or logging.getLogger(__name__)
     prefixes = _texts(nn_prefixes)
     options = CurateOptions(
         profile=profile,
@@ -99,8 +98,8 @@ def curate_from_lemur(
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}; choose another out_dir") from error
     rows = manifest.counts["rows"]
-    told.info(f"{rows['input']} rows of {manifest.parameters['source']}, {rows['filter']} left out by the options")
-    told.info(f"kept {len(records)} codes: {dict(Counter(record['split'] for record in records))}; see {folder}")
+    log.info(f"{rows['input']} rows of {manifest.parameters['source']}, {rows['filter']} left out by the options")
+    log.info(f"kept {len(records)} codes: {dict(Counter(record['split'] for record in records))}; see {folder}")
 
 
 def _texts(given: Texts | None) -> tuple[str, ...]:
@@ -108,7 +107,7 @@ def _texts(given: Texts | None) -> tuple[str, ...]:
 
 
 def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The kept records by id, and all decisions; `rid` is the id that nn-dup gives a row: its code's and its number."""
+    """Return the kept records by id, and all decisions; `rid` is nn-dup's id of a row: its code's and its number."""
     decisions = pq.read_table(snapshot / "decisions.parquet").to_pylist()
     for decision in decisions:
         decision["rid"] = f"{decision['id']}_{decision['row']}"

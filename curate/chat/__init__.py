@@ -1,1 +1,1 @@
-"""Fine-tuning conversations from the kept records: what is asked and answered is measured, not guessed."""
+"""Fine-tuning conversations from the kept records, whose questions and answers are measured, not guessed."""

@@ -1,4 +1,4 @@
-"""Conversations for all kept records: measured, asked, answered, and counted where there are none."""
+"""Build the conversations of all kept records, and count the records without one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,18 +18,18 @@ from manifests.conversations.conversation import Chat, Comparison, Draft, Skippe
 from manifests.conversations.sampling import Sampler
 from manifests.records import CHAT_KINDS, ChatKind
 
-#: Requests are compared: files may be near, as long as records are not.
+#: Requests are compared: the files in them may be similar, as long as the records are not near-duplicates.
 COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
 
 
 def build_chat(corpus: Corpus, outcome: Outcome, options: CurateOptions, *, jobs: int | None = None) -> Chat:
-    """The conversations of all kept records, in their order; none of code that stays here where others are published.
+    """Build the conversations of all kept records, in their order, without code that is withheld from publishing.
 
-    Raises: UserError if no sandbox can be had.
+    Raises: UserError if no sandbox is available.
     """
     rights = outcome.rights
     none = {code: Skipped("license", rights.of(code)) for code in outcome.kept if rights.barred(code)}
-    # profile nn-dup keeps also code that is no Python
+    # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
@@ -38,7 +38,7 @@ def build_chat(corpus: Corpus, outcome: Outcome, options: CurateOptions, *, jobs
     names = corpus.rows.column("nn")
     subjects = {
         code: _subject(
-            corpus.ids[code], names[outcome.shown[code]].as_py() or "", outcome.splits[code], rights.of(code)
+            corpus.ids[code], names[outcome.representatives[code]].as_py() or "", outcome.splits[code], rights.of(code)
         )
         for code in outcome.kept
     }
@@ -65,8 +65,8 @@ def _draft(kind: ChatKind, networks: Sequence[Network], seed: int, lab: Lab) -> 
 
 
 def _networks(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Network]:
-    """The records of these kept codes, each measured once."""
-    numbers = [outcome.shown[code] for code in codes]
+    """Return the records of these kept codes, each measured once."""
+    numbers = [outcome.representatives[code] for code in codes]
     shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
     networks: list[Network] = []
     for code, row, (best, reached) in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
@@ -82,7 +82,7 @@ def _networks(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
                 task=row["task"],
                 dataset=row["dataset"],
                 pretrained=code in corpus.features.pretrained,
-                # LEMUR's batch size is in both places, and a network may read either.
+                # a network may read LEMUR's batch size from either place
                 prm=prm if isinstance(case, str) else prm | {"batch": case.in_shape[0]},
                 case=None if isinstance(case, str) else case,
                 facts=None,
@@ -91,11 +91,11 @@ def _networks(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
                 reached=reached,
             )
         )
-    return _measured(networks, lab)
+    return _measure_records(networks, lab)
 
 
-def _measured(networks: list[Network], lab: Lab) -> list[Network]:
-    """The networks with their facts, or the reason why there are none."""
+def _measure_records(networks: list[Network], lab: Lab) -> list[Network]:
+    """Return the networks with their facts, or the reason why there are none."""
     places = [place for place, network in enumerate(networks) if network.case is not None]
     experiments: list[Experiment] = [networks[place].experiment(networks[place].code) for place in places]
     for place, answer in zip(places, lab.make(experiments, "chat facts"), strict=True):

@@ -1,4 +1,4 @@
-"""`change`: one ingredient becomes another everywhere; the new file was run, and measured to differ there."""
+"""`change`: replace one ingredient everywhere; the new file was run, and its measurements differ as expected."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,14 +8,14 @@ from functools import partial
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from curate.chat.codemod import Edit, Rewriting, SourceFile, confirmed, interleaved
-from curate.chat.design import SYSTEMS, call_line, joined
+from curate.chat.codemod import Edit, Rewriting, SourceFile, confirm_drafts, interleave
+from curate.chat.design import SYSTEMS, call_line, join_names
 from curate.chat.network import Answer, Facts, Lab, Network, read_facts
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
 
-#: Changes that are tried on one record.
+#: Maximum number of changes tried on one record.
 ATTEMPTS = 3
 
 _REQUESTS = {
@@ -43,7 +43,7 @@ _REQUESTS = {
 _ANSWERS = ("Done.", "Here is the changed file.", "This is the file with {new}.")
 
 _FUNCTIONS = {"ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Hardswish": "hardswish", "Mish": "mish"}
-_INPLACE = frozenset({"ReLU", "SiLU", "Hardswish", "Mish"})  # these take inplace; their functions too
+_INPLACE = frozenset({"ReLU", "SiLU", "Hardswish", "Mish"})  # these, and their functions, take inplace
 _NN = ("nn", "torch.nn")
 _FUNCTIONAL = ("F", "torch", "nn.functional", "torch.nn.functional")
 
@@ -58,7 +58,7 @@ _OPTIMIZERS = {
     ("AdamW", "SGD"): frozenset({"betas", "eps", "amsgrad"}),
     ("AdamW", "NAdam"): frozenset({"amsgrad"}),
 }
-#: Of those that decay weights without being asked to.
+#: Optimizers that decay weights by default.
 _DECAYS = {"AdamW": 0.01}
 
 _DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
@@ -78,23 +78,23 @@ class Change(Rewriting):
 
     old: str = ""
     new: str = ""
-    lines: tuple[int, ...] = ()  # that are rewritten
-    notes: tuple[str, ...] = ()  # what comes with it, as sentences
+    lines: tuple[int, ...] = ()  # the lines that are rewritten
+    notes: tuple[str, ...] = ()  # side effects of the change, as sentences
 
 
 def change_all(networks: Sequence[Network], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
-    """A conversation for each record that runs, by the first change of a random order whose network measures up."""
+    """Draft a conversation for each record that runs, by the first random change that measures as expected."""
     nothing = Skipped(
         "no_ingredient", "no activation, optimizer, dropout, pooling or norm that can be changed everywhere"
     )
-    return confirmed(networks, samplers, lab, "chat changes", _plan, _judge, nothing)
+    return confirm_drafts(networks, samplers, lab, "chat changes", _plan, _judge, nothing)
 
 
 def _plan(network: Network, sampler: Sampler, file: SourceFile) -> list[Change]:
-    found = changes(file)
+    candidates = changes(file)
     if network.case is None or network.case.output is None:
-        found.pop("optimizer")  # a training step needs labels, which only a classification fixes
-    return interleaved(found, sampler, "way", ATTEMPTS)
+        candidates.pop("optimizer")  # a training step needs labels, which only a classification has
+    return interleave(candidates, sampler, "way", ATTEMPTS)
 
 
 def _judge(
@@ -105,7 +105,7 @@ def _judge(
         return Skipped("change_fails", f"{what}: {answer['category']}: {answer['error']}")
     before, after = network.measured, read_facts(answer)
     same = (before.parameters, before.output) == (after.parameters, after.output)
-    seen = _seen(change, before, after)
+    seen = _describe_effect(change, before, after)
     if not same or seen is None:
         return Skipped("change_not_seen", f"{what}: the measurements are not those of the change")
     names = {
@@ -123,10 +123,10 @@ def _judge(
     return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), f"{sentences}\n\n{fence(code)}", variant)
 
 
-def _seen(change: Change, before: Facts, after: Facts) -> str | None:
-    """What was measured of a change, in a sentence; None where the networks are not as the request says."""
+def _describe_effect(change: Change, before: Facts, after: Facts) -> str | None:
+    """Return the measured effect of a change as a sentence; None if the networks do not match the request."""
     if change.kind == "optimizer":
-        sentence = f"The optimizer was {joined(before.optimizers)} and is {joined(after.optimizers)}."
+        sentence = f"The optimizer was {join_names(before.optimizers)} and is {join_names(after.optimizers)}."
         return sentence if (before.optimizers, after.optimizers) == ((change.old,), (change.new,)) else None
     if change.kind == "dropout":
         sentence = f"Dropout rates were {change.old} and are {change.new}."
@@ -146,7 +146,7 @@ def _seen(change: Change, before: Facts, after: Facts) -> str | None:
 
 
 def changes(file: SourceFile) -> dict[str, list[Change]]:
-    """All changes of each kind that a file allows: of everything of the kind, or none."""
+    """Plan all changes of each kind that a file allows: of everything of the kind, or none."""
     uses = GatherUses()
     file.module.visit(uses)
     return {
@@ -158,7 +158,7 @@ def changes(file: SourceFile) -> dict[str, list[Change]]:
 
 
 class GatherUses(cst.CSTVisitor):
-    """Gathers the calls `a.b.NAME(…)`, and counts all uses of names: not where one is defined, or names an argument."""
+    """Gathers the calls `a.b.NAME(…)`, and counts all uses of names, except definitions and argument names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,25 +166,25 @@ class GatherUses(cst.CSTVisitor):
         self.of_self: Counter[str] = Counter()  # attributes `self.NAME`: they hold modules, and keep their names
         self._calls: list[tuple[cst.Call, cst.Attribute]] = []
 
-    def calls_of(self, *names: str) -> list[tuple[cst.Call, cst.Attribute, str]]:
-        """Calls of these names, with what is called, and the dotted name of what it belongs to."""
+    def gather_calls(self, *names: str) -> list[tuple[cst.Call, cst.Attribute, str]]:
+        """Return calls of these names, with the callee, and the dotted name of what it belongs to."""
         return [
             (call, called, get_full_name_for_node(called.value) or "")
             for call, called in self._calls
             if called.attr.value in names
         ]
 
-    def all_calls_of(self, name: str, owners: Sequence[str]) -> list[tuple[cst.Call, cst.Attribute]]:
-        """Calls of a name that belongs to one of these; none where it is also used in another way, which would stay."""
-        calls = [(call, called) for call, called, owner in self.calls_of(name) if owner in owners]
+    def gather_all_calls(self, name: str, owners: Sequence[str]) -> list[tuple[cst.Call, cst.Attribute]]:
+        """Return the calls of a name that belongs to one of these; none if it has other uses, which would stay."""
+        calls = [(call, called) for call, called, owner in self.gather_calls(name) if owner in owners]
         return calls if len(calls) == self.uses[name] else []
 
     def visit_FormattedString(self, node: cst.FormattedString) -> bool:
-        """Texts are left alone."""
+        """Skip texts."""
         return False
 
     def visit_Name(self, node: cst.Name) -> None:
-        """A use, if none of what follows takes it back."""
+        """Count a use, unless a later visit takes it back."""
         self.uses[node.value] += 1
 
     def _define(self, node: cst.FunctionDef | cst.ClassDef | cst.Param) -> None:
@@ -193,33 +193,33 @@ class GatherUses(cst.CSTVisitor):
     visit_FunctionDef = visit_ClassDef = visit_Param = _define
 
     def visit_Arg(self, node: cst.Arg) -> None:
-        """The keyword is no use."""
+        """Do not count the keyword as a use."""
         if node.keyword is not None:
             self.uses[node.keyword.value] -= 1
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
-        """Of the object itself, it is counted."""
+        """Count an attribute of the object itself."""
         if isinstance(node.value, cst.Name) and node.value.value == "self":
             self.of_self[node.attr.value] += 1
 
     def visit_Call(self, node: cst.Call) -> None:
-        """Of something that belongs to something else, it is gathered."""
+        """Gather a call of an attribute of something else."""
         if isinstance(node.func, cst.Attribute):
             self._calls.append((node, node.func))
 
 
 def _activations(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
-    """Every activation of a kind becomes another, modules and functions alike."""
+    """Replace every activation of a kind, modules and functions alike."""
     for old in ("ReLU", "GELU", "SiLU"):
         function = _FUNCTIONS[old]
         calls = [
             (call, called, owner)
-            for call, called, owner in uses.calls_of(old, function)
+            for call, called, owner in uses.gather_calls(old, function)
             if owner in (_FUNCTIONAL if called.attr.value == function else _NN)
         ]
         rest = uses.uses[old] + uses.uses[function] - uses.of_self[function]
         for new in _FUNCTIONS if calls and rest == len(calls) else ():
-            keeps = old in _INPLACE and new in _INPLACE  # their arguments; others have none in common
+            keeps = old in _INPLACE and new in _INPLACE  # keep their arguments; others have none in common
             plain = all(
                 len(call.args) == 1 and call.args[0].keyword is None
                 for call, called, _ in calls
@@ -230,23 +230,23 @@ def _activations(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
                 lines: set[int] = set()
                 for call, called, owner in calls:
                     of_module = called.attr.value == old
-                    edits[called] = partial(_renamed, new=new if of_module else _FUNCTIONS[new], owner=owner)
+                    edits[called] = partial(_rename_callee, new=new if of_module else _FUNCTIONS[new], owner=owner)
                     lines.update(file.lines(called.attr))
                     if of_module and not keeps and call.args:
-                        edits[call] = _emptied
+                        edits[call] = _drop_arguments
                         lines.update(file.lines(called.attr, call))
                 yield Change("activation", edits, old=old, new=new, lines=tuple(sorted(lines)))
 
 
 def _optimizers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
     for (old, new), dropped in _OPTIMIZERS.items():
-        calls = uses.all_calls_of(old, _OPTIM)
+        calls = uses.gather_all_calls(old, _OPTIM)
         if not calls or not all(_takes_fewer(call, dropped) for call, _ in calls):
             continue
         edits: dict[cst.CSTNode, Edit] = {}
         lines: set[int] = set()
         for call, called in calls:
-            edits[called] = partial(_renamed, new=new)
+            edits[called] = partial(_rename_callee, new=new)
             edits[call] = partial(_without_keywords, names=dropped)
             lines.update(file.lines(called.attr))
             for before, arg in zip(call.args, call.args[1:], strict=False):
@@ -257,20 +257,20 @@ def _optimizers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
 
 
 def _takes_fewer(call: cst.Call, dropped: frozenset[str]) -> bool:
-    """Whether a call can lose these arguments: it has few others by position, none by `**`, and another one first."""
+    """Return True if a call can lose these arguments: few others by position, none by `**`, and another one first."""
     positional = sum(arg.keyword is None for arg in call.args)
     return positional <= 2 and all(arg.star != "**" for arg in call.args) and _keyword(*call.args[:1]) not in dropped
 
 
 def _optimizer_notes(calls: Sequence[cst.Call], old: str, new: str, dropped: frozenset[str]) -> tuple[str, ...]:
-    """Which arguments went, and what the defaults of the new optimizer change."""
-    given = [{_keyword(arg) for arg in call.args} for call in calls]
-    gone = tuple(sorted(dropped & {name for names in given for name in names}))
+    """Describe the removed arguments, and what the defaults of the new optimizer change."""
+    present = [{_keyword(arg) for arg in call.args} for call in calls]
+    gone = tuple(sorted(dropped & {name for names in present for name in names}))
     notes = []
     if gone:
-        notes.append(f"{new} takes no {joined(gone)}: what was passed there has no effect any more.")
+        notes.append(f"{new} takes no {join_names(gone)}: what was passed there has no effect any more.")
     decays = _DECAYS.get(old, 0), _DECAYS.get(new, 0)
-    if decays[0] != decays[1] and any("weight_decay" not in names for names in given):
+    if decays[0] != decays[1] and any("weight_decay" not in names for names in present):
         notes.append(
             f"No `weight_decay` is given, and its default changes: {decays[0]} in {old}, {decays[1]} in {new}."
         )
@@ -279,12 +279,12 @@ def _optimizer_notes(calls: Sequence[cst.Call], old: str, new: str, dropped: fro
 
 def _dropouts(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
     literals: list[cst.Float] = []
-    for call, _, _ in uses.calls_of(*_DROPOUTS):
+    for call, _, _ in uses.gather_calls(*_DROPOUTS):
         named = [arg.value for arg in call.args if _keyword(arg) == "p"]
-        given = named or [arg.value for arg in call.args if arg.keyword is None]
-        if not given or not isinstance(given[0], cst.Float):
+        values = named or [arg.value for arg in call.args if arg.keyword is None]
+        if not values or not isinstance(values[0], cst.Float):
             return
-        literals.append(given[0])
+        literals.append(values[0])
     rates = sorted({literal.evaluated_value for literal in literals})
     lines = tuple(sorted({line for literal in literals for line in file.lines(literal)}))
     for rate in _RATES if literals else ():
@@ -295,12 +295,12 @@ def _dropouts(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
 
 def _layers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
     for (old, new), (most, allowed) in _LAYERS.items():
-        calls = uses.all_calls_of(old, _NN)
+        calls = uses.gather_all_calls(old, _NN)
         positional = [sum(arg.keyword is None and arg.star != "**" for arg in call.args) for call, _ in calls]
         named = {_keyword(arg) for call, _ in calls for arg in call.args if arg.keyword is not None or arg.star == "**"}
-        least = 1 if new == "GroupNorm" else 0  # the channels, before which the groups go
+        least = 1 if new == "GroupNorm" else 0  # the channels come before the groups
         if calls and named <= allowed and all(least <= count <= most for count in positional):
-            edits: dict[cst.CSTNode, Edit] = {called: partial(_renamed, new=new) for _, called in calls}
+            edits: dict[cst.CSTNode, Edit] = {called: partial(_rename_callee, new=new) for _, called in calls}
             lines = {line for _, called in calls for line in file.lines(called.attr)}
             if new == "GroupNorm":
                 edits |= {call: _with_one_group for call, _ in calls}
@@ -309,23 +309,23 @@ def _layers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
 
 
 def _keyword(*args: cst.Arg) -> str:
-    """The name of an argument that is passed by keyword; empty for others and for none."""
+    """Return the name of a keyword argument; empty for others and for none."""
     return args[0].keyword.value if args and args[0].keyword is not None else ""
 
 
-def _renamed(called: cst.Attribute, new: str, owner: str = "") -> cst.Attribute:
-    """`a.b.OLD` becomes `a.b.NEW`; a function of torch that torch has not becomes one of torch.nn.functional."""
+def _rename_callee(called: cst.Attribute, new: str, owner: str = "") -> cst.Attribute:
+    """Rename `a.b.OLD` to `a.b.NEW`; a function that torch lacks is taken from torch.nn.functional."""
     value = cst.parse_expression("torch.nn.functional") if owner == "torch" else called.value
     return called.with_changes(value=value, attr=cst.Name(new))
 
 
-def _emptied(call: cst.Call) -> cst.Call:
-    """`NAME(…)` becomes `NAME()`."""
+def _drop_arguments(call: cst.Call) -> cst.Call:
+    """Rewrite `NAME(…)` as `NAME()`."""
     return call.with_changes(args=[], whitespace_before_args=cst.SimpleWhitespace(""))
 
 
 def _without_keywords(call: cst.Call, names: frozenset[str]) -> cst.Call:
-    """Keyword arguments of these names go, each with the comma before it; the first argument is none of them."""
+    """Remove keyword arguments of these names, each with the comma before it; the first argument is not among them."""
     kept: list[cst.Arg] = []
     for arg in call.args:
         if _keyword(arg) in names:
@@ -340,6 +340,6 @@ def _literal(literal: cst.Float, value: str) -> cst.Float:
 
 
 def _with_one_group(call: cst.Call) -> cst.Call:
-    """`NAME(8)` becomes `NAME(1, 8)`."""
+    """Rewrite `NAME(8)` as `NAME(1, 8)`."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     return call.with_changes(args=[cst.Arg(cst.Integer("1"), comma=comma), *call.args])

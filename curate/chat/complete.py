@@ -1,4 +1,4 @@
-"""`complete`: a file with a gap, and the part that is missing there; put back, the file is the same, byte for byte.
+"""`complete`: a file with a gap, and the missing part; inserting it restores the file byte for byte.
 
 A gap is cut out by lines, not rewritten: LibCST prints no block without statements.
 """
@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, listed, stage_lines, trainable
+from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, list_counts, stage_lines, trainable
 from curate.chat.network import Network, parse
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
 from manifests.records import SPLITS
 
-#: Stands where the part was, on a line of its own.
+#: Marks the gap, on its own line.
 MARK = "# <missing part>"
 
 _REQUESTS = (
@@ -32,22 +32,22 @@ _RULE = (
 )
 _ANSWERS = ("", "The missing part is:\n\n", "This belongs there:\n\n")
 _NO_PART = "no body of three lines or more, but that of Net, can be cut out and put back exactly"
-_ASKED_EARLIER = "every part that can be cut out is asked for in an earlier split"
+_REQUESTED_EARLIER = "every part that can be cut out is asked for in an earlier split"
 _NOT_STATED = "every part that can be cut out holds what the rest of the file and measurements do not tell"
 
-#: Bodies that are much the same in most networks; taken only where there is no other.
+#: Bodies that are similar in most networks; chosen only if there is no other.
 _USUAL = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
 
 _MIN_LINES = 3
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # where Python's parser splits
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python's parser splits lines
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A file with a marked gap, and the part that was there, without the indentation of the marked line.
+    """A file with a marked gap, and the missing part, without the indentation of the marked line.
 
-    A part is `plain` where it holds nothing that the rest cannot tell: no docstring, no number but 0, 1 and 2, and no
-    text with white space in it, such as a message.
+    A part is `plain` if everything in it can be inferred from the rest: no docstring, no number but 0, 1 and 2, and no
+    text with white space, such as a message.
     """
 
     what: str  # for example: the body of method `forward` of class `Net`
@@ -58,31 +58,31 @@ class Gap:
 
 
 def completions(networks: Sequence[Network], samplers: Sequence[Sampler]) -> list[Draft | Skipped]:
-    """For each record a request to fill a gap; nothing is run for it.
+    """Draft a request to fill a gap for each record; nothing is run for it.
 
-    No part is asked for that is asked for in an earlier split, in the order train, validation, test.
+    A part requested in an earlier split is not requested again, in the order train, validation, test.
     """
     holders = _holders(networks)
-    asked: dict[bytes, str] = {}  # part -> the first split that asks for it
-    found: dict[int, Draft | Skipped] = {}
+    requested: dict[bytes, str] = {}  # part -> the first split that requests it
+    results: dict[int, Draft | Skipped] = {}
     for place in sorted(range(len(networks)), key=lambda place: SPLITS.index(networks[place].split)):
         network = networks[place]
         every = gaps(network.code)
         clear = [gap for gap in every if holders[_key(gap.text)] == 1 and (gap.plain or network.facts is not None)]
-        new = [gap for gap in clear if asked.get(_key(gap.part), network.split) == network.split]
+        new = [gap for gap in clear if requested.get(_key(gap.part), network.split) == network.split]
         if new:
-            gap = _chosen(new, holders, samplers[place])
-            asked[_key(gap.part)] = network.split
-            found[place] = _draft(network, samplers[place], gap)
+            gap = _choose_gap(new, holders, samplers[place])
+            requested[_key(gap.part)] = network.split
+            results[place] = _draft(network, samplers[place], gap)
         elif clear:
-            found[place] = Skipped("in_another_split", _ASKED_EARLIER)
+            results[place] = Skipped("in_another_split", _REQUESTED_EARLIER)
         else:
-            found[place] = Skipped("no_part", _NOT_STATED if every else _NO_PART)
-    return [found[place] for place in range(len(networks))]
+            results[place] = Skipped("no_part", _NOT_STATED if every else _NO_PART)
+    return [results[place] for place in range(len(networks))]
 
 
 def _holders(networks: Sequence[Network]) -> Counter[bytes]:
-    """How many records hold each part, and each file with a gap: the answer to one of several would be open."""
+    """Count the records with each part, and with each file with a gap: a repeated one has no unique answer."""
     holders: Counter[bytes] = Counter()
     for network in networks:
         holders.update({_key(text) for gap in gaps(network.code) for text in (gap.text, gap.part)})
@@ -93,14 +93,14 @@ def _key(text: str) -> bytes:
     return hashlib.sha256(text.strip().encode()).digest()
 
 
-def _chosen(found: Sequence[Gap], holders: Counter[bytes], sampler: Sampler) -> Gap:
-    """One of the gaps that say most: not much the same everywhere, in one record only, told by the rest of its file."""
+def _choose_gap(gaps: Sequence[Gap], holders: Counter[bytes], sampler: Sampler) -> Gap:
+    """Choose an informative gap: not similar everywhere, in one record only, inferable from the rest of its file."""
 
     def rank(gap: Gap) -> tuple[bool, bool, bool]:
         return gap.name.rpartition(".")[2] in _USUAL, holders[_key(gap.part)] > 1, not gap.plain
 
-    best = min(map(rank, found))
-    return sampler.choice([gap for gap in found if rank(gap) == best], "gap")
+    best = min(map(rank, gaps))
+    return sampler.choice([gap for gap in gaps if rank(gap) == best], "gap")
 
 
 def _draft(network: Network, sampler: Sampler, gap: Gap) -> Draft:
@@ -114,17 +114,17 @@ def _draft(network: Network, sampler: Sampler, gap: Gap) -> Draft:
 
 
 def _measures(network: Network) -> list[str]:
-    """What was measured of the whole file, from which the sizes in a part can be told."""
+    """Return the measurements of the whole file, from which the sizes in a part can be inferred."""
     facts = network.measured
     lines = [call_line(network), "", "Measured on the whole file:"]
     lines.append(f"- {plural(facts.parameters, 'parameter')}, {trainable(facts)}")
     if facts.layers:
-        lines.append(f"- layers: {listed(facts.layers)}")
+        lines.append(f"- layers: {list_counts(facts.layers)}")
     return [*lines, *stage_lines(facts)]
 
 
 def put_back(text: str, part: str) -> str:
-    """The file with the part in its gap: every line that is not empty gets the indentation of the marked line."""
+    """Insert the part into its gap, indenting every line that is not empty like the marked line."""
     head, _, tail = text.partition(MARK)
     start = max(head.rfind("\n"), head.rfind("\r")) + 1
     indent = head[start:]
@@ -133,9 +133,9 @@ def put_back(text: str, part: str) -> str:
 
 
 def gaps(code: str) -> list[Gap]:
-    """All gaps of a file: bodies of functions and methods, and of top-level classes beside others, but for `Net`.
+    """Find all gaps of a file: bodies of functions and methods, and top-level classes other than `Net`.
 
-    Docstrings stay: a gap begins behind them.
+    Docstrings stay: a gap begins after them.
     """
     if MARK in code:
         return []
@@ -144,7 +144,7 @@ def gaps(code: str) -> list[Gap]:
 
 
 def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str, str]]:
-    """What may be cut out, with what a request and a variant call it."""
+    """Yield what may be cut out, with its names for the request and the variant."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
@@ -159,7 +159,7 @@ def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, 
 
 
 def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name: str) -> Gap | None:
-    """A body as a gap; None where its lines are few, do not parse alone or do not come back."""
+    """Return a body as a gap; None if it has few lines, does not parse alone or cannot be restored."""
     body = node.body[1:] if _has_docstring(node) else node.body
     if not body:
         return None
@@ -178,7 +178,7 @@ def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name
     try:
         tree = parse(part)
     except (SyntaxError, ValueError):
-        return None  # a line that stands further left, for example in a long string
+        return None  # a less indented line, for example in a long string
     if put_back(text, part) != "".join(lines):
         return None
     return Gap(what, name, text, part, _is_plain(tree))

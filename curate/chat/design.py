@@ -1,4 +1,4 @@
-"""`design` and its inverse `explain`, between the file and what was measured on it; facts in words, for all kinds."""
+"""`design` and its inverse `explain`, between the file and its measurements; and facts in words, for all kinds."""
 
 from curate.chat.network import Best, Child, Facts, Network
 from curate.compute.runs import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
@@ -17,12 +17,12 @@ _TASKS = {
 
 _SCORES = {"ppl": " (a score from 0 to 1 that LEMUR makes of the perplexity, higher is better)"}
 _CHANCE = 1.2  # times the share of one class among equal ones
-_MOST_FREQUENT = {  # share of the largest class in a test set where classes are not equal; a little more is no better
+_MOST_FREQUENT = {  # share of the largest class in an unbalanced test set; slightly above is guessing too
     "celeba-gender": 1.01 * 12_247 / 19_962,
     "mnist": 1.01 * 1_135 / 10_000,
     "svhn": 1.01 * 5_099 / 26_032,
 }
-_STAND_INS = {
+_PLACEHOLDERS = {
     "img-captioning": f"A vocabulary of {CAPTION_WORDS:,} words",
     "txt-generation": f"A vocabulary of {TEXT_CHARACTERS} characters",
 }
@@ -44,7 +44,7 @@ SYSTEMS = (
     "You write and review neural networks in PyTorch. Each network is one file whose class `Net` takes `in_shape` (with"
     " the batch size first), `out_shape`, the hyperparameters `prm` and a `device`.",
 )
-#: Of files without a class `Net`.
+#: The description of files without a class `Net`.
 BLOCK_SYSTEMS = (
     "You are an expert in PyTorch network design, and write the building blocks of neural networks.",
     "You help with PyTorch modules: blocks, layers and the functions that they need.",
@@ -53,32 +53,32 @@ BLOCK_SYSTEMS = (
 
 
 def task_name(task: str | None) -> str:
-    """The task in words."""
+    """Return the task in words."""
     return _TASKS.get(task or "", task or "an unnamed task")
 
 
-def listed(counts: dict[str, int]) -> str:
-    """`Conv2d x 3, ReLU x 2`, in the order given."""
+def list_counts(counts: dict[str, int]) -> str:
+    """Format counts as `Conv2d x 3, ReLU x 2`, in input order."""
     return ", ".join(f"{name} x {number:,}" for name, number in counts.items())
 
 
-def joined(names: tuple[str, ...]) -> str:
-    """Names as inline code, with commas."""
+def join_names(names: tuple[str, ...]) -> str:
+    """Format names as inline code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def result_line(best: Best) -> str:
-    """One recorded result, to four digits, with the trial that gave it."""
+    """Describe one recorded result, to four digits, with its trial."""
     after = "" if best.epoch is None else f" after {plural(best.epoch, 'epoch')}"
     trial = {"transform": best.transform, "batch": best.batch}
-    given = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
-    trained = f", trained with {given}" if given else ""
+    settings = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
+    trained = f", trained with {settings}" if settings else ""
     number = f"{best.metric} {best.accuracy:.4g}{_SCORES.get(best.metric, '')}"
     return f"{number} on {best.dataset} ({task_name(best.task)}){after}{trained}"
 
 
 def is_chance(best: Best) -> bool:
-    """Whether guessing, or always the most frequent class, is about as good; not known where the classes are not."""
+    """Return True if guessing, or always the most frequent class, is about as good; None if the classes are unknown."""
     images = DATASETS.get(best.dataset)
     if best.metric != "acc" or images is None:
         return False
@@ -86,43 +86,43 @@ def is_chance(best: Best) -> bool:
 
 
 def stand_in(network: Network) -> str:
-    """What the network was built with that the dataset has otherwise, as a sentence; empty without."""
-    size = _STAND_INS.get(network.task or "", "")
+    """Describe the network's arguments that differ from the dataset's defaults, as a sentence; empty if none do."""
+    size = _PLACEHOLDERS.get(network.task or "", "")
     return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
 
 
 def trainable(facts: Facts) -> str:
-    """How many of the parameters can be trained."""
+    """Describe how many of the parameters can be trained."""
     frozen = facts.parameters - facts.trainable
     return "all trainable" if not frozen else f"{facts.trainable:,} trainable and {frozen:,} not"
 
 
 def counted(facts: Facts) -> str:
-    """The modules whose multiply-adds are counted."""
+    """Name the modules whose multiply-adds are counted."""
     more = " and the projections of attention modules" if facts.attention else ""
     return f"convolution and linear modules{more}"
 
 
-def output_of(network: Network) -> str | None:
-    """The shape of what the network gives; None where trained weights would give another: boxes, decoded words."""
+def describe_output(network: Network) -> str | None:
+    """Return the network's output shape; None if trained weights would change it: boxes, decoded words."""
     output = network.measured.output
     decoded = network.task == "img-captioning" and output is not None and "int64" in output
     return None if decoded or network.task == "obj-detection" else output
 
 
 def call_line(network: Network) -> str:
-    """How the network was built, for a request."""
+    """Describe how the network was built, for a request."""
     return f"It is built as `Net({network.call}, device=torch.device('cpu'))`."
 
 
 def stage_lines(facts: Facts) -> list[str]:
-    """The top-level modules as items of a list, in the order of their first calls."""
+    """Return the top-level modules as items of a list, in the order of their first calls."""
     lines = [f"- {_stage(child)}" for child in facts.children[:_MAX_STAGES]]
     return [*lines, f"- and {len(facts.children) - _MAX_STAGES} more"] if len(facts.children) > _MAX_STAGES else lines
 
 
 def _stage(child: Child) -> str:
-    """One top-level module in a line."""
+    """Describe one top-level module in a line."""
     size = plural(child.parameters, "parameter") if child.parameters else "no parameters"
     use = f"gives {child.output}" if child.output is not None else _USES[child.use]
     return f"`{child.name}` ({child.kind}): {size}, {use}"
@@ -152,7 +152,7 @@ _MAX_RESULTS = 40  # in one answer
 
 
 def skip_file(network: Network) -> Skipped | None:
-    """Why no answer may be the whole file of a record, or the file with a change; None where one may be."""
+    """Return why no answer may be a record's whole file, or the file with a change; None if one may be."""
     if network.facts is None:
         return Skipped("does_not_run", network.fault)
     if network.reading.residue is not None:
@@ -161,7 +161,7 @@ def skip_file(network: Network) -> Skipped | None:
 
 
 def design(network: Network, sampler: Sampler) -> Draft | Skipped:
-    """A request for a network of these measures; the answer is the record's file, which has them."""
+    """Draft a request for a network with these measurements; the answer is the record's file."""
     if (skipped := skip_file(network)) is not None:
         return skipped
     opening = sampler.choice(_OPENINGS, "opening").format(task=task_name(network.task), dataset=network.dataset)
@@ -176,7 +176,7 @@ def _requirements(network: Network, sampler: Sampler) -> list[str]:
     lines = [f"It is built with `{network.call}`; the batch size there is {network.batch}."]
     if vocabulary:
         lines.append(vocabulary)
-    if (output := output_of(network)) is not None:
+    if (output := describe_output(network)) is not None:
         lines.append(f"For such a batch `forward` returns {output}.")
     budgets = (
         f"Parameter budget: {facts.parameters:,}, {kinds}.",
@@ -190,26 +190,26 @@ def _requirements(network: Network, sampler: Sampler) -> list[str]:
             f" ({2 * facts.multiply_adds:,} FLOPs, biases not counted)."
         )
     if facts.layers:
-        lines.append(f"Layers: {listed(facts.layers)}.")
+        lines.append(f"Layers: {list_counts(facts.layers)}.")
     if facts.own:
-        lines.append(f"Blocks of its own: {listed(facts.own)}.")
+        lines.append(f"Blocks of its own: {list_counts(facts.own)}.")
     wanted = [name for name in ("train_setup", "learn") if name in reading.methods]
     if wanted:
         lines.append(f"Methods beside `forward`: {', '.join(f'`{name}`' for name in wanted)}.")
     if facts.optimizers:
-        losses = f" and the loss {joined(facts.losses)}" if facts.losses else ""
-        lines.append(f"`train_setup(prm)` makes the optimizer {joined(facts.optimizers)}{losses}.")
+        losses = f" and the loss {join_names(facts.losses)}" if facts.losses else ""
+        lines.append(f"`train_setup(prm)` makes the optimizer {join_names(facts.optimizers)}{losses}.")
     if reading.hyperparameters:
-        lines.append(f"`supported_hyperparameters()` returns {joined(reading.hyperparameters)}.")
+        lines.append(f"`supported_hyperparameters()` returns {join_names(reading.hyperparameters)}.")
     if network.pretrained:
         lines.append("It loads trained weights.")
-    if not vocabulary:  # with another one the trained network had other sizes
+    if not vocabulary:  # another vocabulary would give the trained network other sizes
         lines += [f"Recorded result to reach: {result_line(best)}." for best in network.reached if not is_chance(best)]
     return lines
 
 
 def explain(network: Network, sampler: Sampler) -> Draft | Skipped:
-    """A question about the record's file, answered with facts."""
+    """Draft a question about the record's file, answered with facts."""
     facts = network.facts
     if facts is None:
         return Skipped("does_not_run", network.fault)
@@ -244,11 +244,11 @@ def _layers(facts: Facts, sampler: Sampler) -> list[str]:
     lines = []
     if facts.layers:
         head = sampler.choice(("Layers", "Layers by kind", "What it is built of"), "layers")
-        lines += ["", f"{head}: {listed(facts.layers)}."]
+        lines += ["", f"{head}: {list_counts(facts.layers)}."]
     if facts.own:
-        lines.append(f"Modules of classes that the file defines: {listed(facts.own)}.")
+        lines.append(f"Modules of classes that the file defines: {list_counts(facts.own)}.")
     if facts.functions:
-        lines.append(f"Activations called in one forward pass: {listed(facts.functions)}.")
+        lines.append(f"Activations called in one forward pass: {list_counts(facts.functions)}.")
     return lines
 
 
@@ -261,7 +261,7 @@ def _size(network: Network, facts: Facts, sampler: Sampler) -> list[str]:
     if facts.multiply_adds:
         cost = f"{facts.multiply_adds:,} multiply-adds for a batch of {network.batch}"
         lines[1] += f" Its {counted(facts)} take {cost}."
-    if (output := output_of(network)) is not None:
+    if (output := describe_output(network)) is not None:
         lines.append(f"An input of {'x'.join(map(str, network.case.in_shape))} gives {output}.")
     return lines
 
@@ -270,13 +270,13 @@ def _training(network: Network, facts: Facts, sampler: Sampler) -> list[str]:
     reading = network.reading
     lines = []
     if reading.hyperparameters is not None:
-        names = joined(reading.hyperparameters) or "none"
+        names = join_names(reading.hyperparameters) or "none"
         lines.append(f"Hyperparameters that it supports: {names}.")
     optimizers, losses = facts.optimizers or reading.optimizers, facts.losses or reading.losses
     if optimizers:
-        lines.append(f"{sampler.choice(('Its optimizer is', 'It trains with'), 'optimizer')} {joined(optimizers)}.")
+        lines.append(f"{sampler.choice(('Its optimizer is', 'It trains with'), 'optimizer')} {join_names(optimizers)}.")
     if losses:
-        lines.append(f"Loss: {joined(losses)}.")
+        lines.append(f"Loss: {join_names(losses)}.")
     if network.pretrained:
         lines.append("It starts from trained weights, so its results say little about the architecture alone.")
     return ["", *lines] if lines else []

@@ -1,6 +1,6 @@
-"""One kept record with all that conversations about it may say: its syntax tree read, its network measured.
+"""One kept record with everything that conversations may say about it: its syntax tree and its measurements.
 
-Experiments on networks are made in the sandbox, each once.
+Experiments on networks run in the sandbox, each once.
 """
 
 import ast
@@ -17,16 +17,16 @@ from curate.model.corpus import Corpus
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits
 
-#: Twice those of one run: a network is run with two seeds.
+#: Twice the limits of one run: a network is run with two seeds.
 CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
 
-#: Of torch.optim.
+#: The optimizers of torch.optim.
 OPTIMIZERS = frozenset(
     {"Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
 )
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
 
-#: Left in files by those who made them: a result as an annotation, and what an extraction did not find.
+#: Lines left by the authors of files: a result as an annotation, and dependencies that an extraction did not resolve.
 _RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
 
 
@@ -36,7 +36,7 @@ Method = Literal["measure", "train_step"]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A code with what its network is given."""
+    """A code with the inputs of its network."""
 
     code: str
     case: Case
@@ -44,7 +44,7 @@ class Experiment:
 
 
 class Lab:
-    """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
+    """Answers experiments. A context manager; its sandbox starts with the first experiment that is not cached."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Lab:
         self._box.__exit__(*error)
 
     def make(self, experiments: Sequence[Experiment], what: str, method: Method = "measure") -> list[Answer]:
-        """The answers of `curate.chat.probe`, in order.
+        """Return the answers of `curate.chat.probe`, in order.
 
         Args:
-            what: is done, for the line of progress.
+            what: what is done, for the progress line.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
         entry = f"curate.chat.probe:{method}"
         jobs = (Job(str(place), entry, asdict(experiment)) for place, experiment in enumerate(experiments))
@@ -82,22 +82,22 @@ class Lab:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the syntax tree of a file says. `hyperparameters` is None where no function states them as a literal."""
+    """The facts in a file's syntax tree. `hyperparameters` is None if no function states them as a literal."""
 
     has_net: bool
     hyperparameters: tuple[str, ...] | None
     optimizers: tuple[str, ...]
     losses: tuple[str, ...]
     methods: tuple[str, ...]  # of Net, in order
-    residue: str | None  # a line that is no part of the network, but what a source noted in its file
+    residue: str | None  # a line that is a source's note, not part of the network
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
     """A top-level child, with the output of its first call that did not fail.
 
-    `use` tells whether it was called, failed whenever it was, was used only by calling modules `inside` it, or neither.
-    `use` and `output` are None where they depend on chance, `output` also where there is none.
+    `use` states whether it was called, always failed, was only used by calling modules `inside` it, or neither. `use`
+    and `output` are None if they depend on chance, `output` also if there is none.
     """
 
     name: str
@@ -109,15 +109,15 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the sandbox measured of a network that runs, as it was built and run with two seeds.
+    """The sandbox's measurements of a network that runs, built and run with two seeds.
 
     Parameters are elements, each tensor counted once. Multiply-adds are those of calls of convolution and linear
-    modules and of the projections of nn.MultiheadAttention for the whole batch, without biases; `attention` tells
-    whether there are such; functional calls and attention products are not counted. `layers` are modules of libraries
-    by class, composite ones of torch.nn as one, losses left out; `own` are modules of classes that the file defines,
-    the network itself not counted; `functions` are calls of activation functions in one forward pass, by modules or
-    not, but for those inside composites of torch.nn. Where the seeds disagree, multiply-adds are 0, the output is None
-    and `functions` are empty.
+    modules and of the projections of nn.MultiheadAttention for the whole batch, without biases; `attention` states
+    whether there are such; functional calls and attention products are not counted. `layers` counts library modules by
+    class, composite ones of torch.nn as one, without losses; `own` counts modules of classes that the file defines,
+    without the network itself; `functions` counts calls of activation functions in one forward pass, by modules or
+    directly, except those inside composites of torch.nn. If the seeds disagree, multiply-adds are 0, the output is None
+    and `functions` is empty.
     """
 
     parameters: int
@@ -138,7 +138,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best value that was recorded on one benchmark, the fewest epochs that gave it, and how it was trained."""
+    """The best value recorded on one benchmark, the fewest epochs that reached it, and the training settings."""
 
     task: str
     dataset: str
@@ -151,10 +151,10 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A record. `facts` are None where it did not run; `fault` then says why: category, colon, line.
+    """A record. `facts` is None if it did not run; `fault` then says why: category, colon, line.
 
-    `results` are the best of all its trials on each benchmark; `reached` are those on its own benchmarks that trials
-    with its own hyperparameters gave.
+    `results` are the best of all its trials on each benchmark; `reached` are those on its own benchmarks by trials with
+    its own hyperparameters.
     """
 
     id: str
@@ -165,7 +165,7 @@ class Network:
     task: str | None
     dataset: str | None
     pretrained: bool
-    prm: dict[str, Any]  # as the network was given it
+    prm: dict[str, Any]  # as passed to the network
     case: Case | None
     facts: Facts | None
     fault: str
@@ -173,7 +173,7 @@ class Network:
     reached: tuple[Best, ...]
 
     def experiment(self, code: str) -> Experiment:
-        """The experiment of running another code as this record's network is run."""
+        """Return the experiment of running another code in the same way as this record's network."""
         assert self.case is not None
         return Experiment(code, self.case, self.prm)
 
@@ -185,20 +185,20 @@ class Network:
 
     @property
     def batch(self) -> int:
-        """Samples in the batch that the network was run on."""
+        """The number of samples in the batch that the network was run on."""
         assert self.case is not None
         return self.case.in_shape[0]
 
     @property
     def call(self) -> str:
-        """The arguments with which its network was built."""
+        """The arguments with which the network was built."""
         assert self.case is not None
         prm = dict(sorted(self.prm.items()))
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
 
 
 def read_facts(answer: dict[str, Any]) -> Facts:
-    """The facts in an answer of `curate.chat.probe.measure` whose `runs` is true."""
+    """Return the facts in an answer of `curate.chat.probe.measure` whose `runs` is true."""
     values = {field.name: answer[field.name] for field in fields(Facts)}
     for name in ("dropout", "optimizers", "losses"):
         values[name] = tuple(values[name])
@@ -207,7 +207,7 @@ def read_facts(answer: dict[str, Any]) -> Facts:
 
 
 def parse(code: str) -> ast.Module:
-    """The syntax tree of a foreign text, whose odd escapes are nobody's concern here.
+    """Return the syntax tree of a foreign text, ignoring warnings about its escapes.
 
     Raises: SyntaxError or ValueError if it does not parse.
     """
@@ -231,7 +231,7 @@ def read_code(code: str) -> Reading:
         optimizers=tuple(sorted(names & OPTIMIZERS)),
         losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
         methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
-        residue=found[0].strip() if (found := _RESIDUE.search(code)) else None,
+        residue=residue[0].strip() if (residue := _RESIDUE.search(code)) else None,
     )
 
 
@@ -249,7 +249,7 @@ def _hyperparameters(tree: ast.Module) -> tuple[str, ...] | None:
 
 
 def _last(node: ast.expr) -> str:
-    """The last name of `a.b.c`."""
+    """Return the last name of `a.b.c`."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -258,7 +258,7 @@ def _last(node: ast.expr) -> str:
 def best_results(
     corpus: Corpus, codes: Sequence[int], shown: Sequence[int]
 ) -> list[tuple[tuple[Best, ...], tuple[Best, ...]]]:
-    """For each code the best of all its rows, and of those with task, dataset and hyperparameters of the row shown."""
+    """Return each code's best results over all rows, and over those with its representative's task, dataset and prm."""
     place_of = {code: place for place, code in enumerate(codes)}
     wanted = np.flatnonzero(np.isin(corpus.code_of_row, np.array(codes, np.int64)))
     columns = ["task", "dataset", "metric", "epoch", "accuracy", "prm"]
@@ -271,19 +271,19 @@ def best_results(
         if None in benchmark or value is None or not np.isfinite(value):
             continue
         prm = read_parameters(row["prm"])
-        found = Best(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
+        result = Best(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
         place = place_of[int(corpus.code_of_row[number])]
-        everywhere[place].append(found)
+        everywhere[place].append(result)
         home = rows[shown[place]]
         if benchmark[:2] == (home["task"], home["dataset"]) and prm == read_parameters(home["prm"]):
-            reached[place].append(found)
-    return [(_best(one), _best(other)) for one, other in zip(everywhere, reached, strict=True)]
+            reached[place].append(result)
+    return [(_best_values(one), _best_values(other)) for one, other in zip(everywhere, reached, strict=True)]
 
 
-def _best(found: Sequence[Best]) -> tuple[Best, ...]:
-    """By task, dataset and metric the highest value, and of those the fewest epochs; of equals the first."""
+def _best_values(trials: Sequence[Best]) -> tuple[Best, ...]:
+    """Return the highest value by task, dataset and metric, with the fewest epochs; of equals the first."""
     best: dict[tuple[str, str, str], Best] = {}
-    for item in found:
+    for item in trials:
         benchmark = item.task, item.dataset, item.metric
         if _rank(item) < _rank(best.setdefault(benchmark, item)):
             best[benchmark] = item

@@ -1,7 +1,7 @@
-"""What runs inside the sandbox: a network is run as `--check-runs` runs it, and measured; or trained for one step.
+"""Code that runs inside the sandbox: run a network as `--check-runs` does, and measure it or train it for one step.
 
-It is watched through PyTorch's global module hooks. What is seen is the last outermost call of a module: the forward
-pass of the network itself, whatever modules its constructor tried out before.
+It observes the network through PyTorch's global module hooks. It records the last outermost call of a module: the
+forward pass of the network itself, whatever modules its constructor called before.
 
 Source: `register_module_forward_hook`, https://docs.pytorch.org/docs/stable/generated/torch.nn.modules.module.register_module_forward_hook.html
 """
@@ -20,34 +20,34 @@ from torch.overrides import TorchFunctionMode
 from lemur_core.sandbox.net import NetError, run_network
 from lemur_core.sandbox.server.foreign import NETWORK
 
-#: Of torch.nn: holders of modules, which are no layers themselves.
+#: The containers of torch.nn, which are not layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})
 
-#: Of a network that draws one of these nothing is stated.
+#: Random functions: nothing is stated about a network that calls one of these.
 _OF_THE_ARCHITECTURE = ("parameters", "trainable", "buffers", "layers", "own", "dropout")
-#: What weights and inputs may decide, with what stands for it then.
+#: Fields that weights and inputs may change, with their placeholder in that case.
 _OF_THE_RUN: dict[str, Any] = {"multiply_adds": 0, "output": None, "functions": {}}
 
-#: Functions whose calls are counted: what the activation modules of torch.nn are named after calls one of these.
+#: Counted functions: those that the activation modules of torch.nn are named after and call.
 ACTIVATIONS = frozenset(
-    function.__name__.strip("_")  # in place or not
+    function.__name__.strip("_")  # in-place or not
     for name, function in vars(torch.nn.functional).items()
     if name.replace("_", "") in {kind.lower() for kind in torch.nn.modules.activation.__all__}
 )
 
-_ITEMS = 4  # of a tuple or dictionary that are described
+_ITEMS = 4  # maximum number of described items of a tuple or dictionary
 
 
 def measure(payload: dict[str, Any]) -> dict[str, Any]:
-    """Construct a network, run it forward and tell what it consists of, as far as that is so with another seed too.
+    """Construct a network, run it forward and describe its structure, as far as it is the same with another seed.
 
     Args:
-        payload: of `lemur_core.sandbox.net.run_network`.
+        payload: as for `lemur_core.sandbox.net.run_network`.
 
-    Returns: its answer; with `runs` true also the fields of `curate.chat.network.Facts`. The category is `not_measured`
-        where chance decides what the network consists of.
+    Returns: its answer; if `runs` is true also the fields of `curate.chat.network.Facts`. The category is
+        `not_measured` if the network's structure depends on chance.
     """
-    return _with_another_seed(payload, _measured(payload)[0])
+    return _with_another_seed(payload, _measure_once(payload)[0])
 
 
 def train_step(payload: dict[str, Any]) -> dict[str, Any]:
@@ -56,22 +56,22 @@ def train_step(payload: dict[str, Any]) -> dict[str, Any]:
     Args:
         payload: as for `measure`; the task is a classification.
 
-    Returns: as `measure`; the category is `step_failed` where setting up or learning raises.
+    Returns: as `measure`; the category is `step_failed` if setting up or learning raises.
     """
-    return _with_another_seed(payload, _stepped(payload))
+    return _with_another_seed(payload, _train_step(payload))
 
 
 def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer without what another seed changes: weights, inputs, and an architecture that is drawn."""
+    """Return the answer without what another seed changes: weights, inputs, and a random architecture."""
     if not answer["runs"]:
         return answer
-    other = _measured(payload | {"seed": 1})[0]
+    other = _measure_once(payload | {"seed": 1})[0]
     if not other["runs"]:
         return _not_measured(f"it runs with one seed; with another, {other['category']}: {other['error']}")
     for name in _OF_THE_ARCHITECTURE:
         if answer[name] != other[name]:
             return _not_measured(f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another")
-    ends = [{child["name"]: child for child in found["children"]} for found in (answer, other)]
+    ends = [{child["name"]: child for child in facts["children"]} for facts in (answer, other)]
     for name, child in ends[0].items():
         twin = ends[1].get(name)
         if twin is None or any(child[key] != twin[key] for key in ("kind", "parameters")):
@@ -81,16 +81,16 @@ def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[
     return answer | {name: nothing for name, nothing in _OF_THE_RUN.items() if answer[name] != other[name]}
 
 
-def _failed(category: str, error: str) -> dict[str, Any]:
+def _failure(category: str, error: str) -> dict[str, Any]:
     return {"runs": False, "category": category, "error": error, "missing": ""}
 
 
 def _not_measured(error: str) -> dict[str, Any]:
-    return _failed("not_measured", error)
+    return _failure("not_measured", error)
 
 
-def _stepped(payload: dict[str, Any]) -> dict[str, Any]:
-    answer, net, inputs = _measured(payload)
+def _train_step(payload: dict[str, Any]) -> dict[str, Any]:
+    answer, net, inputs = _measure_once(payload)
     if not answer["runs"]:
         return answer
     classes = int(payload["case"]["output"][1])
@@ -100,12 +100,12 @@ def _stepped(payload: dict[str, Any]) -> dict[str, Any]:
         net.train()
         net.learn([(inputs, labels)])
     except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
-        return _failed("step_failed", NetError.of(error, "step_failed", "one training step").detail)
+        return _failure("step_failed", NetError.of(error, "step_failed", "one training step").detail)
     return answer
 
 
-def _measured(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
-    """The answer, and where it runs the network and the inputs that it was given."""
+def _measure_once(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
+    """Return the answer and, if it runs, the network and its inputs."""
     with recording() as recorder:
         answer = run_network(payload)
     net, inputs = recorder.root, recorder.inputs  # before train_setup, which may call modules
@@ -123,9 +123,9 @@ def _measured(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
         "multiply_adds": recorder.multiply_adds,
         "attention": any(isinstance(module, torch.nn.MultiheadAttention) for module in net.modules()),
         "output": recorder.output,
-        "layers": _ranked(layers),
-        "own": _ranked(own),
-        "functions": _ranked(recorder.functions),
+        "layers": _rank_children(layers),
+        "own": _rank_children(own),
+        "functions": _rank_children(recorder.functions),
         "dropout": sorted({float(rate) for rate in _dropout_rates(net) if isinstance(rate, int | float)}),
         "children": _children(net, recorder),
     }
@@ -133,8 +133,8 @@ def _measured(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
 
 
 def _children(net: torch.nn.Module, recorder: "Recorder") -> list[dict[str, Any]]:
-    """The top-level children but losses, in the order in which they, or modules in them, were first called."""
-    found = []
+    """Return the top-level children without losses, in the order of the first calls of them or modules in them."""
+    children = []
     for name, child in net.named_children():
         calls = [recorder.called[id(module)] for module in child.modules() if id(module) in recorder.called]
         use = "unused" if not calls else "inside"
@@ -143,12 +143,12 @@ def _children(net: torch.nn.Module, recorder: "Recorder") -> list[dict[str, Any]
         size, output = _elements(child.parameters()), recorder.outputs.get(id(child))
         fields = {"name": name, "kind": type(child).__name__, "parameters": size, "use": use, "output": output}
         if not _is_loss(child):
-            found.append((min(calls, default=len(recorder.called)), fields))
-    return [fields for _, fields in sorted(found, key=lambda item: item[0])]
+            children.append((min(calls, default=len(recorder.called)), fields))
+    return [fields for _, fields in sorted(children, key=lambda item: item[0])]
 
 
 def _count(module: torch.nn.Module, layers: Counter[str], own: Counter[str], seen: set[int]) -> None:
-    """Layers of libraries, not looked into any further where torch.nn made them, and modules that the file defines."""
+    """Yield library layers, without looking inside those of torch.nn, and modules that the file defines."""
     for child in module.children():
         if id(child) in seen or _is_loss(child):
             continue
@@ -164,7 +164,7 @@ def _count(module: torch.nn.Module, layers: Counter[str], own: Counter[str], see
 
 
 def _is_loss(module: object) -> bool:
-    """A loss of torch.nn, or a module that calls itself one."""
+    """Return True for a loss of torch.nn, or a module named as one."""
     return isinstance(module, torch.nn.Module) and (
         isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith("Loss")
     )
@@ -175,7 +175,7 @@ def _dropout_rates(net: torch.nn.Module) -> list[object]:
 
 
 def _training(net: Any, prm: dict[str, Any]) -> dict[str, Any]:
-    """Classes of the optimizer and the losses that `train_setup` makes; a network without them has none."""
+    """Return the classes of the optimizer and the losses that `train_setup` creates; empty without `train_setup`."""
     try:
         net.train_setup(prm)
     except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
@@ -191,12 +191,12 @@ def _elements(tensors: Any) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _ranked(counted: Counter[str]) -> dict[str, int]:
+def _rank_children(counted: Counter[str]) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
 class Recorder(TorchFunctionMode):
-    """Records the outermost module call that was made last. See `recording`."""
+    """Records the last outermost module call. See `recording`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,8 +205,8 @@ class Recorder(TorchFunctionMode):
         self.output = ""
         self.multiply_adds = 0
         self.functions: Counter[str] = Counter()
-        self.called: dict[int, int] = {}  # id of a module -> how many were called for the first time before it
-        self.outputs: dict[int, str] = {}  # id of a top-level child -> the first output that it gave
+        self.called: dict[int, int] = {}  # id of a module -> number of modules first called before it
+        self.outputs: dict[int, str] = {}  # id of a top-level child -> its first output
         self._stack: list[torch.nn.Module] = []
 
     def __torch_function__(
@@ -219,13 +219,13 @@ class Recorder(TorchFunctionMode):
         """Count a call, and make it."""
         name = getattr(func, "__name__", "").strip("_")
         if name == "hardtanh" and {"min_val": 0.0, "max_val": 6.0}.items() <= (kwargs or {}).items():
-            name = "relu6"  # what nn.ReLU6 calls
+            name = "relu6"  # called by nn.ReLU6
         if name in ACTIVATIONS:
             self.functions[name] += 1
         return func(*args, **(kwargs or {}))
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        """Before a call."""
+        """Run before each call."""
         if not self._stack:
             self.root, self.inputs, self.multiply_adds = module, args, 0
             self.functions, self.called, self.outputs = Counter(), {}, {}
@@ -233,7 +233,7 @@ class Recorder(TorchFunctionMode):
         self._stack.append(module)
 
     def record(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Of a call that gave an output: one that raises is not recorded."""
+        """Run after each call that returns; one that raises is not recorded."""
         if module is self.root:
             self.output = shape_text(output)
         elif self.root is not None and any(module is child for child in self.root.children()):
@@ -241,14 +241,14 @@ class Recorder(TorchFunctionMode):
         self.multiply_adds += _multiply_adds(module, args, kwargs, output)
 
     def leave(self, module: torch.nn.Module, *_: object) -> None:
-        """Of every call, also of one that raises."""
+        """Run after every call, including one that raises."""
         while self._stack and self._stack.pop() is not module:
             pass
 
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """A recorder of the modules and functions that are called inside the block."""
+    """Record the modules and functions that are called inside the block."""
     recorder = Recorder()
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
@@ -264,10 +264,10 @@ def recording() -> Iterator[Recorder]:
 
 
 def _multiply_adds(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> int:
-    """Those of a convolution or linear layer and of attention's four projections, without bias; 0 for all else."""
+    """Return those of a convolution, linear layer or attention's four projections, without bias; 0 for all else."""
     if isinstance(module, torch.nn.MultiheadAttention):
-        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        elements = [given[name].numel() for name in ("query", "key", "value")]
+        inputs = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        elements = [inputs[name].numel() for name in ("query", "key", "value")]
         return int((sum(elements) + output[0].numel()) * module.embed_dim)
     if not isinstance(output, torch.Tensor):
         return 0
@@ -281,7 +281,7 @@ def _multiply_adds(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
 
 
 def shape_text(value: object) -> str:
-    """Shapes of tensors, with the type where it is not float32; of anything else what it consists of."""
+    """Describe shapes of tensors, with the type unless it is float32; for anything else its contents."""
     if isinstance(value, torch.Tensor):
         shape = "x".join(str(size) for size in value.shape) or "scalar"
         kind = str(value.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""`repair`: a fault that people make is put into the file and seen to fail in the sandbox; the answer is the file."""
+"""`repair`: insert a typical fault into the file and confirm in the sandbox that it fails; the answer is the file."""
 
 import re
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import ExpressionContext
 
-from curate.chat.codemod import Rewriting, SourceFile, confirmed, interleaved
+from curate.chat.codemod import Rewriting, SourceFile, confirm_drafts, interleave
 from curate.chat.design import SYSTEMS, call_line
 from curate.chat.network import Answer, Lab, Network
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
 
-#: Faults that are tried on one record.
+#: Maximum number of faults tried on one record.
 ATTEMPTS = 4
 
 _SHOWN = frozenset({"import_failed", "construct_failed", "forward_failed", "wrong_output"})
@@ -43,20 +43,20 @@ _Block = cst.Module | cst.IndentedBlock
 
 @dataclass(frozen=True, slots=True)
 class Fault(Rewriting):
-    """One fault: where it is, and what was right there, in a sentence."""
+    """One fault: its location, and a sentence on what was right there."""
 
     line: int = 0
     right: str = ""
 
 
 def repairs(networks: Sequence[Network], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
-    """A conversation for each record that runs, by the first fault of a random order that fails."""
+    """Draft a conversation for each record that runs, by the first fault, in random order, that fails."""
     nothing = Skipped("no_fault", "no place for a fault was found")
-    return confirmed(networks, samplers, lab, "chat faults", _plan, _judge, nothing)
+    return confirm_drafts(networks, samplers, lab, "chat faults", _plan, _judge, nothing)
 
 
 def _plan(_: Network, sampler: Sampler, file: SourceFile) -> list[Fault]:
-    return interleaved(faults(file), sampler, "place", ATTEMPTS)
+    return interleave(faults(file), sampler, "place", ATTEMPTS)
 
 
 def _judge(
@@ -77,20 +77,20 @@ def _judge(
 
 
 def faults(file: SourceFile) -> dict[str, list[Fault]]:
-    """All places where a fault of each kind can be put, in the order of the file."""
+    """Return all locations for a fault of each kind, in the order of the file."""
     visitor = GatherFaults(file)
     file.module.visit(visitor)
     return visitor.found
 
 
 class GatherFaults(cst.CSTVisitor):
-    """Finds the places for faults. Names and arguments go wrong where a trial executes them, sizes everywhere."""
+    """Finds locations for faults: wrong names and arguments where a trial executes them, wrong sizes everywhere."""
 
     def __init__(self, file: SourceFile) -> None:
         super().__init__()
         self._file = file
         self._words = frozenset(re.findall(r"\w+", file.module.code))
-        self._executed = 0  # methods around a node that a trial executes
+        self._executed = 0  # number of enclosing methods that a trial executes
         self._keywords: set[cst.Name] = set()
         self.found: dict[str, list[Fault]] = {
             "undefined_name": [],
@@ -104,25 +104,27 @@ class GatherFaults(cst.CSTVisitor):
         }
 
     def visit_Module(self, node: cst.Module) -> None:
-        """An import goes."""
+        """Remove an import."""
         for line in node.body:
             if m.matches(line, m.SimpleStatementLine([m.Import() | m.ImportFrom()])) and self._is_alone(line):
                 statement = cst.ensure_type(line, cst.SimpleStatementLine).body[0]
                 names = getattr(statement, "names", ())
                 if isinstance(names, Sequence) and len(names) == 1:
-                    self._removed("missing_import", node, line, f"the import is missing: `{self._text(statement)}`")
+                    self._remove_statement(
+                        "missing_import", node, line, f"the import is missing: `{self._text(statement)}`"
+                    )
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
-        """The call of the constructor of `nn.Module` goes."""
+        """Remove the call of the constructor of `nn.Module`."""
         for line in node.body:
             if m.matches(line, m.SimpleStatementLine([m.Expr(_SUPER_INIT)])) and self._is_alone(line):
                 call = self._text(cst.ensure_type(line, cst.SimpleStatementLine).body[0])
-                self._removed(
+                self._remove_statement(
                     "missing_super", node, line, f"the constructor must call `{call}` before it sets any module"
                 )
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        """`forward` loses its only input."""
+        """Remove the only input of `forward`."""
         params = node.params
         if node.name.value != "forward" or node.asynchronous is not None or params.posonly_params:
             return
@@ -134,7 +136,7 @@ class GatherFaults(cst.CSTVisitor):
                 self._add("missing_parameter", second, right, params, fewer)
 
     def visit_FunctionDef_body(self, node: cst.FunctionDef) -> None:
-        """A trial executes what follows, or does not."""
+        """Note whether a trial executes what follows."""
         self._executed += node.name.value in _EXECUTED and node.asynchronous is None
 
     def leave_FunctionDef_body(self, node: cst.FunctionDef) -> None:
@@ -142,18 +144,18 @@ class GatherFaults(cst.CSTVisitor):
         self._executed -= node.name.value in _EXECUTED and node.asynchronous is None
 
     def _skip(self, node: cst.CSTNode) -> bool:
-        """Texts are rarely formatted in a trial; names in imports and of globals are no expressions."""
+        """Skip texts, rarely formatted in a trial, and names in imports and globals, which are not expressions."""
         return False
 
     visit_FormattedString = visit_Import = visit_ImportFrom = visit_NameItem = _skip
 
     def visit_Arg(self, node: cst.Arg) -> None:
-        """The name of a keyword argument is no expression."""
+        """Skip the name of a keyword argument, which is not an expression."""
         if node.keyword is not None:
             self._keywords.add(node.keyword)
 
     def visit_Name(self, node: cst.Name) -> None:
-        """A name becomes one that nothing defines."""
+        """Replace a name with one that nothing defines."""
         if not self._executed or node in self._keywords or node.value in _KEPT:
             return
         if self._file.context(node) is ExpressionContext.LOAD:
@@ -162,7 +164,7 @@ class GatherFaults(cst.CSTVisitor):
             self._add("undefined_name", node, right, node, node.with_changes(value=wrong))
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
-        """An attribute of the module becomes one that it does not have."""
+        """Replace an attribute of the module with one that it does not have."""
         if self._executed and self._file.context(node) is ExpressionContext.LOAD and _of_self(node):
             name = node.attr.value
             wrong = self._misspelt(name, node)
@@ -170,7 +172,7 @@ class GatherFaults(cst.CSTVisitor):
             self._add("unknown_attribute", node, right, node, node.with_changes(attr=cst.Name(wrong)))
 
     def visit_Call(self, node: cst.Call) -> None:
-        """A call of a submodule loses its argument; a size is doubled; a dimension is one too high."""
+        """Remove the argument of a submodule call, double a size, or make a dimension one too high."""
         if self._executed and _of_self(node.func) and m.matches(node, m.Call(args=[m.Arg(keyword=None, star="")])):
             call, callee = self._text(node.with_changes(lpar=[], rpar=[])), self._text(node.func)
             if "\n" not in call:
@@ -201,21 +203,21 @@ class GatherFaults(cst.CSTVisitor):
         line = self._file.lines(at)[0]
         self.found[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
 
-    def _removed(self, kind: str, block: _Block, line: cst.CSTNode, right: str) -> None:
+    def _remove_statement(self, kind: str, block: _Block, line: cst.CSTNode, right: str) -> None:
         self._add(kind, line, right, block, _without(block, line))
 
     def _text(self, node: cst.CSTNode) -> str:
         return self._file.text(node)
 
     def _is_alone(self, line: cst.CSTNode) -> bool:
-        """Whether a statement is all that stands on its one line."""
+        """Return True if a statement is alone on its line."""
         statement = cst.ensure_type(line, cst.SimpleStatementLine)
         semicolon = statement.body[0].semicolon
         comment = statement.trailing_whitespace.comment
         return len(self._file.lines(line)) == 1 and comment is None and semicolon is cst.MaybeSentinel.DEFAULT
 
     def _misspelt(self, name: str, at: cst.CSTNode) -> str:
-        """A name like this one that the file does not hold: a slip of the pen, another one on each line."""
+        """Return a similar name that the file does not contain: a typing error, a different one on each line."""
         middle = len(name) // 2
         slips = [
             name[:-1],
@@ -239,7 +241,7 @@ def _positional(call: cst.Call) -> list[cst.BaseExpression]:
 
 
 def _without(block: _Block, gone: Any) -> _Block:
-    """A block without one of its statements; the comments and empty lines above that stay."""
+    """Return a block without one of its statements; the comments and empty lines above it stay."""
     above = cst.ensure_type(gone, cst.SimpleStatementLine).leading_lines
     lines: list[Any] = [line for line in block.body if line is not gone]
     place = list(block.body).index(gone)

@@ -1,4 +1,4 @@
-"""`lemur curate --executor`: the steps in their order, on the executor that was asked for."""
+"""`lemur curate --executor`: run the steps in their order on the chosen executor."""
 
 import os
 import sys
@@ -20,13 +20,13 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError
 from manifests.folders.manifest import FILE_NAME, Manifest, package_versions, read_manifest
 
-#: Rounds, of two steps each, that are queued before what is left is decided by one task. All of LEMUR needs four.
+#: Rounds, of two steps each, to queue before one task decides the rest. All of LEMUR needs four.
 QUEUED_ROUNDS = 5
 
-#: Passes that are queued where survivors are traced; `write` goes on where more are needed.
+#: Passes to queue when survivors are traced; the step `write` traces the rest.
 QUEUED_PASSES = 2
 
-#: Where somebody watches: as many as there are more than this many open codes.
+#: When steps are started one by one: run rounds while more than this many codes are open.
 _FEW_OPEN = 1_000
 
 
@@ -44,16 +44,16 @@ def curate_in_tasks(
     work: str,
     force: bool = False,
 ) -> Manifest | None:
-    """Curate a source into the folder `out` by tasks of an executor; the tables are those of `curate`.
+    """Curate a source into the folder `out` by tasks of an executor; the tables are the same as with `curate`.
 
     Args:
-        names: of the source, as it was asked for.
-        against: finished snapshots and deltas, which all tasks see; `out` becomes a delta to them.
-        origins: extractions, which the last task sees.
-        tasks: ranges into which codes are divided. workers: tasks at a time.
-        work: a folder that all tasks see, or an address; a run that was cut short goes on there.
+        names: names of the source, as requested.
+        against: finished snapshots and deltas that all tasks can read; `out` becomes a delta to them.
+        origins: extractions that the last task can read.
+        tasks: number of ranges into which codes are divided. workers: tasks at a time.
+        work: a folder that all tasks can access, or an address; an interrupted run resumes from it.
 
-    Returns: the manifest; None where jobs were queued.
+    Returns: the manifest; None if jobs were queued.
     Raises: UserError for bad input, a task that fails or was killed, or a work folder of another run.
     """
     if options.profile != "strict":
@@ -64,30 +64,30 @@ def curate_in_tasks(
     parents = seen[: len(against)]
     plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
     with plan.files.begun("another run works there"):
-        asked = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
-        asked |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
-        begin(plan.files, asked | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
+        request = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
+        request |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
+        begin(plan.files, request | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
         steps.store_rows(plan, source)
         forget(plan.files, "write")
         jobs = run_steps(
-            executor, lambda watched: (_watched if watched else _queued)(plan, out, force), plan.files, workers
+            executor, lambda watched: (_watch_steps if watched else _queue_steps)(plan, out, force), plan.files, workers
         )
     return read_manifest(out) if jobs is None else None
 
 
-def _queued(plan: Work, out: Path, force: bool) -> Iterator[Step]:
-    """All steps with a fixed number of passes and rounds."""
+def _queue_steps(plan: Work, out: Path, force: bool) -> Iterator[Step]:
+    """Yield all steps with a fixed number of passes and rounds."""
     yield from _before_rounds(plan)
     passes = min(QUEUED_PASSES, _most_passes(plan))
     for at in range(1, passes + 1):
         for number in range(2 * QUEUED_ROUNDS):
             yield _round(plan, at, number)
         yield from _after_rounds(plan, at, 2 * QUEUED_ROUNDS)
-    yield from _at_last(plan, passes, out, force)
+    yield from _last_steps(plan, passes, out, force)
 
 
-def _watched(plan: Work, out: Path, force: bool) -> Iterator[Step]:
-    """All steps with as many rounds and passes as are worth a step; each is asked for when the one before is done."""
+def _watch_steps(plan: Work, out: Path, force: bool) -> Iterator[Step]:
+    """Yield all steps, with as many passes and rounds as are worthwhile; each once the one before is done."""
     yield from _before_rounds(plan)
     at = 0
     while at < _most_passes(plan) and (not at or plan.last_pass(at + 1) > at):
@@ -98,13 +98,14 @@ def _watched(plan: Work, out: Path, force: bool) -> Iterator[Step]:
             yield _round(plan, at, number + 1)
             number += 2
         yield from _after_rounds(plan, at, number)
-    yield from _at_last(plan, at, out, force)
+    yield from _last_steps(plan, at, out, force)
 
 
 def _most_passes(plan: Work) -> int:
-    """How many passes are worth their steps: until nothing is left to trace, where survivors are the first selection's.
+    """Return how many passes are worthwhile.
 
-    They are not where support is raised, or where graphs may show that something published stands for them.
+    If survivors are traced, passes repeat until nothing is left to trace; only one is worthwhile if support is raised
+    or graphs may show that new codes duplicate something published, since the first selection is then not final.
     """
     if plan.options.graphs == "survivors":
         return 1 if plan.against or raises_support(plan.options) else sys.maxsize
@@ -122,20 +123,20 @@ def _before_rounds(plan: Work) -> Iterator[Step]:
 
 
 def _round(plan: Work, at: int, number: int) -> Step:
-    return Step(_named(f"round-{number:02d}", at), plan.parts, partial(steps.decide_round, plan, at, number))
+    return Step(_step_name(f"round-{number:02d}", at), plan.parts, partial(steps.decide_round, plan, at, number))
 
 
 def _after_rounds(plan: Work, at: int, rounds: int) -> Iterator[Step]:
-    yield Step(_named("finish", at), 1, partial(steps.finish, plan, at, rounds))
+    yield Step(_step_name("finish", at), 1, partial(steps.finish, plan, at, rounds))
     if plan.options.graphs == "survivors":
-        yield Step(_named("graphs", at), plan.parts, partial(steps.trace_graphs, plan, at))
+        yield Step(_step_name("graphs", at), plan.parts, partial(steps.trace_graphs, plan, at))
 
 
-def _at_last(plan: Work, passes: int, out: Path, force: bool) -> Iterator[Step]:
+def _last_steps(plan: Work, passes: int, out: Path, force: bool) -> Iterator[Step]:
     if passes:
         yield Step("witnesses", plan.parts, partial(steps.find_witnesses, plan, passes))
     yield Step("write", 1, partial(steps.write_snapshot, plan, passes, out, force))
 
 
-def _named(step: str, at: int) -> str:
+def _step_name(step: str, at: int) -> str:
     return step if at == 1 else f"pass-{at}-{step}"

@@ -1,11 +1,11 @@
 """The steps of a curation in tasks, each a function of the work folder, a rank and the number of tasks.
 
-Who may be near whom is found by keys, as in a database's join: two codes that may be near each other share a band of
-their signatures, an element of their fingerprints' prefixes, or their syntax tree. Each task then decides its own codes
-with the indexes of the in-process way, over its own codes and those that share a key, or a known graph, with them.
+Candidate pairs come from keys, as in a database join: two codes that may be near each other share a band of their
+signatures, an element of their fingerprints' prefixes, or their syntax tree. Each task then decides its own codes with
+the same indexes as the in-process way, over its own codes and those that share a key or a known graph with them.
 
-Rounds stand in passes, numbered from 1: where survivors are traced, the next pass knows their graphs, until none is
-new.
+Rounds are grouped into passes, numbered from 1: if survivors are traced, the next pass knows their graphs, until no
+new ones appear.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.cluster.work import GRAPHS, KEPT, OPEN, REMOVED, StoredRows, Work
-from curate.compute.graphs import NetworkTracer, Traced, apart, graphs_of
-from curate.dedup.precomputed import Prepared
-from curate.dedup.strict import banding_of, standing
+from curate.compute.graphs import GraphTrace, NetworkTracer, differ_test, get_graphs
+from curate.dedup.precomputed import Precomputed
+from curate.dedup.strict import choose_banding, empty_kept_set
 from curate.model.corpus import CodeFile, fill_store, read_corpus
 from curate.model.features import FeatureStore
 from curate.model.records import build_records
-from curate.published.delta import open_against
+from curate.published.delta import open_baseline
 from curate.run.pipeline import curate
 from curate.sources.rows import ROW_SCHEMA, Source
 from lemur_core.files.errors import NoSandboxError
@@ -35,11 +35,11 @@ from lemur_core.similarity.rounds import fallen, keepers, witnesses
 from lemur_core.similarity.selection import Standing, select
 
 _CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
-_SHOWN = ("task", "dataset", "prm")
+_RECORD_COLUMNS = ("task", "dataset", "prm")
 
 
 def store_rows(work: Work, source: Source) -> None:
-    """Read the source: its rows as they are, and its codes by range of their ids. Done once."""
+    """Read the source once: store its rows unchanged, and its codes by range of their ids."""
     if work.files.has("source.json"):
         return
     names = [work.name("codes", part) for part in range(work.parts)]
@@ -50,25 +50,25 @@ def store_rows(work: Work, source: Source) -> None:
                 rows.write_batch(batch)
                 codes = batch.column("nn_code").unique().drop_null()
                 ids = [hashlib.sha256(code.encode()).digest() for code in codes.to_pylist()]
-                parts, table = work.part_of(ids), pa.table([ids, codes], schema=_CODES)
+                parts, table = work.assign_parts(ids), pa.table([ids, codes], schema=_CODES)
                 for part in np.unique(parts).tolist():
                     writers[part].write_table(table.take(np.flatnonzero(parts == part)))
     finally:
         for writer in writers:
             writer.close()
     work.files.put(work.name("rows", 0), *names)
-    said = {
+    description = {
         "name": source.name,
         "where": source.where,
         "inputs": [item.model_dump() for item in source.inputs()],
         "files": [str(file.absolute()) for file in source.files()],
         "license": source.license(work.options.license),
     }
-    work.files.write_text("source.json", json.dumps(said))
+    work.files.write_text("source.json", json.dumps(description))
 
 
 def work_out_features(work: Work, rank: int, _tasks: int) -> None:
-    """The features of the codes of a range, new ones also into the user's cache."""
+    """Compute the features of a range of codes; new ones are added to the user's cache, too."""
     path = work.there("codes", rank)
     own = dict.fromkeys(pq.read_table(path, columns=["id"])["id"].to_pylist())
     store = FeatureStore(work.options.tokens, only=own)
@@ -89,63 +89,65 @@ def work_out_features(work: Work, rank: int, _tasks: int) -> None:
 
 
 def rank_records(work: Work, _rank: int, _tasks: int) -> None:
-    """The records best first, the bands that miss none of their pairs, and how frequent elements are.
+    """Rank the records best first, and compute the bands that miss none of their pairs and the frequency of elements.
 
-    Of a delta without those that something published stands for, as far as that is known before networks are traced.
+    A delta leaves out the duplicates of published records, as far as they are known before networks are traced.
     """
     with tempfile.TemporaryDirectory(dir=work.files.here) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features())
     records = build_records(corpus, work.options)
-    banding = banding_of(corpus, records, work.options)
+    banding = choose_banding(corpus, records, work.options)
     work.files.write_text("banding.json", json.dumps({"bands": banding.bands, "rows": banding.rows}))
     frequency = element_frequency(corpus.features.elements)
     elements = [np.fromiter(frequency.keys(), np.uint64), np.fromiter(frequency.values(), np.int64)]
     work.write(pa.table(elements, ["element", "fingerprints"]), "elements")
     order = records.order
     if work.against:
-        against = open_against(work.against, corpus, work.options, 1)
+        against = open_baseline(work.against, corpus, work.options, 1)
         first = work.options.graphs in ("off", "survivors")
         there = against.verdicts(order, lambda _: None) if first else against.equal
         order = [code for code in order if code not in there]
-    shown = corpus.rows.take(pa.array([records.shown[code] for code in order], pa.int64())).select(list(_SHOWN))
+    shown = corpus.rows.take(pa.array([records.representatives[code] for code in order], pa.int64())).select(
+        list(_RECORD_COLUMNS)
+    )
     ids = pa.array([bytes.fromhex(corpus.ids[code]) for code in order], pa.binary(32))
     work.write(shown.add_column(0, "id", ids), "order")
 
 
 def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
-    """What those of the own codes compute that a pass has kept, or all of them before the first (0).
+    """Trace the task's own codes that a pass has kept, or all of them before the first pass (0).
 
-    Nothing is told where no sandbox can be had and none was asked for.
+    Traces nothing if no sandbox is available and graphs were not requested explicitly.
     """
     places = work.own(rank)
     if at:
         places = places[work.decided(work.last_pass(at))[places] == KEPT]
         places = np.setdiff1d(places, np.fromiter(work.known(at), np.int64))
     shown = work.read("order").take(places)
-    records = dict(zip(places.tolist(), shown.select(list(_SHOWN)).to_pylist(), strict=True))
+    records = dict(zip(places.tolist(), shown.select(list(_RECORD_COLUMNS)).to_pylist(), strict=True))
     wanted = set(shown["id"].to_pylist())
     codes: dict[bytes, str] = {}
     with pq.ParquetFile(work.there("codes", rank)) as file:
         for group in range(file.num_row_groups):
             codes |= {row["id"]: row["code"] for row in file.read_row_group(group).to_pylist() if row["id"] in wanted}
-    found: dict[int, Traced] = {}
+    traces: dict[int, GraphTrace] = {}
     try:
         with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox, runtime=work.options.runtime) as tracer:
-            found = tracer.trace_records(records, lambda place: codes[work.ids[place]])
+            traces = tracer.trace_records(records, lambda place: codes[work.ids[place]])
     except NoSandboxError:
         if work.options.graph is not None:
             raise
     rows = [
-        {"place": place, "graph": one.graph, "graph_widths": one.widths, "answer": json.dumps(dict(one.answer))}
-        for place, one in sorted(found.items())
+        {"place": place, "graph": trace.graph, "graph_widths": trace.widths, "answer": json.dumps(dict(trace.answer))}
+        for place, trace in sorted(traces.items())
     ]
     work.write(pa.Table.from_pylist(rows, GRAPHS), "graphs", at, rank)
 
 
 def write_keys(work: Work, rank: int, tasks: int) -> None:
-    """The keys of the own codes, by range of keys."""
+    """Write the keys of the task's own codes, by range of keys."""
     own = work.own(rank)
-    table = work.features_of(own)
+    table = work.read_features(own)
     elements = work.read("elements")
     frequency = dict(zip(elements["element"].to_pylist(), elements["fingerprints"].to_pylist(), strict=True))
     of_tree = [int.from_bytes(digest[:8], "little") for digest in table.digests("tree")]
@@ -154,9 +156,13 @@ def write_keys(work: Work, rank: int, tasks: int) -> None:
     keys: list[int] = []
     places: list[int] = []
     for code, place in enumerate(own.tolist()):
-        found = [of_tree[table.tree[code]], *of_set[table.shingle_set[code]], *of_structure[table.fingerprint[code]]]
-        keys += found
-        places += [place] * len(found)
+        code_keys = [
+            of_tree[table.tree[code]],
+            *of_set[table.shingle_set[code]],
+            *of_structure[table.fingerprint[code]],
+        ]
+        keys += code_keys
+        places += [place] * len(code_keys)
     key = np.array(keys, np.uint64)
     part = (key >> np.uint64(32)) * np.uint64(tasks) >> np.uint64(32)
     shared = pa.table([key, np.array(places, np.int64)], ["key", "place"])
@@ -165,13 +171,13 @@ def write_keys(work: Work, rank: int, tasks: int) -> None:
 
 
 def join_keys(work: Work, rank: int, tasks: int) -> None:
-    """Of a range of keys: which better places share one with a place of each range of ids."""
+    """For a range of keys, find the better places that share one with a place of each range of ids."""
     import duckdb
 
     with tempfile.TemporaryDirectory(dir=work.files.here) as scratch:
         database = duckdb.connect(config={"temp_directory": scratch, "threads": 1, "memory_limit": "2GB"})
-        database.register("part", pa.table({"place": np.arange(len(work.ids)), "owner": work.part_of(work.ids)}))
-        found = database.sql(
+        database.register("part", pa.table({"place": np.arange(len(work.ids)), "owner": work.assign_parts(work.ids)}))
+        links = database.sql(
             """
             WITH held AS (SELECT key, place, owner FROM read_parquet(?) JOIN part USING (place)),
                  asked AS (SELECT key, owner, max(place) AS last FROM held GROUP BY key, owner)
@@ -181,68 +187,77 @@ def join_keys(work: Work, rank: int, tasks: int) -> None:
             params=[[str(path) for path in work.all_there("keys", rank)]],
         ).to_arrow_table()
         database.close()
-    owner = found["owner"].to_numpy()
+    owner = links["owner"].to_numpy()
     for number in range(tasks):
-        work.write(found.select(["place"]).take(np.flatnonzero(owner == number)), "links", number, rank)
+        work.write(links.select(["place"]).take(np.flatnonzero(owner == number)), "links", number, rank)
 
 
 def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> None:
-    """Even rounds of a pass keep what is near no better open code, odd ones remove what is near one just kept."""
+    """Decide a round: even ones keep codes near no better open code, odd ones remove codes near one just kept."""
     if work.last_pass(at) < at:
         return
     own = work.own(rank)
     states, earlier = work.states(at, number), work.states(at, number - 1) if number else None
-    linked = _linked(work, at, rank)
+    linked = _linked_places(work, at, rank)
     mine = own[states[own] == OPEN]
     if earlier is None or number % 2 == 0:
         seen = np.union1d(mine, linked[states[linked] == OPEN])
         blockers = _blockers(work, at, number, rank, seen)
-        found = keepers(range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _stand(work, at, seen))
+        decided = keepers(
+            range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _empty_kept_set(work, at, seen)
+        )
         waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
         table = pa.table([[one for one, _ in waits], [two for _, two in waits]], _WAITS)
         work.write(table, "waits", at, number, rank)
-        _write_decided(work, at, number, rank, seen[found], KEPT)
+        _write_decided(work, at, number, rank, seen[decided], KEPT)
         return
     fresh = np.flatnonzero((states == KEPT) & (earlier != KEPT))
     fresh = np.intersect1d(fresh, np.union1d(own, linked))
     seen = np.union1d(mine, fresh)
-    found = fallen(range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _stand(work, at, seen))
-    _write_decided(work, at, number, rank, seen[found], REMOVED)
+    decided = fallen(range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _empty_kept_set(work, at, seen))
+    _write_decided(work, at, number, rank, seen[decided], REMOVED)
 
 
 def finish(work: Work, at: int, rounds: int, _rank: int, _tasks: int) -> None:
-    """What the rounds of a pass have left open, decided one after the other among what is kept or open."""
+    """Decide the codes that the rounds of a pass left open, one after the other, among the kept and open ones."""
     if work.last_pass(at) < at:
         return
     states = work.states(at, rounds)
     if (states == OPEN).any():
         seen = np.flatnonzero(states != REMOVED)
-        verdicts = select(range(len(seen)), _stand(work, at, seen))
+        verdicts = select(range(len(seen)), _empty_kept_set(work, at, seen))
         states[seen] = [KEPT if verdicts[code].kept else REMOVED for code in range(len(seen))]
     work.write(pa.table([states], ["state"]), "states", at)
 
 
 def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
-    """Why each of the own codes is kept or removed."""
+    """Find why each of the task's own codes is kept or removed."""
     at = work.last_pass(passes)
-    own, linked = work.own(rank), _linked(work, at, rank)
+    own, linked = work.own(rank), _linked_places(work, at, rank)
     states = work.decided(at)
     seen = np.union1d(own, linked[states[linked] == KEPT])
-    verdicts = witnesses(range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _stand(work, at, seen))
+    verdicts = witnesses(
+        range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _empty_kept_set(work, at, seen)
+    )
     mine = [(int(seen[code]), verdicts[code]) for code in np.searchsorted(seen, own).tolist()]
     rows = [
-        {"place": place, "stage": one.stage, "canonical": int(seen[one.canonical]), "similarity": one.similarity}
-        for place, one in mine
-        if one.canonical is not None
+        {
+            "place": place,
+            "stage": verdict.stage,
+            "canonical": int(seen[verdict.canonical]),
+            "similarity": verdict.similarity,
+        }
+        for place, verdict in mine
+        if verdict.canonical is not None
     ]
     work.write(pa.Table.from_pylist(rows, _VERDICTS), "verdicts", rank)
 
 
 def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, _tasks: int) -> None:
-    """The snapshot, by the in-process way with what was worked out."""
+    """Write the snapshot in the in-process way, with the precomputed results."""
     verdicts = work.read_all("verdicts").sort_by("place") if passes else _VERDICTS.empty_table()
     known = {work.ids[place].hex() for place in work.known(work.last_pass(passes))}
-    prepared = Prepared(work.features, work.ids if passes else [], verdicts, known, work.answers(passes))
+    precomputed = Precomputed(work.features, work.ids if passes else [], verdicts, known, work.answers(passes))
     curate(
         StoredRows(work),
         out,
@@ -250,12 +265,12 @@ def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, 
         against=work.against,
         origins=work.origins,
         force=force,
-        prepared=prepared,
+        precomputed=precomputed,
     )
 
 
 def count_open(work: Work, at: int, rounds: int) -> int:
-    """How many codes are open after some rounds of a pass."""
+    """Count the codes that are open after some rounds of a pass."""
     return int(np.count_nonzero(work.states(at, rounds) == OPEN))
 
 
@@ -270,16 +285,16 @@ def _write_decided(work: Work, at: int, number: int, rank: int, places: IntArray
     work.write(pa.table([places, np.full(len(places), state, np.uint8)], _DECIDED), "rounds", at, number, rank)
 
 
-def _linked(work: Work, at: int, rank: int) -> IntArray:
-    """The places that may be near own ones, ascending."""
-    graphs = graphs_of(work.known(at))
+def _linked_places(work: Work, at: int, rank: int) -> IntArray:
+    """Return the places that may be near own ones, ascending."""
+    graphs = get_graphs(work.known(at))
     mine = {graphs[place] for place in work.own(rank).tolist() if place in graphs}
     twins = [place for place, graph in graphs.items() if graph in mine]
     return np.union1d(work.read_all("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
 
 
 def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> dict[int, int]:
-    """For own codes the better one that was near them when they were last looked at, by their numbers in `seen`."""
+    """Return the better code that each own code was last near to, by their numbers in `seen`."""
     if number < 2:
         return {}
     waits = work.read("waits", at, number - 2, rank)
@@ -289,10 +304,10 @@ def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> di
     return dict(codes)
 
 
-def _stand(work: Work, at: int, seen: IntArray) -> Standing:
-    """What stands among some places in a pass, none so far; codes are numbered by their order in `seen`."""
+def _empty_kept_set(work: Work, at: int, seen: IntArray) -> Standing:
+    """Return an empty kept set for some places in a pass; codes are numbered by their order in `seen`."""
     traced = work.known(at)
     known = {code: traced[place] for code, place in enumerate(seen.tolist()) if place in traced}
-    return standing(
-        work.features_of(seen), work.options, work.banding, graphs_of(known), apart(known, work.options.graphs)
+    return empty_kept_set(
+        work.read_features(seen), work.options, work.banding, get_graphs(known), differ_test(known, work.options.graphs)
     )

@@ -1,10 +1,10 @@
-"""What nn-dup 2.2.4 reads from one code: its outline, its token stream, its fingerprint and its family tag.
+"""The features that nn-dup 2.2.4 reads from one code: outline, token stream, fingerprint and family tag.
 
-nn-dup cuts the network classes out of a file, puts that text together again from token columns without comments and
-docstrings, and tokenises the result. The rebuilding is lossy: tabs become single blanks and backslash continuations
-disappear, so that some valid files fail the second time and end with no tokens. Files with such layout, or that do not
-parse, take the same steps here (`_rebuilt`, `_scan`); for all others one regular expression gives the same stream at a
-fraction of the cost (`_plain_stream`).
+nn-dup cuts the network classes out of a file, rebuilds that text from token columns without comments and docstrings,
+and tokenises the result. The rebuilding is lossy: tabs become single blanks and backslash continuations disappear, so
+some valid files fail the second time and have no tokens. Files with such layout, or that do not parse, take the same
+steps here (`_rebuild`, `_scan`); for all others one regular expression produces the same stream at a fraction of the
+cost (`_plain_stream`).
 """
 
 import ast
@@ -27,7 +27,7 @@ from typing import NamedTuple
 _SIZES = ("kernel_size", "stride", "padding", "groups", "in_channels", "out_channels", "dim", "width", "depth")
 _HYPERPARAMETERS = frozenset({*_SIZES, "num_heads", "heads", "expansion", "hidden_size"})
 _SEQUENCE_LIMIT = 256
-#: Node types that hold no call, class or function, and fields that hold no node worth visiting.
+#: Node types without calls, classes or functions, and fields without nodes worth visiting.
 _LEAVES = frozenset(
     {ast.Load, ast.Store, ast.Del, ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue}
     | {ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal}
@@ -39,7 +39,7 @@ _CHILD_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
 
 
 class Span(NamedTuple):
-    """Lines of one statement (1-based, both ends included) and the column where it begins."""
+    """The lines of one statement (1-based, both ends included) and the column where it begins."""
 
     first: int
     last: int
@@ -48,21 +48,21 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Outline:
-    """The parts of one syntax tree that nn-dup looks at."""
+    """The parts of one syntax tree that nn-dup uses."""
 
     classes: list[tuple[str, bool, Span, int, int]] = field(default_factory=list)
     functions: list[tuple[str, Span]] = field(default_factory=list)
     calls: list[ast.Call] = field(default_factory=list)
 
-    def declared(self) -> Iterator[tuple[str, int]]:
-        """Name and line of every class and (not async) function."""
+    def list_declared(self) -> Iterator[tuple[str, int]]:
+        """Yield the name and line of every class and (not async) function."""
         for name, _, span, _, _ in self.classes:
             yield name, span.first
         for name, span in self.functions:
             yield name, span.first
 
     def network_spans(self) -> list[Span]:
-        """The module classes, and the functions of any name that a class of such a name calls, in file order."""
+        """Return the module classes and the functions called in them, matched by name as in nn-dup, in file order."""
         modules = {name for name, is_module, *_ in self.classes if is_module}
         called = {
             call.func.id
@@ -76,16 +76,16 @@ class Outline:
         return sorted(spans)
 
     def layer_sequence(self) -> tuple[str, ...]:
-        """The last names of all callees in the order of a depth-first walk, cut at a fixed length."""
+        """Return the last names of all callees in the order of a depth-first walk, cut at a fixed length."""
         return tuple(self._callees()[:_SEQUENCE_LIMIT])
 
     def layer_bag(self) -> tuple[tuple[str, int], ...]:
-        """How often each callee is called, by name."""
+        """Return how often each callee is called, by name."""
         return tuple(sorted(Counter(self._callees()).items()))
 
     def hyperparameters(self) -> tuple[tuple[str, str], ...]:
-        """Hyperparameter keywords of all calls with the bucket of their value, sorted."""
-        found = []
+        """Return the hyperparameter keywords of all calls with the bucket of their value, sorted."""
+        pairs = []
         for call in self.calls:
             if not _callee(call):
                 continue
@@ -93,15 +93,15 @@ class Outline:
                 if keyword.arg in _HYPERPARAMETERS:
                     bucket = _bucket(keyword.value)
                     if bucket is not None:
-                        found.append((keyword.arg, bucket))
-        return tuple(sorted(found))
+                        pairs.append((keyword.arg, bucket))
+        return tuple(sorted(pairs))
 
     def _callees(self) -> list[str]:
         return [name for name in map(_callee, self.calls) if name]
 
 
 def outline(source: str) -> Outline | None:
-    """The outline of a source text; None when it does not parse."""
+    """Return the outline of a source text; None if it does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escape sequences in other people's strings
@@ -112,7 +112,7 @@ def outline(source: str) -> Outline | None:
 
 
 def whole_statements(spans: list[Span]) -> bool:
-    """Whether the spans (in file order) are top-level statements, or lie inside one that is among them."""
+    """Return True if the spans (in file order) are top-level statements, or lie inside one of them."""
     reach = 0
     for span in spans:
         if span.column == 0:
@@ -123,23 +123,23 @@ def whole_statements(spans: list[Span]) -> bool:
 
 
 def _walk(tree: ast.AST) -> Outline:
-    """Gather in the order of a depth-first walk; a class on the stack a second time (as an index) ends there."""
-    found = Outline()
+    """Build the outline in a depth-first walk; an index on the stack marks the end of that class."""
+    result = Outline()
     stack: list[ast.AST | int] = [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, int):
-            found.classes[node] = (*found.classes[node][:4], len(found.calls))
+            result.classes[node] = (*result.classes[node][:4], len(result.calls))
             continue
         kind = type(node)
         if kind is ast.Call:
-            found.calls.append(node)  # type: ignore[arg-type]
+            result.calls.append(node)  # type: ignore[arg-type]
         elif isinstance(node, ast.ClassDef):
-            stack.append(len(found.classes))
+            stack.append(len(result.classes))
             is_module = any(_last_name(base) == "Module" for base in node.bases)
-            found.classes.append((node.name, is_module, _span(node), len(found.calls), 0))
+            result.classes.append((node.name, is_module, _span(node), len(result.calls), 0))
         elif isinstance(node, ast.FunctionDef):
-            found.functions.append((node.name, _span(node)))
+            result.functions.append((node.name, _span(node)))
         fields = _CHILD_FIELDS.get(kind)
         if fields is None:
             fields = _CHILD_FIELDS[kind] = tuple(name for name in reversed(node._fields) if name not in _PLAIN_FIELDS)
@@ -151,7 +151,7 @@ def _walk(tree: ast.AST) -> Outline:
                 ]
             elif child.__class__ not in _LEAVES and isinstance(child, ast.AST):
                 stack.append(child)
-    return found
+    return result
 
 
 def _span(node: ast.ClassDef | ast.FunctionDef) -> Span:
@@ -169,7 +169,7 @@ def _callee(call: ast.Call) -> str | None:
 
 
 def _bucket(value: ast.expr) -> str | None:
-    """A number as the nearest power of two (0 for small and negative ones); tuples element by element."""
+    """Return a number as the nearest power of two (0 for small and negative ones); tuples element by element."""
     if isinstance(value, ast.Tuple):
         return "(" + ",".join(_bucket(item) or "X" for item in value.elts) + ")"
     if not (isinstance(value, ast.Constant) and isinstance(value.value, int | float)):
@@ -181,8 +181,8 @@ def _bucket(value: ast.expr) -> str | None:
         return None
 
 
-#: Beginnings of names that stay in the stream, besides keywords, names that the text declares, and names with a capital
-#: letter after the first (which covers the rest of nn-dup's lists: LSTM, ReLU, SEBlock, ModuleList, ...).
+#: Beginnings of names that stay in the stream, besides keywords, declared names, and names with a capital letter after
+#: the first (which covers the rest of nn-dup's lists: LSTM, ReLU, SEBlock, ModuleList, ...).
 _KEPT_BEGINNINGS = (
     *("Conv", "Batch", "Layer", "Group", "Instance", "Max", "Avg", "Adaptive", "Dropout", "Linear", "Flatten"),
     *("Multihead", "Transformer", "Upsample", "Squeeze", "Sequential", "Module", "Fractal", "Dense"),
@@ -211,7 +211,7 @@ _LINE_END, _STRING, _NUMBER = "\n", "STR", "NUM"
 
 
 class _NotPlainError(Exception):
-    """The text has something for which the short way is not proven."""
+    """The text contains something that the fast path is not proven for."""
 
 
 class _NetworkPart(NamedTuple):
@@ -223,11 +223,11 @@ class _NetworkPart(NamedTuple):
 
 
 def token_stream(source: str, shape: Outline | None) -> list[str]:
-    """The normalised tokens of the network part of a source text; an empty list when they cannot be had.
+    """Return the normalised tokens of the network part of a source text; an empty list if tokenising fails.
 
     Args:
         source: a whole file.
-        shape: its outline, None when the file does not parse (then the whole file is the network part).
+        shape: its outline, None if the file does not parse (then the whole file is the network part).
     """
     part = _network_part(source, shape) if shape else _NetworkPart(source, frozenset(), False)
     if part.parses and part.text.isascii() and not _FRAGILE.search(part.text):
@@ -235,17 +235,17 @@ def token_stream(source: str, shape: Outline | None) -> list[str]:
             return _plain_stream(part.text, part.declared)
         except _NotPlainError:
             pass
-    return _scan(_rebuilt(part.text), part.declared)
+    return _scan(_rebuild(part.text), part.declared)
 
 
 def _network_part(source: str, shape: Outline) -> _NetworkPart:
-    """The lines of module classes and of the functions that they call; the whole file when there are none.
+    """Return the lines of module classes and of the functions that they call; the whole file if there are none.
 
     Lines are those of `str.splitlines`, as in nn-dup, which splits at more characters than Python does.
     """
     spans = shape.network_spans()
     if not spans:
-        return _NetworkPart(source, {name for name, _ in shape.declared()}, True)
+        return _NetworkPart(source, {name for name, _ in shape.list_declared()}, True)
     lines = source.splitlines(keepends=True)
     merged: list[list[int]] = []
     for first, last, _ in spans:
@@ -256,15 +256,15 @@ def _network_part(source: str, shape: Outline) -> _NetworkPart:
     text = "\n".join("".join(lines[first - 1 : last]) for first, last in merged)
     if not whole_statements(spans) or len(lines) != source.count("\n") + (not source.endswith("\n")):
         alone = outline(text)  # nn-dup parses the part by itself; when that fails, nothing counts as declared
-        return _NetworkPart(text, {name for name, _ in alone.declared()} if alone else frozenset(), False)
+        return _NetworkPart(text, {name for name, _ in alone.list_declared()} if alone else frozenset(), False)
     firsts = [first for first, _ in merged]
-    inside = ((name, line, bisect_right(firsts, line) - 1) for name, line in shape.declared())
+    inside = ((name, line, bisect_right(firsts, line) - 1) for name, line in shape.list_declared())
     declared = {name for name, line, at in inside if at >= 0 and line <= merged[at][1]}
     return _NetworkPart(text, declared, True)
 
 
 class _Normal(dict[str, str]):
-    """From lexeme to token, filled on demand; line ends become line feeds."""
+    """Maps lexemes to tokens, filled on demand; line ends become line feeds."""
 
     def __init__(self, declared: AbstractSet[str]) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class _Normal(dict[str, str]):
 
 
 def _plain_stream(text: str, declared: AbstractSet[str]) -> list[str]:
-    """The stream of a text of whole statements without fragile layout.
+    """Return the token stream of a text of whole statements without fragile layout.
 
     Rebuilding such a text keeps the column of every token, so nn-dup's second pass sees the same tokens, provided that
     a docstring that it drops leaves an empty line behind. It drops a string that follows a line end or an indentation
@@ -303,7 +303,7 @@ def _plain_stream(text: str, declared: AbstractSet[str]) -> list[str]:
     depth, counted, dropped = 0, 0, []
     at = -1
     while (at := _next_line_string(tokens, at)) >= 0:
-        depth += _opened(tokens[counted:at])
+        depth += _count_open_brackets(tokens[counted:at])
         counted = at
         if depth > 0:
             continue  # a string on a further line of a statement
@@ -320,7 +320,7 @@ def _plain_stream(text: str, declared: AbstractSet[str]) -> list[str]:
 
 
 def _next_line_string(tokens: list[str], after: int) -> int:
-    """The next place where a string begins a line or the text; -1 if there is none."""
+    """Return the next index where a string begins a line or the text; -1 if there is none."""
     at = after
     try:
         while True:
@@ -331,16 +331,16 @@ def _next_line_string(tokens: list[str], after: int) -> int:
         return -1
 
 
-def _opened(tokens: list[str]) -> int:
-    """How many more brackets are opened than closed."""
+def _count_open_brackets(tokens: list[str]) -> int:
+    """Return how many more brackets are opened than closed."""
     count = tokens.count
     return count("(") + count("[") + count("{") - count(")") - count("]") - count("}")
 
 
-def _rebuilt(text: str) -> str:
-    """The text put together again from its tokens by column, without comments and docstrings.
+def _rebuild(text: str) -> str:
+    """Rebuild the text from its tokens by column, without comments and docstrings.
 
-    When tokenising fails, the text with everything cut from each number sign to the end of its line.
+    If tokenising fails, return the text with everything cut from each number sign to the end of its line.
     """
     pieces: list[str] = []
     before = tokenize.INDENT
@@ -363,7 +363,7 @@ def _rebuilt(text: str) -> str:
 
 
 def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
-    """The normalised tokens of a text as it stands; an empty list when tokenising fails."""
+    """Return the normalised tokens of a text; an empty list if tokenising fails."""
     placeholders = {tokenize.NUMBER: _NUMBER, tokenize.STRING: _STRING}
     tokens: list[str] = []
     try:
@@ -380,7 +380,7 @@ def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
 
 
 def _word(name: str, declared: AbstractSet[str]) -> str:
-    """A name as it stands in the stream: itself when it says something about the architecture, else ID."""
+    """Return a name's token: the name itself if it says something about the architecture, else ID."""
     is_kept = (
         name in declared
         or iskeyword(name)
@@ -390,7 +390,7 @@ def _word(name: str, declared: AbstractSet[str]) -> str:
     return name if is_kept else "ID"
 
 
-#: Family tags by words found anywhere in the text (any case), the first that fits.
+#: Family tags by words anywhere in the text (ignoring case); the first match counts.
 _FAMILY_WORDS = (
     ("fractal", ("fractalblock", "fractalunit", "fractal_fn")),
     ("transformer", ("transformerencoderlayer", "multiheadattention")),
@@ -399,7 +399,7 @@ _FAMILY_WORDS = (
     ("densenet", ("dense",)),
     ("vgg", ("vgg",)),
 )
-#: Family tags by the beginning of a network's name (case counts). Other names leave it to the text.
+#: Family tags by the beginning of a network's name (case-sensitive). Other names are tagged by the text.
 _FAMILY_NAMES = (
     ("fractal", ("Fractal",)),
     ("resnet", ("ResNet",)),
@@ -413,23 +413,23 @@ _FAMILY_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class NnDupFeatures:
-    """What nn-dup compares of one code. Depends on the code alone, so it can be computed anywhere and cached."""
+    """The features of one code that nn-dup compares. They depend on the code alone, so they can be cached."""
 
-    tokens: str  # the token stream joined by blanks; empty when nn-dup gets none
+    tokens: str  # the token stream joined by blanks; empty if nn-dup gets none
     length: int  # characters of the code
     layer_sequence: tuple[str, ...]
     layer_bag: tuple[tuple[str, int], ...]
     hyperparameters: tuple[tuple[str, str], ...]
-    family: str  # as the text says it; see family_of for the part that the name has in it
+    family: str  # by the text alone; see get_family for the part of the name
 
     @property
     def fingerprint(self) -> tuple[object, ...]:
-        """The structural fingerprint: equal for two codes exactly when nn-dup's hash of it is."""
+        """The structural fingerprint: equal for two codes exactly if nn-dup's hash of it is equal."""
         return self.layer_sequence, self.layer_bag, self.hyperparameters
 
 
 def nndup_features(code: str) -> NnDupFeatures:
-    """The features of one source text. Never raises for a text that can be encoded, parseable or not."""
+    """Compute the features of one source text. Never raises for a text that can be encoded, parseable or not."""
     shape = outline(code)
     structure = shape or Outline()
     return NnDupFeatures(
@@ -442,8 +442,8 @@ def nndup_features(code: str) -> NnDupFeatures:
     )
 
 
-def family_of(name: str, features: NnDupFeatures) -> str:
-    """The family tag of a record: by the network's name where that says it, else by its code."""
+def get_family(name: str, features: NnDupFeatures) -> str:
+    """Return the family tag of a record: by the network's name if it has one, else by its code."""
     return next((tag for tag, beginnings in _FAMILY_NAMES if name.startswith(beginnings)), features.family)
 
 

@@ -1,11 +1,11 @@
 """The profile `nn-dup`: the decisions of the released package nn-dup 2.2.4, record for record.
 
-It is an oracle for the default profile and a way to move from the peer, so the peer's weaknesses are kept on purpose.
-LSH groups are those of the installed datasketch release, as with the peer. The peer walks every record and every pair;
-here the work is done on distinct token streams and sets, of which there are far fewer.
+It is a reference for the default profile and a migration path from nn-dup, so nn-dup's weaknesses are kept on purpose.
+LSH groups are those of the installed datasketch release, as with nn-dup. nn-dup compares all records and pairs; this
+works on distinct token streams and sets, of which there are far fewer.
 
-Only where the peer depends on hash order (ties of accuracy, code length and name; which row a removal names) there is a
-rule of our own: see `stages`, `rescue` and `witness`.
+Only where nn-dup depends on hash order (ties of accuracy, code length and name; which row a removal names) do we use
+our own rule: see `stages`, `rescue` and `witness`.
 """
 
 import random
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.compat.code import NnDupFeatures, nndup_features
-from curate.compat.rows import Rows, first_prefix, normalised, prepare_rows
+from curate.compat.rows import Rows, first_prefix, normalise_name, prepare_rows
 from curate.compat.stages import (
     SKETCH_SCHEME,
     NnDupOptions,
@@ -28,7 +28,7 @@ from curate.compat.stages import (
     top_up,
 )
 from curate.model.corpus import Corpus
-from curate.model.filters import left_out
+from curate.model.filters import find_left_out
 from curate.model.options import CurateOptions
 from curate.model.records import row_scores
 from curate.published.outcome import Outcome
@@ -38,23 +38,23 @@ from lemur_core.similarity.pool import map_codes
 from lemur_core.similarity.selection import Verdict
 
 
-def _witnessed(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:
-    """Every row that a stage removed and that was not brought back, with the kept row that stands for it.
+def _find_canonicals(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:
+    """Yield every row that a stage removed and that was not brought back, with its canonical row.
 
-    It is the best kept row with the same code if there is one (a twin that was brought back), else the best kept row of
-    those that the row's stage kept; when none of these is left, the witness of the best of them. The similarity is 1
-    for rows removed as exact, else the Jaccard of the stage; 1 also for rows with one structural fingerprint.
+    The canonical is the best kept row with the same code if there is one (a twin that was brought back), else the best
+    kept row of those that the row's stage kept; if none of these is left, the canonical of the best of them. The
+    similarity is 1 for rows removed as exact, else the Jaccard of the stage; also 1 for rows with equal fingerprints.
     """
     present = set(kept)
     twin: dict[str, int] = {}
     for row in sorted(kept, key=lambda row: (rows.quality[row], row)):
         twin.setdefault(rows.code[row], row)
-    stands = {row: kept_instead for removed in stages.values() for row, kept_instead in removed.items()}
+    kept_for = {row: kept_instead for removed in stages.values() for row, kept_instead in removed.items()}
 
     def follow(row: int) -> int:
-        while (found := twin.get(rows.code[row])) is None:
-            row = next((other for other in stands[row] if other in present), stands[row][0])
-        return found
+        while (canonical := twin.get(rows.code[row])) is None:
+            row = next((other for other in kept_for[row] if other in present), kept_for[row][0])
+        return canonical
 
     for stage, removed in stages.items():
         pairs = [(row, follow(row)) for row in removed if row not in present]
@@ -67,10 +67,10 @@ def _similarities(rows: Rows, stage: str, pairs: Sequence[tuple[int, int]]) -> l
         return [1.0] * len(pairs)
     sets, number_of = (rows.shingles, rows.shingles_of) if stage == "lexical" else (rows.layers, rows.layers_of)
     left, right = (np.array([number_of[pair[side]] for pair in pairs], dtype=np.int64) for side in (0, 1))
-    found: list[float] = sets.jaccards_of_pairs(left, right).tolist()
+    jaccards: list[float] = sets.jaccards_of_pairs(left, right).tolist()
     return [
         1.0 if stage == "structural" and rows.fingerprint[row] == rows.fingerprint[other] else near
-        for (row, other), near in zip(pairs, found, strict=True)
+        for (row, other), near in zip(pairs, jaccards, strict=True)
     ]
 
 
@@ -87,9 +87,9 @@ _REASONS = {
 
 @dataclass(slots=True)
 class NnDupResult:
-    """One decision for each input row; split and family tag of each kept row, in nn-dup's order."""
+    """The decision on each input row; the split and family tag of each kept row, in nn-dup's order."""
 
-    decisions: list[Verdict]  # with rows as canonicals
+    decisions: list[Verdict]  # canonicals are rows
     splits: dict[int, str]
     families: dict[int, str]
 
@@ -102,27 +102,27 @@ def curate_nndup(
     code_sha: Sequence[str],
     options: NnDupOptions,
 ) -> NnDupResult:
-    """Decide about every row as nn-dup 2.2.4 does.
+    """Decide every row as nn-dup 2.2.4 does.
 
     The canonical of a removed row is the best kept row with the same code if there is one, else the best kept row, by
-    nn-dup's quality (accuracy, length of the code, name), of those that the row's stage kept; when none of these is
-    kept in the end, the canonical of the best of them.
+    nn-dup's quality (accuracy, length of the code, name), of those that the row's stage kept; if none of these is kept
+    in the end, the canonical of the best of them.
 
     Args:
         names: the network's name of each row, in the order of the LEMUR API.
-        code_index: where the code of each row is in `features` and `code_sha`; -1 for a row without usable code (for
+        code_index: the index of each row's code in `features` and `code_sha`; -1 for a row without usable code (for
             nn-dup: blank).
         accuracies: of each row; None or NaN ranks last.
         features: of each code.
         code_sha: digest of each code; rows with equal digests have equal code.
 
-    Raises: UserError when `keep_per_family` is below 1 (nn-dup fails then).
+    Raises: UserError if `keep_per_family` is below 1 (nn-dup fails then).
     """
     if options.keep_per_family < 1:
         raise UserError(f"keep_per_family is {options.keep_per_family}, but nn-dup keeps at least 1 record of a group")
     rows = prepare_rows(names, code_index, accuracies, features, code_sha)
-    include = [normalised(prefix) for prefix in options.include]
-    prefer = [normalised(prefix) for prefix in options.prefer] or include
+    include = [normalise_name(prefix) for prefix in options.include]
+    prefer = [normalise_name(prefix) for prefix in options.prefer] or include
     selected = [row for row, name in enumerate(rows.names) if not include or first_prefix(name, include) is not None]
     usable = [row for row in selected if code_index[row] >= 0]
 
@@ -137,20 +137,20 @@ def curate_nndup(
     rescued |= dict.fromkeys(top_up(rows, [*kept, *rescued], removed, options), "topup")
     kept += rescued
 
-    fates = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
-    fates.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
+    verdicts = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
+    verdicts.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
     for row in kept:
-        fates[row] = Verdict(None, row, None, _REASONS.get(rescued.get(row, ""), "kept"), rescued.get(row))
-    fates.update(_witnessed(rows, kept, stages))
+        verdicts[row] = Verdict(None, row, None, _REASONS.get(rescued.get(row, ""), "kept"), rescued.get(row))
+    verdicts.update(_find_canonicals(rows, kept, stages))
     return NnDupResult(
-        decisions=[fates[row] for row in range(len(names))],
+        decisions=[verdicts[row] for row in range(len(names))],
         splits=_split(kept, rows.fingerprint, options.seed),
         families={row: rows.families[row] for row in kept},
     )
 
 
 def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[int, str]:
-    """The split of each kept row: fingerprints, in the order of their first row, shuffled and cut."""
+    """Return the split of each kept row: fingerprints, in the order of their first row, are shuffled and cut."""
     drawn = list(dict.fromkeys(fingerprint[row] for row in kept))
     random.Random(seed).shuffle(drawn)
     train = round(len(drawn) * _TRAIN)
@@ -163,17 +163,17 @@ def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[i
 def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
     """Decide every row as the released nn-dup does with these options and the installed datasketch.
 
-    Unparseable code is judged as nn-dup judges it; only rows without any code are `invalid`.
+    Unparseable code is treated as in nn-dup; only rows without any code are `invalid`.
     """
-    filtered = left_out(corpus, options, corpus.code_of_row >= 0)
+    filtered = find_left_out(corpus, options, corpus.code_of_row >= 0)
     rows = [row for row in range(corpus.rows.num_rows) if row not in filtered]
     features = _features(corpus, {code for row in rows if (code := int(corpus.code_of_row[row])) >= 0}, jobs)
     code_of_row = [code if features[code] is not None else -1 for code in corpus.code_of_row.tolist()]
-    given = corpus.rows.take(pa.array(rows, pa.int64()))
+    compared = corpus.rows.take(pa.array(rows, pa.int64()))
     result = curate_nndup(
-        names=[nn or "" for nn in given.column("nn").to_pylist()],
+        names=[nn or "" for nn in compared.column("nn").to_pylist()],
         code_index=[code_of_row[row] for row in rows],
-        accuracies=given.column("accuracy").to_pylist(),
+        accuracies=compared.column("accuracy").to_pylist(),
         features=[item or _NOTHING for item in features],
         code_sha=corpus.ids,
         options=_options(options),
@@ -182,7 +182,7 @@ def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) 
 
 
 def _among_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, str]) -> NnDupResult:
-    """A result about some rows as one about all of them, where options left out the others."""
+    """Extend a result on some rows to all rows, of which options left out the others."""
     if not filtered:
         return result
     decisions = dict(zip(rows, result.decisions, strict=True)) | {
@@ -203,19 +203,19 @@ _NOTHING = NnDupFeatures("", 0, (), (), (), "generic")
 
 
 def _features(corpus: Corpus, wanted: set[int], jobs: int | None) -> list[NnDupFeatures | None]:
-    """By code number; None where there is no code, it is not wanted, or a worker died of it. The last is number -1."""
-    found: list[NnDupFeatures | None] = [None] * (len(corpus.ids) + 1)
+    """Return features by code number; None if unwanted, without code, or fatal to a worker. The last is number -1."""
+    features: list[NnDupFeatures | None] = [None] * (len(corpus.ids) + 1)
     number_of = {bytes.fromhex(corpus.ids[number]): number for number in sorted(wanted)}
     codes = ((digest, corpus.codes[number]) for digest, number in number_of.items())
     with progress("nn-dup features", len(wanted), "codes") as advance:
         for result in map_codes(nndup_features, codes, jobs):
             for digest, item in result:
-                found[number_of[digest]] = item if isinstance(item, NnDupFeatures) else None
+                features[number_of[digest]] = item if isinstance(item, NnDupFeatures) else None
             advance(len(result))
     for number in wanted:
         if corpus.features.problems.get(number) == "nn_code is empty":
-            found[number] = None
-    return found
+            features[number] = None
+    return features
 
 
 def _options(options: CurateOptions) -> NnDupOptions:
@@ -249,7 +249,7 @@ def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Out
     return Outcome(
         decisions=decisions,
         kept=list(shown),
-        shown=shown,
+        representatives=shown,
         splits={code_of_row[row]: split for row, split in result.splits.items()},
         clusters={code: corpus.ids[code][:16] for code in shown},
         families={code_of_row[row]: family for row, family in result.families.items()},
@@ -260,6 +260,6 @@ def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Out
 
 
 def _weight(name: str, options: CurateOptions) -> float:
-    """nn-dup matches the beginning of a name, case ignored; the first factor that fits counts."""
+    """Return the weight by the beginning of a name, ignoring case, as in nn-dup; the first matching factor counts."""
     fits = (factor for prefix, factor in options.upweight if name.lower().startswith(prefix.lower()))
     return next(fits, 1.0)

@@ -1,4 +1,4 @@
-"""The input rows as the stages of nn-dup see them, with the distinct sets of their codes as rows of sparse matrices."""
+"""The input rows as nn-dup's stages use them, with the distinct sets of their codes as rows of sparse matrices."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from curate.compat.code import NnDupFeatures, family_of
+from curate.compat.code import NnDupFeatures, get_family
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -20,9 +20,9 @@ _BLOCK_CELLS = 4_000_000  # cells of a dense block of Jaccards: 32 MB
 
 @dataclass(frozen=True, slots=True)
 class DistinctSets:
-    """The distinct ones among many sets.
+    """The distinct sets among many.
 
-    `number[i]` is the number of the i-th given set, equal for equal sets; `elements[j]` is what column j stands for.
+    `number[i]` is the number of the i-th input set, equal for equal sets; `elements[j]` is the element of column j.
     """
 
     number: Ints
@@ -32,12 +32,12 @@ class DistinctSets:
     both_empty: float  # the Jaccard of two empty sets
 
     def members(self, number: int) -> list[Hashable]:
-        """The elements of one set, in no particular but a fixed order."""
+        """Return the elements of one set, in an arbitrary but fixed order."""
         start, stop = self.matrix.indptr[number : number + 2]
         return [self.elements[column] for column in self.matrix.indices[start:stop]]
 
     def jaccards(self, rows: Ints, columns: Ints) -> Iterator[tuple[int, Floats]]:
-        """Exact Jaccards of sets against sets as dense blocks, each with the place in `rows` of its first row."""
+        """Yield exact Jaccards of sets against sets as dense blocks, each with the index in `rows` of its first row."""
         height = max(1, _BLOCK_CELLS // max(1, len(columns)))
         other = self.matrix[columns].T.tocsr()
         for start in range(0, len(rows), height):
@@ -46,13 +46,13 @@ class DistinctSets:
             yield start, self._ratio(common, self.sizes[block][:, None] + self.sizes[columns] - common)
 
     def jaccards_of_pairs(self, left: Ints, right: Ints) -> Floats:
-        """The exact Jaccard of each set on the left with the one at the same place on the right."""
-        found = np.empty(len(left))
+        """Return the exact Jaccard of each set on the left with the one at the same index on the right."""
+        jaccards = np.empty(len(left))
         for start in range(0, len(left), 1_000):
             a, b = left[start : start + 1_000], right[start : start + 1_000]
             common = np.asarray(self.matrix[a].multiply(self.matrix[b]).sum(axis=1)).ravel()
-            found[start : start + 1_000] = self._ratio(common, self.sizes[a] + self.sizes[b] - common)
-        return found
+            jaccards[start : start + 1_000] = self._ratio(common, self.sizes[a] + self.sizes[b] - common)
+        return jaccards
 
     def _ratio(self, common: NDArray[np.int64], union: NDArray[np.int64]) -> Floats:
         return np.where(union > 0, common / np.maximum(union, 1), self.both_empty)
@@ -66,10 +66,10 @@ def distinct_sets(items: Iterable[Iterable[Hashable]], both_empty: float) -> Dis
     columns: list[NDArray[np.int32]] = []
     for item in items:
         ids = np.array(sorted({column_of.setdefault(element, len(column_of)) for element in item}), dtype=np.int32)
-        found = number_of.setdefault(ids.tobytes(), len(number_of))
-        if found == len(columns):
+        set_number = number_of.setdefault(ids.tobytes(), len(number_of))
+        if set_number == len(columns):
             columns.append(ids)
-        number.append(found)
+        number.append(set_number)
     sizes = np.array([len(ids) for ids in columns], dtype=np.int64)
     indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int32)
     starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -80,7 +80,7 @@ def distinct_sets(items: Iterable[Iterable[Hashable]], both_empty: float) -> Dis
 
 
 def shingle_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
-    """The shingle set of each code: all runs of ten tokens; one shorter run where there are fewer; none without tokens.
+    """Return each code's shingle set: all runs of ten tokens; one shorter run if there are fewer; none without tokens.
 
     Two empty sets count as equal.
     """
@@ -91,7 +91,7 @@ def shingle_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
 
 
 def layer_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
-    """The set of (layer, count) and (hyperparameter, value) pairs of each code. Two empty sets count as unlike."""
+    """Return each code's set of (layer, count) and (hyperparameter, value) pairs. Two empty sets count as unlike."""
     return distinct_sets(((*code.layer_bag, *code.hyperparameters) for code in features), both_empty=0.0)
 
 
@@ -107,7 +107,7 @@ _OTHER = re.compile("[^a-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One entry a row in every list; for rows without usable code it means nothing."""
+    """One entry per row in every list; rows without usable code have meaningless entries."""
 
     names: list[str]  # normalised
     code: list[str]  # digest
@@ -127,18 +127,18 @@ def prepare_rows(
     features: Sequence[NnDupFeatures],
     code_sha: Sequence[str],
 ) -> Rows:
-    """Look up and number everything once for each code, then hand it out to the rows."""
+    """Look up and number everything once per code, then assign it to the rows."""
     usable = [code if code >= 0 else None for code in code_index]
-    plain = {name: normalised(name) for name in set(names)}
+    plain = {name: normalise_name(name) for name in set(names)}
     shingles, layers = shingle_sets(features), layer_sets(features)
     fingerprints = _numbers(code.fingerprint for code in features)
     keys = [
-        (_worst_last(accuracy), 0 if code is None else -features[code].length, name)
+        (_quality_key(accuracy), 0 if code is None else -features[code].length, name)
         for name, code, accuracy in zip(names, usable, accuracies, strict=True)
     ]
     place_of = {key: place for place, key in enumerate(sorted(set(keys)))}
     family = {
-        (name, code): "" if code is None else family_of(name, features[code])
+        (name, code): "" if code is None else get_family(name, features[code])
         for name, code in set(zip(names, usable, strict=True))
     }
     return Rows(
@@ -154,22 +154,22 @@ def prepare_rows(
     )
 
 
-def normalised(name: str) -> str:
-    """A name or prefix as nn-dup compares it: lower case, nothing but letters and digits."""
+def normalise_name(name: str) -> str:
+    """Normalise a name or prefix as nn-dup compares it: lower case, only letters and digits."""
     return _OTHER.sub("", name.lower())
 
 
 def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
-    """The place of the first prefix with which a name begins (all normalised); None without one."""
+    """Return the index of the first prefix that a name begins with (all normalised); None if there is none."""
     return next((place for place, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
 
 
-def _worst_last(accuracy: float | None) -> float:
+def _quality_key(accuracy: float | None) -> float:
     return math.inf if accuracy is None or math.isnan(accuracy) else -accuracy
 
 
 def _numbers(items: Iterable[Hashable]) -> list[int]:
-    """Each item's number among the distinct ones."""
+    """Number each item among the distinct ones."""
     number_of: dict[Hashable, int] = {}
     return [number_of.setdefault(item, len(number_of)) for item in items]
 

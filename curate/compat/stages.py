@@ -4,8 +4,8 @@ Each takes the rows that are still kept, in nn-dup's order, and returns the remo
 stage kept instead, best first. Removals are in the order in which nn-dup records them (lexical ones: in the order of
 the rows that were kept, where nn-dup has hash order).
 
-Two further stages bring removed rows back: a minimum for each prefix, and a diverse few on top. Both take candidates by
-quality; of rows that tie in it, the one that was removed first comes first (nn-dup: hash order).
+Two more stages bring removed rows back: a minimum per prefix, and a few diverse rows. Both take candidates by quality;
+of tied rows, the one removed first comes first (nn-dup: hash order).
 """
 
 import inspect
@@ -20,7 +20,7 @@ from datasketch.hashfunc import sha1_hash32
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
-from curate.compat.rows import DistinctSets, Rows, first_prefix, normalised
+from curate.compat.rows import DistinctSets, Rows, first_prefix, normalise_name
 
 #: Removed row -> the rows that its stage kept instead, best first.
 Removed = dict[int, Sequence[int]]
@@ -46,28 +46,28 @@ class NnDupOptions:
     seed: int = 42
 
     def threshold_for(self, family: str) -> float:
-        """The Jaccard from which two records of a family are near-duplicates."""
+        """Return the Jaccard from which two records of a family are near-duplicates."""
         return self.fractal_threshold if family.startswith("fractal") else self.lexical_threshold
 
 
-#: How the installed datasketch sketches by default, as nn-dup has it do: since 2.0 by other permutations than before,
-#: which propose other pairs. https://github.com/ekzhu/datasketch/pull/323
+#: The default sketch of the installed datasketch, which nn-dup uses: datasketch 2.0 changed its permutations, so that
+#: other pairs are proposed. https://github.com/ekzhu/datasketch/pull/323
 SKETCH_SCHEME = "affine32" if "scheme" in inspect.signature(MinHash.__init__).parameters else "legacy"
 
 
 def sketch_options(num_perm: int) -> dict[str, Any]:
-    """What decides a sketch, told outright, so that no later default changes it."""
+    """Return all options of a sketch explicitly, so that no later default changes it."""
     stated = {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
     return {"num_perm": num_perm, "seed": 1, "hashfunc": sha1_hash32, **stated}
 
 
-def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
-    """Of rows with the same code, keep the best of the most preferred prefix (among equals, the first row).
+def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
+    """Keep, of the rows with the same code, the best of the most preferred prefix (among equals, the first row).
 
-    Returns: the kept rows, in the order in which their codes appear first, and the removed ones.
+    Returns: the kept rows, in the order in which their codes first appear, and the removed ones.
     """
     groups: dict[str, list[int]] = {}
-    for row in given:
+    for row in candidates:
         groups.setdefault(rows.code[row], []).append(row)
 
     def rank(row: int) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -
 
 
 def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: NnDupOptions) -> Removed:
-    """Of each group of near-duplicates (chained, within one family), remove all but the best few.
+    """Remove all but the best few of each group of near-duplicates (chained, within one family).
 
     A group also keeps the best row of every included prefix that has none among these. Of rows that tie in quality, the
     earlier is better (in nn-dup: the one that hash order puts first).
@@ -86,7 +86,7 @@ def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], opti
     rows_of: dict[tuple[int, str], list[int]] = defaultdict(list)
     for row in kept:
         rows_of[rows.shingles_of[row], rows.families[row]].append(row)
-    stands: Removed = {}
+    kept_for: Removed = {}
     for nodes in _near_groups(rows.shingles, sorted(rows_of), options):
         members = [row for node in nodes for row in rows_of[node]]
         members.sort(key=lambda row: (rows.quality[row], row))
@@ -97,15 +97,14 @@ def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], opti
             if prefix not in covered:
                 covered.add(prefix)
                 chosen.append(row)
-        stands.update(dict.fromkeys(set(rest).difference(chosen), chosen))
-    return {row: stands[row] for row in kept if row in stands}
+        kept_for.update(dict.fromkeys(set(rest).difference(chosen), chosen))
+    return {row: kept_for[row] for row in kept if row in kept_for}
 
 
 def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Removed:
-    """Remove rows with the fingerprint of a better one, then rows like another one, in a sweep that depends on order.
+    """Remove rows with the fingerprint of a better one, then rows similar to another, in an order-dependent sweep.
 
-    The sweep takes the pairs of rows in order, each while both are there, and removes the worse one (the later of
-    equals).
+    The sweep takes the pairs of rows in order, while both are kept, and removes the worse one (the later of equals).
     """
     quality = rows.quality
     groups: dict[int, list[int]] = {}
@@ -126,7 +125,7 @@ def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Remo
 def _best_of_each(
     groups: Sequence[Sequence[int]], rank: Callable[[int], int | tuple[int, int]]
 ) -> tuple[list[int], Removed]:
-    """The best row of each group (the first of equals), and all others, removed in its favour."""
+    """Return the best row of each group (the first of equals), and all others, removed in its favour."""
     best = [min(group, key=rank) for group in groups]
     removed: Removed = {}
     for row, group in zip(best, groups, strict=True):
@@ -138,7 +137,7 @@ def _best_of_each(
 def _near_groups(
     sets: DistinctSets, nodes: Sequence[tuple[int, str]], options: NnDupOptions
 ) -> Iterator[list[tuple[int, str]]]:
-    """Connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
+    """Yield connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
     group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), options)
     candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, family in nodes:
@@ -146,7 +145,7 @@ def _near_groups(
     for (_, family), numbers in candidates.items():
         threshold = options.threshold_for(family)
         if threshold > 1.0:
-            continue  # then not even equal sets are near
+            continue  # not even equal sets are near
         places = np.array(numbers, dtype=np.int64)
         links = vstack([csr_matrix((block >= threshold).astype(np.int8)) for _, block in sets.jaccards(places, places)])
         count, labels = connected_components(links, directed=False)
@@ -157,7 +156,7 @@ def _near_groups(
 
 
 def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDupOptions) -> dict[int, int]:
-    """Groups of sets chained by shared LSH buckets, as the installed datasketch draws them."""
+    """Group sets chained by shared LSH buckets, as the installed datasketch does."""
     if not numbers:
         return {}
     texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
@@ -176,7 +175,7 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDup
 
 
 def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
-    """Each row with the later rows whose layer sets have at least this Jaccard, in order."""
+    """Yield each row with the later rows whose layer sets have at least this Jaccard, in order."""
     numbers = np.array([rows.layers_of[row] for row in kept], dtype=np.int64)
     for start, block in rows.layers.jaccards(numbers, numbers):
         for place, is_near in enumerate(block >= threshold, start):
@@ -184,45 +183,45 @@ def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator
 
 
 class _Screen:
-    """Keeps rows out whose set is too near to a kept one. A set once barred stays barred: the kept only grow."""
+    """Rejects rows whose set is too near to a kept one, for good, since the kept set only grows."""
 
     def __init__(
         self, sets: DistinctSets, number_of: Sequence[int], limit_for: Callable[[int], float], empty_counts: bool
     ) -> None:
         self._sets, self._number_of, self._limit_for, self._empty_counts = sets, number_of, limit_for, empty_counts
-        self._barred: set[int] = set()
+        self._rejected: set[int] = set()
 
     def admits(self, row: int, fresh: Sequence[int], candidates: Sequence[int]) -> bool:
-        """Whether a row is near none of those kept so far.
+        """Return True if a row is not near any kept one.
 
         Args:
-            fresh: rows that are kept since the last question.
-            candidates: all rows that will be asked about.
+            fresh: rows kept since the last call.
+            candidates: all rows that will be checked.
         """
         kept = [other for other in fresh if self._counts(other)]
         if kept:
-            rest = np.array(sorted({self._number_of[other] for other in candidates} - self._barred), dtype=np.int64)
+            rest = np.array(sorted({self._number_of[other] for other in candidates} - self._rejected), dtype=np.int64)
             limits = np.array([self._limit_for(other) for other in kept])
             numbers = np.array([self._number_of[other] for other in kept], dtype=np.int64)
             for start, block in self._sets.jaccards(rest, numbers):
                 near = (block >= limits).any(axis=1)
-                self._barred.update(rest[start : start + len(block)][near].tolist())
-        return not self._counts(row) or self._number_of[row] not in self._barred
+                self._rejected.update(rest[start : start + len(block)][near].tolist())
+        return not self._counts(row) or self._number_of[row] not in self._rejected
 
     def _counts(self, row: int) -> bool:
         return self._empty_counts or bool(self._sets.sizes[self._number_of[row]])
 
 
 def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
-    """Rows to bring back so that each included prefix has its minimum: the best that are near no kept row of it.
+    """Return rows to bring back so that each included prefix has its minimum: the best ones not near to its kept rows.
 
-    Rows without tokens are near nothing. A kept row counts for the first prefix that it begins with.
+    Rows without tokens are never near. A kept row counts for the first prefix that it begins with.
 
     Args:
         removed: in the order of removal.
     """
     rescued: list[int] = []
-    beginnings = [normalised(prefix) for prefix in options.include]
+    beginnings = [normalise_name(prefix) for prefix in options.include]
     have = [first_prefix(rows.names[row], beginnings) for row in kept]
     for prefix, beginning in zip(options.include, beginnings, strict=True):
         need = options.min_per_prefix - have.count(options.include.index(prefix))
@@ -234,7 +233,7 @@ def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int],
 
 
 def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
-    """Rows to add for diversity: per prefix the best few that exceed neither Jaccard to any kept row of the prefix.
+    """Return rows to add for diversity: per prefix the best few that exceed neither Jaccard to any kept row of it.
 
     Rows without tokens count as lexically unlike everything.
 
@@ -246,8 +245,8 @@ def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnD
         return []
     lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in most)
     added: list[int] = []
-    of_fractals = [name for name in options.include if normalised(name).startswith("fractalnet")]
-    for beginning in map(normalised, options.topup_prefixes or of_fractals):
+    of_fractals = [name for name in options.include if normalise_name(name).startswith("fractalnet")]
+    for beginning in map(normalise_name, options.topup_prefixes or of_fractals):
         screens = [
             _Screen(rows.shingles, rows.shingles_of, lambda _: lexical, empty_counts=False),
             _Screen(rows.layers, rows.layers_of, lambda _: structural, empty_counts=True),
@@ -259,16 +258,17 @@ def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnD
 def _best_admitted(
     rows: Rows, removed: Sequence[int], kept: Sequence[int], beginning: str, most: int, screens: Sequence[_Screen]
 ) -> list[int]:
-    """The best removed rows whose name begins so, whose code is not kept, and that all screens admit."""
+    """Return the best removed rows with this beginning whose code is not kept and that all screens admit."""
     present = {rows.code[row] for row in kept}
     candidates = [row for row in removed if rows.names[row].startswith(beginning) and rows.code[row] not in present]
     candidates.sort(key=rows.quality.__getitem__)
     fresh = [row for row in kept if rows.names[row].startswith(beginning)]
-    found: list[int] = []
+    admitted: list[int] = []
     for row in candidates:
-        if len(found) >= most:
+        if len(admitted) >= most:
             break
-        refused = [screen for screen in screens if not screen.admits(row, fresh, candidates)]  # each is told of `fresh`
+        # no short circuit: every screen must see `fresh`
+        refused = [screen for screen in screens if not screen.admits(row, fresh, candidates)]
         fresh = [] if refused else [row]
-        found += fresh
-    return found
+        admitted += fresh
+    return admitted

@@ -1,11 +1,11 @@
-"""What the networks of a corpus compute: traced in the sandbox, one answer a code.
+"""Trace what the networks of a corpus compute, in the sandbox, with one answer per code.
 
-Every network of a task is built with one and the same input and number of classes, so that those which compute the
-same become the same graph whatever benchmark they were trained on; one that does not run so is traced as its own
-benchmark calls it, and then equals only what was traced at these sizes.
+All networks of a task are built with the same input and number of classes, so that those which compute the same have
+the same graph, whatever benchmark they were trained on. A network that does not run this way is traced as its own
+benchmark calls it, and can then only equal networks traced at those sizes.
 
-Selection goes by the text and the graphs known so far; the survivors are traced, and it is decided again until all
-of them are. What was never traced is near a kept record by its text, so the outcome is the same as if all had been.
+Selection uses the text and the graphs known so far; the survivors are traced, and selection repeats until all of them
+are. Codes that were never traced are near a kept record by text, so the outcome is the same as if all were traced.
 """
 
 import json
@@ -27,14 +27,14 @@ from manifests.records import Agreement, GraphRow
 
 ENTRY = "lemur_core.graphs.tracing.network:trace_network"
 
-#: CPU seconds and memory decide, so that a busy machine changes nothing.
+#: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30)
 
-#: Where all networks of a task are built alike: at the size at which most of LEMUR's were trained.
+#: How all networks of a task are built: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
 _DATASET = {"img-classification": "cifar-10"}
 
-#: What a benchmark hands a network whose record is not known, by task.
+#: The dataset assumed for a network without a record, by task.
 DATASETS = {
     **_DATASET,
     "img-segmentation": "coco",
@@ -46,14 +46,14 @@ DATASETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
-    """What one code computes, or why that is not known."""
+class GraphTrace:
+    """The computation of one code, or why it is unknown."""
 
-    answer: Mapping[str, Any]  # of the sandbox; only `error` where there is no graph
+    answer: Mapping[str, Any]  # of the sandbox; only `error` if there is no graph
 
     @property
     def graph(self) -> str | None:
-        """G0: equal for equal computations; None where there is no graph."""
+        """G0: equal for equal computations; None if there is no graph."""
         return self.answer.get("graph")
 
     @property
@@ -63,7 +63,7 @@ class Traced:
 
     @property
     def runs(self) -> bool | None:
-        """Whether it runs; None where that could not be tried."""
+        """True if it runs; None if that could not be tried."""
         return None if self.category == "unknown_input" else self.graph is not None
 
     @property
@@ -73,16 +73,16 @@ class Traced:
 
     @property
     def missing(self) -> str:
-        """The package that it imports and could not find; empty where that is not why there is no graph."""
+        """The imported package that is missing; empty if there is a graph or another error."""
         return str(self.answer.get("missing", "")).partition(".")[0]
 
     @property
     def category(self) -> str:
-        """The category of that."""
+        """The category of `error`."""
         return (self.error or "").partition(":")[0]
 
-    def agrees(self, other: "Traced") -> Agreement | None:
-        """What two codes have in common; None where either has no graph."""
+    def agrees(self, other: "GraphTrace") -> Agreement | None:
+        """Compare two codes by graph; None if either has none."""
         if self.graph is None or other.graph is None:
             return None
         if self.graph == other.graph:
@@ -102,14 +102,14 @@ class NetworkTracer:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def run(self, payloads: Mapping[int, dict[str, Any]], *, wider: bool = True) -> Iterator[tuple[int, Traced]]:
-        """What each of these networks computes, by its number, in the order in which they are done.
+    def run(self, payloads: Mapping[int, dict[str, Any]], *, wider: bool = True) -> Iterator[tuple[int, GraphTrace]]:
+        """Yield what each of these networks computes, by its number, in order of completion.
 
         Args:
-            payloads: `code` and what `given_of` tells.
-            wider: try what passes a limit of time once more, with four times the seconds.
+            payloads: `code` and the arguments from `build_payload`.
+            wider: retry networks that exceed a time limit once, with four times the seconds.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
         jobs = [Job(str(number), ENTRY, payload) for number, payload in payloads.items()]
         if not jobs:
@@ -120,32 +120,32 @@ class NetworkTracer:
                 if not answer["runs"]:
                     missing = {"missing": answer["missing"]} if answer.get("missing") else {}
                     answer = {"error": f"{answer['category']}: {answer['error']}", **missing}
-                yield int(outcome.key), Traced(answer)
+                yield int(outcome.key), GraphTrace(answer)
                 advance(1)
 
     def trace_records(
         self, records: Mapping[int, Mapping[str, Any]], code_of: Callable[[int], str]
-    ) -> dict[int, Traced]:
-        """What the networks of some records (`task`, `dataset`, `prm`) compute, by their number.
+    ) -> dict[int, GraphTrace]:
+        """Return what the networks of some records (`task`, `dataset`, `prm`) compute, by their number.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
-        found: dict[int, Traced] = {}
+        traces: dict[int, GraphTrace] = {}
         payloads: dict[int, dict[str, Any]] = {}
         for number, record in records.items():
-            given = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
-            if isinstance(given, str):
-                found[number] = Traced({"error": f"unknown_input: {given}"})
+            payload = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
+            if isinstance(payload, str):
+                traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
             else:
-                payloads[number] = given | {"code": code_of(number)}
-        return found | dict(self.run(payloads))
+                payloads[number] = payload | {"code": code_of(number)}
+        return traces | dict(self.run(payloads))
 
 
 class GraphTracer(NetworkTracer):
-    """Traces the codes of a corpus as they are asked for, and remembers them.
+    """Traces the codes of a corpus on demand, and remembers the results.
 
     Args:
-        answers: of the sandbox, by id, as far as they are known.
+        answers: answers of the sandbox known already, by id.
     """
 
     def __init__(
@@ -158,40 +158,40 @@ class GraphTracer(NetworkTracer):
         answers: Mapping[str, Mapping[str, Any]] = {},
     ) -> None:
         super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime)
-        self.known: dict[int, Traced] = {}
+        self.known: dict[int, GraphTrace] = {}
         self._corpus, self._answers = corpus, answers
 
     @property
     def graphs(self) -> dict[int, str]:
         """G0 of each code that has a graph."""
-        return graphs_of(self.known)
+        return get_graphs(self.known)
 
-    def trace(self, shown: Mapping[int, int]) -> None:
-        """Trace those of these codes that are not known, each as the row that shows it describes it.
+    def trace(self, representatives: Mapping[int, int]) -> None:
+        """Trace those of these codes that are not known yet, each with the parameters of its representative row.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
-        new = {code: row for code, row in shown.items() if code not in self.known}
-        answered = {code: self._answers[id_] for code in new if (id_ := self._corpus.ids[code]) in self._answers}
-        self.known |= {code: Traced(answer) for code, answer in answered.items()}
-        rest = [code for code in new if code not in answered]
+        new = {code: row for code, row in representatives.items() if code not in self.known}
+        known_answers = {code: self._answers[id_] for code in new if (id_ := self._corpus.ids[code]) in self._answers}
+        self.known |= {code: GraphTrace(answer) for code, answer in known_answers.items()}
+        rest = [code for code in new if code not in known_answers]
         rows = pa.array([new[code] for code in rest], pa.int64())
         records = self._corpus.rows.take(rows).select(["task", "dataset", "prm"]).to_pylist()
         self.known |= self.trace_records(dict(zip(rest, records, strict=True)), self._corpus.codes.__getitem__)
 
 
-def apart(known: Mapping[int, Traced], graphs: str) -> Differ | None:
-    """Which codes are no near-duplicates since their graphs differ, where `graphs` is keep-different; else None."""
+def differ_test(known: Mapping[int, GraphTrace], graphs: str) -> Differ | None:
+    """Return the test for codes whose graphs keep them from being near-duplicates, if `graphs` is keep-different."""
     return (lambda one, other: known[one].agrees(known[other]) == "different") if graphs == "keep-different" else None
 
 
-def graphs_of(known: Mapping[int, Traced]) -> dict[int, str]:
-    """G0 of each code that has a graph."""
+def get_graphs(known: Mapping[int, GraphTrace]) -> dict[int, str]:
+    """Return G0 of each code that has a graph."""
     return {code: traced.graph for code, traced in known.items() if traced.graph is not None}
 
 
 def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:
-    """What the sandbox is given beside the code of a network of this benchmark, or why that cannot be told."""
+    """Return the sandbox's input for a network of this benchmark, without its code, or why it is unknown."""
     shared = case_of(task, _DATASET.get(task or "", dataset), _TRANSFORM)
     own = case_of(task, dataset, prm.get("transform"))
     cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]
@@ -201,25 +201,27 @@ def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> d
 
 
 def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: GraphTracer) -> Rescue:
-    """Select until every kept record was traced: the outcome is that of tracing all of them first.
+    """Select until every kept record was traced: the outcome is the same as tracing all of them first.
 
     Args:
         choose: the selection by text and by the graphs that the tracer knows.
     """
     while True:
         chosen = choose(records)
-        kept = {code: records.shown[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None}
+        kept = {
+            code: records.representatives[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None
+        }
         if kept.keys() <= tracer.known.keys():
             return chosen
         tracer.trace(kept)
 
 
-def graph_rows(corpus: Corpus, traced: Mapping[int, Traced]) -> Iterator[dict[str, Any]]:
-    """Rows of `GraphRow`, by id."""
+def graph_rows(corpus: Corpus, traced: Mapping[int, GraphTrace]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `GraphRow`, by id."""
     for code in sorted(traced, key=corpus.ids.__getitem__):
         answer = traced[code].answer
         graphs = {mode: unpack(answer[mode]) for mode in ("eval", "train") if mode in answer}
-        made = {name: graphs["eval"][name] for name in ("torch", "form")} if graphs else {}
+        versions = {name: graphs["eval"][name] for name in ("torch", "form")} if graphs else {}
         texts = {mode: json.dumps(graph, separators=(",", ":")) for mode, graph in graphs.items()}
         columns = {name: answer.get(name) for name in GraphRow.model_fields}
-        yield columns | {"eval": None, "train": None} | made | texts | {"id": corpus.ids[code]}
+        yield columns | {"eval": None, "train": None} | versions | texts | {"id": corpus.ids[code]}

@@ -1,9 +1,9 @@
-"""Do the kept networks run? Each is called as LEMUR calls it, once, in the sandbox; nothing foreign is executed here.
+"""Do the kept networks run? Each is called once as LEMUR calls it, in the sandbox; no foreign code runs outside it.
 
 The trainer constructs `Net(in_shape, out_shape, prm, device)`, moves it to the device, and evaluates `net(inputs)` in
-eval mode without gradients. `in_shape` is the shape of the first batch, batch size included; `out_shape` comes from the
-data loader: the number of classes, or of words. `prm` holds the hyperparameters of the trial, `batch` and `transform`
-among them; the name of the transform tells the size of the images.
+eval mode without gradients. `in_shape` is the shape of the first batch, including the batch size; `out_shape` comes
+from the data loader: the number of classes, or of words. `prm` holds the hyperparameters of the trial, including
+`batch` and `transform`; the name of the transform gives the image size.
 
 Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
@@ -22,16 +22,16 @@ from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox, reason_of, workers_within_memory
 
-#: Two: the least that shows a network which mixes up the samples of a batch.
+#: The smallest batch that exposes a network which mixes up its samples.
 BATCH = 2
 
-#: Sizes that LEMUR's loaders take from the data, which are not here; networks get them as an argument, so any will do.
+#: Sizes that LEMUR's loaders derive from the data, which is absent here; networks take them as arguments: any will do.
 CAPTION_WORDS = 1_000
 TEXT_CHARACTERS = 256
 
 _TEXT_LENGTH = 128  # characters of a sample of wikitext
 _COCO_CLASSES = 6  # of segmentation and detection, in this release
-_TEXT2IMAGE_SIZE = 256  # where the transform names none
+_TEXT2IMAGE_SIZE = 256  # if the transform does not name a size
 _PADDED = 800  # soft_pad pads to this
 
 Size = tuple[int, int]
@@ -39,7 +39,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """An image classification dataset; `size` is None where its images differ in size."""
+    """An image classification dataset; `size` is None if its images differ in size."""
 
     channels: int
     size: Size | None
@@ -63,18 +63,18 @@ _FIXED = {"center_crop": 64, "random_horizontal_flip": 64, "random_vertical_flip
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one network is given, and what must come out."""
+    """The inputs of one network, and the expected output."""
 
     in_shape: tuple[int, ...]
     out_shape: tuple[object, ...]
     dtype: Literal["float32", "complex64", "int64"] = "float32"
     values: tuple[float, float] = (0.0, 1.0)  # drawn evenly from this range, the end excluded
-    output: tuple[int, ...] | None = None  # its shape; None where the task does not fix it
+    output: tuple[int, ...] | None = None  # expected shape; None if the task does not fix it
     words: int = 0  # of the vocabulary that the caption loader fills
 
 
 def case_of(task: str | None, dataset: str | None, transform: object) -> Case | str:
-    """What LEMUR hands a network of this benchmark, or why that cannot be told."""
+    """Return the inputs that LEMUR passes to a network of this benchmark, or why they are unknown."""
     if task is None or dataset is None:
         return "the record names no task and dataset"
     if (task, dataset) == ("txt-generation", "wikitext"):
@@ -101,13 +101,13 @@ def _coco(task: str, transform: str) -> Case | str:
     if task == "txt-image":
         named = _size(transform, None, "coco")
         size = (_TEXT2IMAGE_SIZE, _TEXT2IMAGE_SIZE) if isinstance(named, str) else named
-        # The loader builds a transform of its own, so the images are normalised floats whatever the name says.
+        # The loader builds its own transform, so the images are normalised floats whatever the name says.
         out: tuple[object, ...] = ({"vocab_size": 30_000}, (3, *size), None)
         return Case((BATCH, 3, *size), out, "float32", (-1.0, 1.0))
-    found = _size(transform, None, "coco")
-    if isinstance(found, str):
-        return found
-    shape = (BATCH, 3, *found)
+    size_or_error = _size(transform, None, "coco")
+    if isinstance(size_or_error, str):
+        return size_or_error
+    shape = (BATCH, 3, *size_or_error)
     if task in ("img-segmentation", "obj-detection"):
         return Case(shape, (_COCO_CLASSES,), *_values(transform))
     if task == "img-captioning":
@@ -116,9 +116,9 @@ def _coco(task: str, transform: str) -> Case | str:
 
 
 def _size(transform: str, native: Size | None, dataset: str) -> Size | str:
-    """Height and width after a transform."""
-    if found := _RESIZED.fullmatch(transform):
-        return int(found[1]), int(found[1])
+    """Return the height and width after a transform."""
+    if match := _RESIZED.fullmatch(transform):
+        return int(match[1]), int(match[1])
     if transform in _FIXED:
         return _FIXED[transform], _FIXED[transform]
     if transform == "soft_pad":
@@ -132,7 +132,7 @@ def _size(transform: str, native: Size | None, dataset: str) -> Size | str:
 
 
 def _values(transform: str) -> tuple[Literal["float32", "complex64"], tuple[float, float]]:
-    """Type and range of pixels: `norm` moves them to about zero mean and unit deviation."""
+    """Return the type and range of pixels: `norm` moves them to about zero mean and unit deviation."""
     if transform.startswith("complex"):
         return "complex64", (0.0, 1.0)
     return "float32", (-2.0, 2.0) if transform.startswith("norm") else (0.0, 1.0)
@@ -146,18 +146,18 @@ _MARK = "(--require-runs):"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Whether a network runs; None where that could not be tried. `error` starts with its category and a colon."""
+    """The result of running a network; `runs` is None if it could not be tried. `error`: category, colon, line."""
 
     runs: bool | None
     error: str | None = None
 
     @property
     def category(self) -> str | None:
-        """Why it does not run, or why that was not tried, in one short word; None when it runs."""
-        return None if self.error is None else _category_of(self.error)
+        """A short word for why it does not run or was not tried; None if it runs."""
+        return None if self.error is None else _parse_category(self.error)
 
 
-#: Whether each of these codes runs, as the row that shows it describes it.
+#: Checks whether codes run: code -> its representative row, whose parameters are used.
 Check = Callable[[Mapping[int, int]], dict[int, RunResult]]
 
 
@@ -184,41 +184,41 @@ class RunChecker:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def __call__(self, shown: Mapping[int, int]) -> dict[int, RunResult]:
-        """Whether each of these codes runs, as the row that shows it describes it.
+    def __call__(self, representatives: Mapping[int, int]) -> dict[int, RunResult]:
+        """Check whether each of these codes runs, with the parameters of its representative row.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
         new: list[tuple[int, int, dict[str, object]]] = []
-        for code, row in shown.items():
+        for code, row in representatives.items():
             if (code, row) not in self._known:
-                given = self._given(row)
-                if isinstance(given, str):
-                    self._known[code, row] = RunResult(None, f"unknown_input: {given}")
+                payload = self._build_payload(row)
+                if isinstance(payload, str):
+                    self._known[code, row] = RunResult(None, f"unknown_input: {payload}")
                 else:
-                    new.append((code, row, given))
+                    new.append((code, row, payload))
         jobs = (
-            Job(str(place), ENTRY, given | {"code": self._corpus.codes[code]})
-            for place, (code, _, given) in enumerate(new)
+            Job(str(index), ENTRY, payload | {"code": self._corpus.codes[code]})
+            for index, (code, _, payload) in enumerate(new)
         )
         with progress("runs", len(new), "networks") as advance:
             for outcome in self._box.run(jobs):
                 code, row, _ = new[int(outcome.key)]
-                told = answer_of(outcome)
-                error = None if told["runs"] else f"{told['category']}: {told['error']}"
-                self._known[code, row] = RunResult(told["runs"], error)
+                answer = answer_of(outcome)
+                error = None if answer["runs"] else f"{answer['category']}: {answer['error']}"
+                self._known[code, row] = RunResult(answer["runs"], error)
                 self.ran += not outcome.reused
                 advance(1)
-        return {code: self._known[code, row] for code, row in shown.items()}
+        return {code: self._known[code, row] for code, row in representatives.items()}
 
-    def _given(self, row: int) -> dict[str, object] | str:
-        """What the sandbox is given beside the code, or why that cannot be told."""
+    def _build_payload(self, row: int) -> dict[str, object] | str:
+        """Return the sandbox's input without the code, or why it is unknown."""
         (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
         prm = read_parameters(record["prm"])
         case = case_of(record["task"], record["dataset"], prm.get("transform"))
         if isinstance(case, str):
             return case
-        # LEMUR's batch size is in both places, and a network may read either.
+        # a network may read LEMUR's batch size from either place
         return {"case": asdict(case), "prm": prm | {"batch": case.in_shape[0]}}
 
 
@@ -231,7 +231,7 @@ def open_box(
     runtime: Sequence[str] = (),
     preload: Sequence[str] = PRELOAD,
 ) -> CachedSandbox:
-    """A sandbox for networks. Args: runtime: what they can import besides the declared runtime."""
+    """Open a sandbox for networks. Args: runtime: packages that they can import besides the declared runtime."""
     workers = workers_within_memory(jobs or available_cores(), limits)
     return CachedSandbox(
         entries=entries, workers=workers, limits=limits, unsafe=unsafe, runtime=runtime, preload=preload
@@ -239,7 +239,7 @@ def open_box(
 
 
 def answer_of(outcome: Outcome) -> dict[str, Any]:
-    """What the sandbox answered of a network: `runs`; where that is false, `category`, `error` and `missing`."""
+    """Return the sandbox's answer about a network: `runs`, and if that is false, `category`, `error` and `missing`."""
     if outcome.status is Status.OK:
         assert isinstance(outcome.value, dict)
         return outcome.value
@@ -247,12 +247,12 @@ def answer_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def read_parameters(prm: str | None) -> dict[str, Any]:
-    """The hyperparameters of a record; none where there is no JSON object."""
+    """Return the hyperparameters of a record; empty unless `prm` is a JSON object."""
     try:
-        found = json.loads(prm or "")
+        parameters = json.loads(prm or "")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def choose_running(
@@ -260,10 +260,10 @@ def choose_running(
 ) -> tuple[Records, Rescue]:
     """`--require-runs`: select until every kept record runs.
 
-    Records are tried as they are about to be kept. Those that do not run are left out, as by a filter, and the
-    selection is made again without them. A record that was not tried has no part in the outcome: it is near a kept one
-    that outranks it. So the kept set is what the selection over all running records would be, all guarantees hold for
-    it, and only a small part of a corpus is ever run.
+    Records are tried when they are about to be kept. Those that do not run are left out, as by a filter, and the
+    selection is repeated without them. A record that was not tried does not affect the outcome: it is near a kept one
+    that ranks higher. So the kept set equals the selection over all running records, all guarantees hold for it, and
+    only a small part of a corpus is ever run.
 
     Args:
         choose: the selection; its outcome depends on the records alone.
@@ -272,7 +272,9 @@ def choose_running(
     """
     while True:
         chosen = choose(records)
-        kept = {code: records.shown[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None}
+        kept = {
+            code: records.representatives[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None
+        }
         reasons = {code: reason_to_leave_out(result) for code, result in check(kept).items() if not result.runs}
         if not reasons:
             return records, chosen
@@ -280,17 +282,17 @@ def choose_running(
 
 
 def reason_to_leave_out(result: RunResult) -> str:
-    """Why `--require-runs` leaves a record out, for its decision."""
+    """Return why `--require-runs` leaves a record out, for its decision."""
     what = "does not run" if result.runs is False else "cannot be tried"
     return f"{what} {_MARK} {result.error}"
 
 
 def category_left_out(reason: str) -> str | None:
-    """The category in such a reason; None for any other reason."""
+    """Return the category in such a reason; None for any other reason."""
     _, mark, error = reason.partition(f"{_MARK} ")
-    return _category_of(error) if mark else None
+    return _parse_category(error) if mark else None
 
 
-def _category_of(error: str) -> str:
-    """The category that an error line starts with."""
+def _parse_category(error: str) -> str:
+    """Return the category that an error line starts with."""
     return error.partition(":")[0]

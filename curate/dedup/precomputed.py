@@ -1,4 +1,4 @@
-"""What tasks elsewhere have worked out for a run, which takes it instead of working it out again."""
+"""Results that other tasks have computed for a run, so that it need not compute them again."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from lemur_core.similarity.selection import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Precomputed:
     """Features, a selection, and graphs.
 
     Attributes:
-        features: opens those of all codes.
+        features: opens the features of all codes.
         order: the ids of the codes that were selected from, best first.
-        verdicts: of them, in that order: `stage`, `canonical` (a place in it), `similarity`.
+        verdicts: one per code in that order: `stage`, `canonical` (an index into it), `similarity`.
         known: the ids of the codes whose graphs were known to that selection.
-        answers: of the sandbox, by id, for all codes that were traced.
+        answers: answers of the sandbox, by id, for all codes that were traced.
     """
 
     features: Callable[[], FeatureStore]
@@ -28,8 +28,8 @@ class Prepared:
     known: Set[str]
     answers: Mapping[str, Mapping[str, Any]]
 
-    def selected(self, order: Sequence[int], known: Set[int], ids: Sequence[str]) -> dict[int, Verdict] | None:
-        """The verdicts for an order of codes of which some have known graphs, where these were selected from."""
+    def look_up_verdicts(self, order: Sequence[int], known: Set[int], ids: Sequence[str]) -> dict[int, Verdict] | None:
+        """Return the verdicts on these codes, if they and the codes with known graphs are those of the selection."""
         same = len(order) == len(self.order) and {ids[code] for code in known} == self.known
         if not same or any(ids[code] != id_.hex() for code, id_ in zip(order, self.order, strict=True)):
             return None

@@ -1,9 +1,9 @@
-"""The profile `strict`: the whole of the curation on one page, and splits without leakage.
+"""The profile `strict`: the whole curation on one page, and splits without leakage.
 
-What is lexically close, structurally equal or the same computation up to widths goes to one split, group by group.
+Records that are lexically close, structurally equal or equal computations up to widths share a split, group by group.
 Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
-G1". They fill test, then validation, in an order drawn from the seed and the group itself, so that adding or removing a
-record moves hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
+G1". They fill test, then validation, in an order drawn from the seed and the group itself, so that adding or removing
+a record moves hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
 """
 
 import hashlib
@@ -15,34 +15,34 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from curate.compute.graphs import GraphTracer, Traced, apart, choose_traced
+from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test
 from curate.compute.runs import Check, choose_running
-from curate.dedup.precomputed import Prepared
+from curate.dedup.precomputed import Precomputed
 from curate.model.corpus import Corpus
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
 from curate.model.records import Records, build_records
 from curate.model.select import Rescue, Select, Support, rescue
-from curate.published.delta import Against, SplitGuard
-from curate.published.outcome import Outcome, Published
+from curate.published.delta import Baseline, SplitGuard
+from curate.published.outcome import Outcome, PublishedRecord
 from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
 from lemur_core.similarity.selection import Differ, Standing, Verdict, select
 
 
-def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
-    """The group number of each kept code; equal numbers must share a split.
+def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
+    """Return the group number of each kept code; codes of one group must share a split.
 
     Args:
-        graphs: what each kept code computes up to widths, None where that is not known.
+        graphs: what each kept code computes up to widths; None if unknown.
     """
     count = len(kept)
     codes = np.array(kept, np.int64)
     sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
     structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
     set_group = _components(sets, features)
-    # nodes: groups of shingle sets, then fingerprints, then graphs; each record ties its own together
+    # nodes: groups of shingle sets, then fingerprints, then graphs; each record connects its own
     nodes = int(set_group.max(initial=-1)) + 1
     known = [text or str(code) for code, text in zip(kept, graphs or [None] * count, strict=True)]
     computed, computed_place = np.unique(np.array(known, str), return_inverse=True)
@@ -52,12 +52,12 @@ def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[st
     size = nodes + len(structures) + len(computed)
     tied = coo_array((np.ones(2 * count, np.int8), ties), shape=(size, size))
     _, labels = connected_components(tied, directed=False)
-    found: list[int] = labels[first].tolist()
-    return found
+    groups: list[int] = labels[first].tolist()
+    return groups
 
 
 def _components(sets: IntArray, features: FeatureTable) -> IntArray:
-    """The component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
+    """Return the component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
     pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
     if pairs.complete:
         ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
@@ -67,26 +67,26 @@ def _components(sets: IntArray, features: FeatureTable) -> IntArray:
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
 
-def group_names(groups: Sequence[int], ids: Sequence[str], given: Mapping[int, str] = {}) -> list[str]:
-    """For each record the name of its group: the smallest id of its members, cut to 16 digits; those given stay."""
+def group_names(groups: Sequence[int], ids: Sequence[str], assigned: Mapping[int, str] = {}) -> list[str]:
+    """Return each record's group name: the smallest id in its group, cut to 16 digits, unless `assigned` names it."""
     names: dict[int, str] = {}
     for group, id_ in zip(groups, ids, strict=True):
         names[group] = min(names.get(group, id_), id_)
-    return [given.get(group, names[group][:16]) for group in groups]
+    return [assigned.get(group, names[group][:16]) for group in groups]
 
 
-def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, given: Mapping[int, str] = {}) -> list[str]:
-    """A split for each record: about 80 / 10 / 10 by records, whole groups only.
+def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, assigned: Mapping[int, str] = {}) -> list[str]:
+    """Assign a split to each record: about 80 / 10 / 10 by records, whole groups only.
 
     Args:
         groups: group number of each record. ids: its SHA-256. seed: another seed draws another order.
-        given: groups that go with what is published; the others fill the splits among themselves.
+        assigned: splits of groups that join published records; the others fill the splits among themselves.
     """
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
-        if group not in given:
+        if group not in assigned:
             members.setdefault(group, []).append(place)
-    # the smallest id stands for a group: another member coming or going leaves its draw alone
+    # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
     order = sorted(members, key=lambda group: _draw(seed, min(ids[place] for place in members[group])))
     split_of = dict.fromkeys(members, "train")
     for split in ("test", "validation"):
@@ -97,7 +97,7 @@ def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, given: M
             if split_of[group] == "train" and size <= min(quota, largest):
                 split_of[group] = split
                 quota -= size
-    split_of |= given
+    split_of |= assigned
     return [split_of[group] for group in groups]
 
 
@@ -110,37 +110,39 @@ def curate_strict(
     options: CurateOptions,
     check: Check | None = None,
     tracer: GraphTracer | None = None,
-    against: Against | None = None,
-    prepared: Prepared | None = None,
+    against: Baseline | None = None,
+    precomputed: Precomputed | None = None,
 ) -> Outcome:
     """Decide every row by the guarantees of the strict profile.
 
     Args:
-        check: tells which records run; needed where they are required to.
-        tracer: tells what codes compute; None: graphs are not compared.
-        against: what is published already; the outcome is a delta then.
-        prepared: a selection that was made elsewhere.
+        check: checks which records run; required with `require_runs`.
+        tracer: traces what codes compute; None: graphs are not compared.
+        against: published records; the outcome is a delta to them.
+        precomputed: a selection computed elsewhere.
     """
     records = build_records(corpus, options)
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
 
-    def known(code: int) -> Traced | None:
+    def trace_of(code: int) -> GraphTrace | None:
         return None if tracer is None else tracer.known.get(code)
 
-    guard = None if against is None else SplitGuard(corpus.features, against, known)
-    selector = _selector(corpus, options, recall, tracer, guard, prepared)
+    guard = None if against is None else SplitGuard(corpus.features, against, trace_of)
+    selector = _selector(corpus, options, recall, tracer, guard, precomputed)
     if tracer is not None and options.graphs != "survivors":
-        there = () if against is None else against.equal
-        tracer.trace({code: row for code, row in records.shown.items() if code not in there})
-    elif tracer is not None and prepared is not None:
-        tracer.trace({code: row for code, row in records.shown.items() if corpus.ids[code] in prepared.known})
+        published_codes = () if against is None else against.equal
+        tracer.trace({code: row for code, row in records.representatives.items() if code not in published_codes})
+    elif tracer is not None and precomputed is not None:
+        tracer.trace(
+            {code: row for code, row in records.representatives.items() if corpus.ids[code] in precomputed.known}
+        )
 
     def decide(candidates: Records) -> Rescue:
-        there = {} if against is None else against.verdicts(candidates.order, known)
-        new = replace(candidates, order=[code for code in candidates.order if code not in there])
-        found = rescue(new.order, _supports(new, options), corpus.features, selector)
-        found.verdicts |= there
-        return found
+        published_verdicts = {} if against is None else against.verdicts(candidates.order, trace_of)
+        new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
+        selection = rescue(new.order, _supports(new, options), corpus.features, selector)
+        selection.verdicts |= published_verdicts
+        return selection
 
     def choose(candidates: Records) -> Rescue:
         return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
@@ -148,7 +150,7 @@ def curate_strict(
     if options.require_runs:
         assert check is not None
         every, (records, chosen) = records, choose_running(records, corpus, choose, check)
-        if records is not every:  # the recall that is told is that among the records which were compared in the end
+        if records is not every:  # report the recall among the records that were compared in the end
             recall = _recall_again(corpus, records, options, recall)
     else:
         chosen = choose(records)
@@ -157,21 +159,21 @@ def curate_strict(
     traced = None if tracer is None else tracer.known
     if guard is None:
         widths = None if traced is None else [traced[code].widths for code in kept]
-        groups, beside = leak_groups(kept, corpus.features, widths), dict[int, Published]()
+        groups, anchors = split_groups(kept, corpus.features, widths), dict[int, PublishedRecord]()
     else:
-        groups, beside = guard.groups(kept)
+        groups, anchors = guard.groups(kept)
     ids = [corpus.ids[code] for code in kept]
-    splits = assign_splits(groups, ids, options.seed, {group: record.split for group, record in beside.items()})
-    names = group_names(groups, ids, {group: record.cluster for group, record in beside.items()})
+    splits = assign_splits(groups, ids, options.seed, {group: record.split for group, record in anchors.items()})
+    names = group_names(groups, ids, {group: record.cluster for group, record in anchors.items()})
     return Outcome(
         decisions=_decisions(corpus, records, chosen),
         kept=kept,
-        shown={code: records.shown[code] for code in kept},
+        representatives={code: records.representatives[code] for code in kept},
         splits=dict(zip(kept, splits, strict=True)),
         clusters=dict(zip(kept, names, strict=True)),
         families=records.families,
-        scores={code: _known(records.scores[row]) for code, row in records.shown.items()},
-        weights={code: weight_of(records.names[code], options.upweight) for code in kept},
+        scores={code: _drop_nan(records.scores[row]) for code, row in records.representatives.items()},
+        weights={code: get_weight(records.names[code], options.upweight) for code in kept},
         graphs=traced,
         published={} if against is None else against.records,
         further=frozenset() if against is None else frozenset(against.published),
@@ -180,13 +182,13 @@ def curate_strict(
             "lsh": recall.facts(),
             "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
             "split_groups": len(set(groups)),
-            **({} if against is None else {"against": against.facts | {"split_groups": len(beside)}}),
+            **({} if against is None else {"against": against.facts | {"split_groups": len(anchors)}}),
         },
     )
 
 
-def weight_of(name: str, upweight: Sequence[tuple[str, float]]) -> float:
-    """The sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
+def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
+    """Return the sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
     place = matching_prefix(name, [prefix for prefix, _ in upweight])
     return 1.0 if place is None else upweight[place][1]
 
@@ -196,25 +198,25 @@ def _true_pairs(corpus: Corpus, records: Records, options: CurateOptions) -> Exa
 
 
 def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, recall: Recall) -> Recall:
-    """The recall among fewer records, LSH as before."""
+    """Measure the recall among fewer records, with the same LSH bands."""
     banding = Banding(recall.bands, recall.rows)
     return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
 
 
-def banding_of(corpus: Corpus, records: Records, options: CurateOptions) -> Banding:
-    """The bands by which near records are found."""
+def choose_banding(corpus: Corpus, records: Records, options: CurateOptions) -> Banding:
+    """Return the LSH bands that find near records."""
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
     return Banding(recall.bands, recall.rows)
 
 
-def standing(
+def empty_kept_set(
     features: FeatureTable,
     options: CurateOptions,
     banding: Banding,
     graphs: Mapping[int, str] = {},
     differ: Differ | None = None,
 ) -> Standing:
-    """What stands by these options, none so far."""
+    """Return an empty kept set with these options."""
     lexical = LexicalIndex(features, options.lexical_threshold, banding)
     return Standing(features, lexical, StructuralIndex(features.elements, options.structural), graphs, differ)
 
@@ -225,18 +227,18 @@ def _selector(
     recall: Recall,
     tracer: GraphTracer | None,
     guard: SplitGuard | None,
-    prepared: Prepared | None,
+    precomputed: Precomputed | None,
 ) -> Select:
-    kept = standing(corpus.features, options, Banding(recall.bands, recall.rows))
+    kept = empty_kept_set(corpus.features, options, Banding(recall.bands, recall.rows))
 
     def run(order: Sequence[int]) -> dict[int, Verdict]:
         known = set() if tracer is None else tracer.known.keys()
-        made = None if prepared is None else prepared.selected(order, known, corpus.ids)
-        if made is not None and (guard is None or guard.admits(code for code in order if made[code].kept)):
-            return made
+        verdicts = None if precomputed is None else precomputed.look_up_verdicts(order, known, corpus.ids)
+        if verdicts is not None and (guard is None or guard.admits(code for code in order if verdicts[code].kept)):
+            return verdicts
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.graphs
-        kept.differ = None if tracer is None else apart(tracer.known, options.graphs)
+        kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
         if guard is not None:
             guard.clear()
         return select(order, kept, None if guard is None else guard.admit)
@@ -245,12 +247,12 @@ def _selector(
 
 
 def raises_support(options: CurateOptions) -> bool:
-    """Whether groups shall keep at least so many records, so that the first selection may not be the last."""
+    """Return True if groups have minimum sizes, so that the first selection may not be the last."""
     return bool(options.min_prefix or options.topup_prefix or options.topup_family)
 
 
 def _supports(records: Records, options: CurateOptions) -> list[Support]:
-    """Minimum prefixes first, then top-ups, each over the records in best-first order."""
+    """Return minimum prefixes, then top-ups, each over the records in best-first order."""
     supports = []
     if options.min_prefix:
         named = list(dict.fromkeys([*options.prefer, *options.include]))
@@ -269,7 +271,7 @@ def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
 
 
 def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict]:
-    """One decision for every input row, in input order."""
+    """Return one decision for every input row, in input order."""
     rows = corpus.rows.num_rows
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     decisions = []
@@ -281,11 +283,11 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict
             decisions.append(Verdict("filter", reason=records.filtered[row]))
         else:
             verdict = chosen.verdicts[code]
-            speaks = records.speaking[names[row], code]
-            if row != speaks:
-                reason = f"further row of {names[row]}, see row {speaks}"
+            representative = records.network_rows[names[row], code]
+            if row != representative:
+                reason = f"further row of {names[row]}, see row {representative}"
                 decisions.append(Verdict("repeat", verdict.canonical, verdict.similarity, reason))
-            elif verdict.stage is None and row != records.shown[code]:
+            elif verdict.stage is None and row != records.representatives[code]:
                 reason = f"same code as {records.names[code]}"
                 decisions.append(Verdict("exact", code, 1.0, reason))
             else:
@@ -295,7 +297,7 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict
 
 def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> Verdict:
     verdict, features = chosen.verdicts[code], corpus.features
-    if verdict.reason:  # something published decided it
+    if verdict.reason:  # decided by something published
         return verdict
     other, similarity = verdict.canonical, verdict.similarity
     assert other is not None
@@ -324,5 +326,5 @@ def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue
     return Verdict(verdict.stage, other, verdict.similarity, reason)
 
 
-def _known(score: float) -> float | None:
+def _drop_nan(score: float) -> float | None:
     return None if math.isnan(score) else float(score)

@@ -1,7 +1,7 @@
-"""`lemur explain`: why one record was kept or removed, told from the finished snapshot folder alone.
+"""`lemur explain`: why a record was kept or removed, read from the finished snapshot folder alone.
 
-All rows of one name and one code are one network. A code may bear several names, so the two are looked up apart: an id
-asks about a code, a name asks about that network.
+All rows with one name and one code are one network. A code may have several names, so the two are looked up
+separately: an id selects a code, a name selects a network.
 """
 
 import contextlib
@@ -50,30 +50,30 @@ _RECORD_COLUMNS = (
     "origin_license",
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
-#: Which row of a network speaks for it: the first of the first of these outcomes that it has.
-_SPEAKS_FIRST = ("kept", "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
+#: Outcomes by priority: the first row with the best of these is the representative of a network.
+_OUTCOME_PRIORITY = ("kept", "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one record was kept or removed: `lines` to print as they are, `facts` for JSON."""
+    """Why a record was kept or removed: `lines` to print as they are, `facts` for JSON."""
 
     lines: list[str]
     facts: dict[str, Any]
 
 
 def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, partial: bool = False) -> Explanation:
-    """What a snapshot's decisions say about one network.
+    """Explain what a snapshot decided about one network.
 
     Args:
         folder: a snapshot folder.
         name_or_id: an exact name, an id, or the first six or more digits of one.
-        against: what a delta was made against, where it does not lie beside it under its name.
-        partial: do without what is not found of that.
+        against: the folders that a delta extends, unless they lie next to it under their names.
+        partial: ignore missing parents.
 
-    Returns: the whole story, with the difference between the two codes when one stands for the other.
-    Raises: UserError if the folder is no snapshot, a delta's parent is not found, or nothing or several things are
-        called so.
+    Returns: the full explanation, with the difference between the two codes if the network is a duplicate.
+
+    Raises: UserError if the folder is not a snapshot, a parent of a delta is missing, or no or several networks match.
     """
     with read_errors(folder):
         snapshot = Snapshot(folder)
@@ -84,23 +84,23 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, part
 
 @contextlib.contextmanager
 def read_errors(folder: Path) -> Iterator[None]:
-    """Failures to read a snapshot, as one line.
+    """Report failures to read a snapshot as one line.
 
-    Raises: UserError instead of what Arrow or the system raised.
+    Raises: UserError instead of the errors of Arrow or the system.
     """
     try:
         yield
     except (OSError, KeyError, pa.ArrowException) as error:
         detail = str(error).splitlines()[0]
-        raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or make the folder anew") from error
+        raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or create it again") from error
 
 
 class Snapshot:
     """The tables of a snapshot folder; code is read for single ids only.
 
-    Attributes: parents: of a delta: what it was made against; records, graphs and codes are looked for there too.
+    Attributes: parents: of a delta, the folders that it extends; records, graphs and codes are looked up there too.
 
-    Raises: UserError if the folder is no snapshot.
+    Raises: UserError if the folder is not a snapshot.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,96 +114,97 @@ class Snapshot:
         self.folder = folder
 
     def rows(self, mask: pa.Array | pa.ChunkedArray) -> list[dict[str, Any]]:
-        """The decisions that a mask chooses, in input order."""
-        found: list[dict[str, Any]] = self.decisions.filter(mask).to_pylist()
-        return found
+        """Return the decisions selected by a mask, in input order."""
+        rows: list[dict[str, Any]] = self.decisions.filter(mask).to_pylist()
+        return rows
 
-    def rows_of(self, column: str, value: str) -> list[dict[str, Any]]:
-        """The decisions of all rows with this name (`nn`) or code (`id`)."""
+    def select_rows(self, column: str, value: str) -> list[dict[str, Any]]:
+        """Return the decisions on all rows with this name (`nn`) or code (`id`)."""
         return self.rows(pc.equal(self.decisions[column], value))
 
     def record(self, digest: str) -> dict[str, Any] | None:
-        """The kept record of an id, without its code."""
-        own = next((row for path in self._record_files() for row in _rows_of(path, digest, _RECORD_COLUMNS)), None)
-        return own or self._published("record", digest)
+        """Return the kept record of an id, without its code."""
+        own = next((row for path in self._record_files() for row in _read_row(path, digest, _RECORD_COLUMNS)), None)
+        return own or self._look_up_published("record", digest)
 
     def graph(self, digest: str | None) -> dict[str, Any] | None:
-        """What a code computes, or why that is not known; None where it was not traced."""
+        """Return the graph row of a code: what it computes, or why that is unknown; None if it was not traced."""
         path = self.folder / "graphs.parquet"
         if digest is None or not path.exists():
             return None
-        own = next(iter(_rows_of(path, digest, tuple(GraphRow.model_fields))), None)
-        return own or self._published("graph", digest)
+        own = next(iter(_read_row(path, digest, tuple(GraphRow.model_fields))), None)
+        return own or self._look_up_published("graph", digest)
 
     def code(self, digest: str) -> str | None:
-        """The code of an id, kept or removed."""
+        """Return the code of an id, kept or removed."""
         files = [*self._record_files(), self.folder / "removed.parquet"]
-        own = next((row["nn_code"] for path in files for row in _rows_of(path, digest, ("nn_code",))), None)
-        found: str | None = own or self._published("code", digest)
-        return found
+        own = next((row["nn_code"] for path in files for row in _read_row(path, digest, ("nn_code",))), None)
+        text: str | None = own or self._look_up_published("code", digest)
+        return text
 
-    def folder_of(self, digest: str) -> str | None:
-        """The folder of a published record, of a delta's parents."""
+    def find_folder(self, digest: str) -> str | None:
+        """Return the folder of a published record, among a delta's parents."""
         return next((str(parent.folder) for parent in self.parents if parent.record(digest) is not None), None)
 
-    def removed_score(self, digest: str) -> float | None:
-        """The score of a removed code, where it has one."""
-        found = _rows_of(self.folder / "removed.parquet", digest, ("score",))
-        return found[0]["score"] if found else None
+    def find_removed_score(self, digest: str) -> float | None:
+        """Return the score of a removed code, if it has one."""
+        rows = _read_row(self.folder / "removed.parquet", digest, ("score",))
+        return rows[0]["score"] if rows else None
 
     def threshold(self, stage: str | None) -> float | None:
-        """The threshold of a stage that has one."""
+        """Return the threshold of a stage, if it has one."""
         value = self.manifest.parameters.get(f"{stage}_threshold") if stage in ("lexical", "structural") else None
         return None if value is None else float(value)
 
-    def _published(self, what: str, digest: str) -> Any:
-        found = (getattr(parent, what)(digest) for parent in self.parents)
-        return next((item for item in found if item is not None), None)
+    def _look_up_published(self, what: str, digest: str) -> Any:
+        items = (getattr(parent, what)(digest) for parent in self.parents)
+        return next((item for item in items if item is not None), None)
 
     def _record_files(self) -> list[Path]:
         return record_files(self.folder)
 
 
-def _rows_of(path: Path, digest: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The row of an id in one file, if it is there; only the row group that holds it is read beyond its ids."""
+def _read_row(path: Path, digest: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the row of an id in one file, if present; only the matching row group is read beyond its ids."""
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            place = pc.index(file.read_row_group(group, columns=["id"])["id"], digest).as_py()
-            if place >= 0:
+            index = pc.index(file.read_row_group(group, columns=["id"])["id"], digest).as_py()
+            if index >= 0:
                 rows: list[dict[str, Any]] = (
-                    file.read_row_group(group, columns=list(columns)).slice(place, 1).to_pylist()
+                    file.read_row_group(group, columns=list(columns)).slice(index, 1).to_pylist()
                 )
                 return rows
     return []
 
 
-# --- which network is meant ---------------------------------------------------------------------------------------
+# # --- finding the network ------------------------------------------------------------------------------------------
 
 
 def _find(snapshot: Snapshot, wanted: str) -> list[dict[str, Any]]:
-    """The rows of the one network (by name) or the one code (by id) that is meant, in input order."""
-    named = snapshot.rows_of("nn", wanted)
+    """Return the rows of the requested network (by name) or code (by id), in input order."""
+    named = snapshot.select_rows("nn", wanted)
     if named:
         digests = sorted({row["id"] for row in named if row["id"] is not None})
         if len(digests) > 1:
-            found = [
-                f"{digest[:16]} ({_fate(_speaker([r for r in named if r['id'] == digest]))})" for digest in digests
+            entries = [
+                f"{digest[:16]} ({_describe_outcome(_find_representative([r for r in named if r['id'] == digest]))})"
+                for digest in digests
             ]
-            raise UserError(f"{wanted!r} is the name of {len(digests)} codes: {_some(found)}; give an id")
+            raise UserError(f"{wanted!r} is the name of {len(digests)} codes: {_shorten_list(entries)}; give an id")
         return [row for row in named if row["id"] == digests[0]] if digests else named
     digits = wanted.lower()
     if re.fullmatch(rf"[0-9a-f]{{{MIN_ID_DIGITS},64}}", digits):
         rows = snapshot.rows(pc.starts_with(snapshot.decisions["id"], digits))
         names = {row["id"]: row["nn"] for row in reversed(rows)}
         if len(names) > 1:
-            found = [f"{digest[:16]} ({names[digest]})" for digest in sorted(names)]
-            raise UserError(f"{wanted!r} begins {len(names)} ids: {_some(found)}; give more digits")
+            entries = [f"{digest[:16]} ({names[digest]})" for digest in sorted(names)]
+            raise UserError(f"{wanted!r} begins {len(names)} ids: {_shorten_list(entries)}; give more digits")
         if rows:
             return rows
-    raise UserError(_unknown(snapshot, wanted))
+    raise UserError(_unknown_message(snapshot, wanted))
 
 
-def _unknown(snapshot: Snapshot, wanted: str) -> str:
+def _unknown_message(snapshot: Snapshot, wanted: str) -> str:
     names = sorted(set(pc.unique(snapshot.decisions["nn"]).to_pylist()))
     part = wanted.casefold()
     holding = [name for name in names if part and part in name.casefold()]
@@ -214,34 +215,38 @@ def _unknown(snapshot: Snapshot, wanted: str) -> str:
     start = (
         f"{wanted!r}: no network of this snapshot has this name, and no id of {MIN_ID_DIGITS} or more digits begins so"
     )
-    return f"{start}; near names: {_some(near[:_SHOWN])}" if near else f"{start}; decisions.parquet lists all names"
+    return (
+        f"{start}; near names: {_shorten_list(near[:_SHOWN])}"
+        if near
+        else f"{start}; decisions.parquet lists all names"
+    )
 
 
-def _some(found: Sequence[str]) -> str:
-    more = len(found) - _SHOWN
-    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _shorten_list(entries: Sequence[str]) -> str:
+    more = len(entries) - _SHOWN
+    return ", ".join(entries[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _speaker(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row that tells what became of a network; the others are its further rows."""
-    return min(rows, key=lambda row: (_SPEAKS_FIRST.index(_outcome(row)), row["row"]))
+def _find_representative(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the representative row of a network."""
+    return min(rows, key=lambda row: (_OUTCOME_PRIORITY.index(_outcome(row)), row["row"]))
 
 
 def _outcome(row: dict[str, Any]) -> str:
     return "kept" if row["kept"] else row["stage"]
 
 
-def _fate(row: dict[str, Any]) -> str:
+def _describe_outcome(row: dict[str, Any]) -> str:
     return "kept" if row["kept"] else f"removed at stage {row['stage']}"
 
 
-# --- what became of it --------------------------------------------------------------------------------------------
+# # --- collecting the facts -----------------------------------------------------------------------------------------
 
 
 def draw_graph(explanation: Explanation, path: Path) -> str:
-    """Draw what the network of an explanation computes in eval mode. Returns: a line that says so.
+    """Draw what an explained network computes in eval mode, and return a message that says so.
 
-    Raises: UserError if that is not known; UsageError if the file is no `.svg`.
+    Raises: UserError if that is unknown; UsageError unless the file is an `.svg`.
     """
     from lemur_core.describe.picture import check_picture, draw
 
@@ -255,16 +260,18 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
     try:
         graph = Graph.from_json(json.loads(row["eval"]))
     except ValueError as error:
-        raise UserError(f"{name}: its graph cannot be read: {error}; make the snapshot anew") from error
+        raise UserError(f"{name}: its graph cannot be read: {error}; create the snapshot again") from error
     return f"{path}: {plural(draw(graph, path, name), 'box', 'boxes')}, what it computes in eval mode"
 
 
 def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
     rows = _find(snapshot, wanted)
-    row = _speaker(rows)
+    row = _find_representative(rows)
     digest, name = row["id"], row["nn"]
-    of_code = rows if digest is None else snapshot.rows_of("id", digest)
-    unusable = [other for other in snapshot.rows_of("nn", name) if other["id"] is None and other["row"] != row["row"]]
+    of_code = rows if digest is None else snapshot.select_rows("id", digest)
+    unusable = [
+        other for other in snapshot.select_rows("nn", name) if other["id"] is None and other["row"] != row["row"]
+    ]
     facts: dict[str, Any] = {
         "name": name,
         "id": digest,
@@ -286,76 +293,86 @@ def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
         "graph": snapshot.graph(digest),
     }
     if row["canonical"] is not None and not row["kept"]:
-        canonical = _canonical(snapshot, row["canonical"])
+        canonical = _describe_canonical(snapshot, row["canonical"])
         facts["canonical"] = canonical
         facts["similarity"], facts["threshold"] = row["similarity"], snapshot.threshold(row["stage"])
-        facts["score"] = snapshot.removed_score(digest)
+        facts["score"] = snapshot.find_removed_score(digest)
         if canonical["id"] != digest:
             facts["graph_difference"] = _graph_difference(snapshot, row["canonical"], digest)
             facts["diff"] = _difference(snapshot, (canonical["name"], canonical["id"]), (name, digest))
     elif row["kept"]:
         facts["record"] = snapshot.record(digest)
     if row["kept"]:
-        facts["stands_for"] = _stands_for(snapshot, row)
-    return Explanation([shown(line) for line in _lines(facts)], facts)
+        facts["stands_for"] = _list_duplicates(snapshot, row)
+    return Explanation([shown(line) for line in _format_facts(facts)], facts)
 
 
 def _graph_difference(snapshot: Snapshot, canonical: str, removed: str) -> dict[str, Any] | None:
-    """How what two codes compute differs; None where a graph is not known."""
-    one, other = (snapshot.graph(digest) for digest in (canonical, removed))
-    if one is None or other is None or one["graph"] is None or other["graph"] is None:
+    """Compare what two codes compute; None if a graph is unknown."""
+    canonical_row, removed_row = (snapshot.graph(digest) for digest in (canonical, removed))
+    if canonical_row is None or removed_row is None or canonical_row["graph"] is None or removed_row["graph"] is None:
         return None
     pairs = [
-        [Graph.from_json(json.loads(row[mode])) for row in (one, other)]
+        [Graph.from_json(json.loads(row[mode])) for row in (canonical_row, removed_row)]
         for mode in ("eval", "train")
-        if one[mode] is not None and other[mode] is not None
+        if canonical_row[mode] is not None and removed_row[mode] is not None
     ]
-    agreement = "widths" if one["graph_widths"] == other["graph_widths"] else "different"
+    agreement = "widths" if canonical_row["graph_widths"] == removed_row["graph_widths"] else "different"
     return {
-        "agreement": "same" if one["graph"] == other["graph"] else agreement,
+        "agreement": "same" if canonical_row["graph"] == removed_row["graph"] else agreement,
         "share": share(pairs[0][0], pairs[0][1]),
-        "starts_alike": one["initial"] == other["initial"],
-        "trains_alike": one["glue"] == other["glue"],
+        "starts_alike": canonical_row["initial"] == removed_row["initial"],
+        "trains_alike": canonical_row["glue"] == removed_row["glue"],
         "differences": list(dict.fromkeys(line for pair in pairs for line in differences(pair[0], pair[1]))),
     }
 
 
-def _canonical(snapshot: Snapshot, digest: str) -> dict[str, Any]:
-    """What is told of the record that stands for a removed one."""
+def _describe_canonical(snapshot: Snapshot, digest: str) -> dict[str, Any]:
+    """Describe the canonical record of a removed one."""
     record = snapshot.record(digest)
     if record is not None:
-        told = {"id": digest, "name": record["nn"], "kept": True, "split": record["split"], "score": record["score"]}
-        return told | ({"folder": folder} if (folder := snapshot.folder_of(digest)) is not None else {})
-    rows = snapshot.rows_of("id", digest)  # profile nn-dup may name one that was removed in its turn
-    return {"id": digest, "name": _speaker(rows)["nn"] if rows else None, "kept": False, "split": None, "score": None}
+        facts = {"id": digest, "name": record["nn"], "kept": True, "split": record["split"], "score": record["score"]}
+        return facts | ({"folder": folder} if (folder := snapshot.find_folder(digest)) is not None else {})
+    rows = snapshot.select_rows("id", digest)  # profile nn-dup may name a canonical that was itself removed
+    return {
+        "id": digest,
+        "name": _find_representative(rows)["nn"] if rows else None,
+        "kept": False,
+        "split": None,
+        "score": None,
+    }
 
 
 def _other_names(of_code: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The further names of the same code and what became of each, by name."""
+    """Return the other names of the same code with their outcomes, by name."""
     if of_code[0]["id"] is None:
         return []
     names = sorted({row["nn"] for row in of_code} - {name})
-    speakers = [_speaker([row for row in of_code if row["nn"] == other]) for other in names]
+    representatives = [_find_representative([row for row in of_code if row["nn"] == other]) for other in names]
     return [
-        {"name": row["nn"], "kept": row["kept"], "stage": row["stage"], "reason": row["reason"]} for row in speakers
+        {"name": row["nn"], "kept": row["kept"], "stage": row["stage"], "reason": row["reason"]}
+        for row in representatives
     ]
 
 
-def _stands_for(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
-    """The networks that a kept record stands for: how many by stage, the nearest ones and the least similar ones."""
+def _list_duplicates(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
+    """Return the duplicates of a kept record: how many by stage, the nearest and the least similar ones."""
     decisions = snapshot.decisions
-    here = pc.and_(
+    is_duplicate = pc.and_(
         pc.equal(decisions["canonical"], kept["id"]), pc.is_in(decisions["stage"], pa.array(DUPLICATE_STAGES))
     )
     networks: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in snapshot.rows(here):
+    for row in snapshot.rows(is_duplicate):
         if (row["nn"], row["id"]) != (kept["nn"], kept["id"]):  # profile nn-dup calls further rows exact
             networks.setdefault((row["nn"], row["id"]), []).append(row)
-    speakers = [_speaker(rows) for rows in networks.values()]
-    speakers.sort(key=lambda row: (-row["similarity"], DUPLICATE_STAGES.index(row["stage"]), row["nn"], row["id"]))
-    by_stage = Counter(row["stage"] for row in speakers)
+    representatives = [_find_representative(rows) for rows in networks.values()]
+    representatives.sort(
+        key=lambda row: (-row["similarity"], DUPLICATE_STAGES.index(row["stage"]), row["nn"], row["id"])
+    )
+    by_stage = Counter(row["stage"] for row in representatives)
     entries = [
-        {"name": row["nn"], "id": row["id"], "stage": row["stage"], "similarity": row["similarity"]} for row in speakers
+        {"name": row["nn"], "id": row["id"], "stage": row["stage"], "similarity": row["similarity"]}
+        for row in representatives
     ]
     nearest = entries[:_SHOWN]
     return {
@@ -369,17 +386,17 @@ def _stands_for(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
 def _difference(
     snapshot: Snapshot, canonical: tuple[str | None, str], removed: tuple[str, str | None]
 ) -> list[str] | None:
-    """The unified difference from the canonical's code to the removed one's, None where a code is not in the folder."""
+    """Return the unified difference from the canonical's code to the removed one's; None if a code is missing."""
     old = snapshot.code(canonical[1])
     new = None if removed[1] is None else snapshot.code(removed[1])
     if old is None or new is None:
         return None
     before, after = (f"{name} {(digest or '')[:16]}" for name, digest in (canonical, removed))
-    return list(difflib.unified_diff(_code_lines(old), _code_lines(new), before, after, lineterm=""))
+    return list(difflib.unified_diff(_split_code(old), _split_code(new), before, after, lineterm=""))
 
 
-def _code_lines(code: str) -> list[str]:
-    """Lines as an editor shows them, but with a mark for what it would not show: line ends other than a newline."""
+def _split_code(code: str) -> list[str]:
+    """Split into lines as an editor shows them, marking what it would not show: a missing newline at the end."""
     lines = code.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -388,10 +405,10 @@ def _code_lines(code: str) -> list[str]:
     return lines
 
 
-# --- telling it ---------------------------------------------------------------------------------------------------
+# # --- the output ---------------------------------------------------------------------------------------------------
 
 
-def _lines(facts: dict[str, Any]) -> list[str]:
+def _format_facts(facts: dict[str, Any]) -> list[str]:
     entries = [
         ("name", facts["name"] or "(none)"),
         ("id", facts["id"] or "none: the row has no usable code"),
@@ -412,10 +429,10 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     entries += [("unusable", f"row {other['row']:,} of this name: {other['reason']}") for other in unusable[:_SHOWN]]
     if len(unusable) > _SHOWN:
         entries.append(("", f"and {len(unusable) - _SHOWN:,} more"))
-    entries += [("also named", f"{other['name']}: {_fate(other)}") for other in facts["other_names"]]
+    entries += [("also named", f"{other['name']}: {_describe_outcome(other)}") for other in facts["other_names"]]
     lines = [f"{label:<12}{text}" for label, text in entries]
     if facts["stands_for"] is not None:
-        lines += _stands_for_text(facts["stands_for"])
+        lines += _duplicates_text(facts["stands_for"])
     if facts["diff"] is not None:
         lines += ["", *(facts["diff"] or ["the codes differ in nothing that a line shows"])]
     return lines
@@ -504,8 +521,8 @@ def _graph_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if difference is None:
         return entries
     alike = [("start", difference["starts_alike"]), ("train", difference["trains_alike"])]
-    apart = " and ".join(what for what, same in alike if not same)
-    also = f", but {apart} differently" if apart and difference["agreement"] == "same" else ""
+    different_parts = " and ".join(what for what, same in alike if not same)
+    also = f", but {different_parts} differently" if different_parts and difference["agreement"] == "same" else ""
     common = (
         f"; {difference['share']:.0%} of their subtrees in common" if difference["agreement"] == "different" else ""
     )
@@ -513,7 +530,7 @@ def _graph_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return entries + [("", line) for line in difference["differences"]]
 
 
-def _stands_for_text(stands_for: dict[str, Any]) -> list[str]:
+def _duplicates_text(stands_for: dict[str, Any]) -> list[str]:
     total = stands_for["networks"]
     if not total:
         return [f"{'stands for':<12}itself alone"]
@@ -521,8 +538,8 @@ def _stands_for_text(stands_for: dict[str, Any]) -> list[str]:
     lines = [f"{'stands for':<12}{plural(total, 'removed network')}: {', '.join(parts)}"]
     for label, entries in (("nearest", stands_for["nearest"]), ("least similar", stands_for["least_similar"])):
         if entries:
-            shown = label if stands_for["least_similar"] else "these are"
-            lines.append(f"  {shown}:")
+            title = label if stands_for["least_similar"] else "these are"
+            lines.append(f"  {title}:")
             lines += [
                 f"    {ratio(entry['similarity'])} {entry['stage']:<11}{entry['name']}  {entry['id'][:16]}"
                 for entry in entries

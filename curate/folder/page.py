@@ -1,4 +1,4 @@
-"""What there is to see of a snapshot: from rows to records, splits and leaks, each record with those it stands for."""
+"""The page of a snapshot: from rows to records, splits and leaks, and each record with its duplicates."""
 
 import json
 import zlib
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.model.rights import stays
+from curate.model.rights import is_withheld
 from curate.published.delta_check import record_files
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
@@ -33,7 +33,7 @@ from manifests.folders.frame import (
 from manifests.folders.manifest import Manifest
 from manifests.records import SPLITS
 
-#: What takes codes away, in the order in which it does, as it is told.
+#: The stages that remove codes, in order, with their labels.
 _STAGES = {
     "filter": "left out by options",
     "exact": "exact duplicates",
@@ -43,17 +43,17 @@ _STAGES = {
     "leak": "near to records of two splits",
 }
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
-#: Boxes up to which each operation of a network has its own.
+#: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
 _LARGEST = 12  # groups in a chart
-#: Records that are listed, and removed codes that are compared, at most; how many of each record, where all are more.
+#: At most this many records are listed and removed codes compared; if there are more, how many of each record.
 _RECORDS, _REMOVED = 5_000, 20_000
 _MOST = (10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1)
 
-#: The rows of `decisions.parquet` that speak for a code.
+#: The columns of `decisions.parquet` that describe a code.
 _COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
 _COUNTED = ("id", "split", "cluster")
-_SHOWN = (
+_RECORD_COLUMNS = (
     *("id", "nn", "prefix", "family", "split", "cluster", "score", "task", "dataset", "metric", "epoch", "accuracy"),
     *("license", "origin", "origin_similarity", "origin_license"),
     *("weight", "pretrained", "runs", "runs_error", "dead_classes", "unused_parameters", "graph"),
@@ -61,74 +61,81 @@ _SHOWN = (
 
 
 def snapshot_page(folder: Path, manifest: Manifest) -> Page:
-    """The page of a snapshot, read from its tables: columns of all rows, whole rows of what it lists alone."""
-    decided = _decided(folder)
+    """Build the page of a snapshot from its tables: some columns of all rows, whole rows only for what it lists."""
+    decisions = _best_decisions(folder)
     records = pa.concat_tables([pq.read_table(path, columns=list(_COUNTED)) for path in record_files(folder)])
-    stages = Counter(dict(zip(*_counted(pc.fill_null(decided["stage"], "kept")), strict=True)))
+    stages = Counter(dict(zip(*_count_values(pc.fill_null(decisions["stage"], "kept")), strict=True)))
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
     kept, codes = records.num_rows, stages.total()
     views = [
         facts("Overview", _overview(manifest, kept, codes)),
         _funnel(stages, rows),
-        *(_similarities(decided, stage) for stage in ("lexical", "structural")),
+        *(_similarities(decisions, stage) for stage in ("lexical", "structural")),
         _splits(records, stages["leak"]),
         *(_groups(manifest, name, title) for name, title in (("prefixes", "By prefix"), ("families", "By family"))),
     ]
-    removed = decided.filter(pc.and_(pc.invert(decided["kept"]), pc.is_valid(decided["canonical"])))
-    listed = _listed(folder, records, removed)
-    standing = _standing(removed, listed)
+    removed = decisions.filter(pc.and_(pc.invert(decisions["kept"]), pc.is_valid(decisions["canonical"])))
+    listed = _choose_records(folder, records, removed)
+    duplicates = _choose_duplicates(removed, listed)
     library = Library(
         title="Records",
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
         numbers=("stands for", "score"),
-        entries=[_entry(row, *standing[row["id"]]) for row in listed],
-        views=_views(folder, listed, standing, str(manifest.details.get("license"))),
+        entries=[_entry(row, *duplicates[row["id"]]) for row in listed],
+        views=_views(folder, listed, duplicates, str(manifest.details.get("license"))),
         total=kept,
         elsewhere="data/records",
         order="stands for",
         by="stands for",
     )
-    told = ", ".join(f"{count(pc.sum(pc.equal(records['split'], split)).as_py() or 0)} {split}" for split in SPLITS)
+    split_counts = ", ".join(
+        f"{count(pc.sum(pc.equal(records['split'], split)).as_py() or 0)} {split}" for split in SPLITS
+    )
     lead = (
         f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
-        f" {plural(rows, 'row')}: {told}. Each one opens to what it stands for, compared line by line."
+        f" {plural(rows, 'row')}: {split_counts}. Each one opens to what it stands for, compared line by line."
     )
     return Page(f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library)
 
 
 def _overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]]:
-    asked, graphs = manifest.parameters, manifest.counts.get("graphs", {})
+    parameters, graphs = manifest.parameters, manifest.counts.get("graphs", {})
     return [
-        ("source", asked.get("source")),
+        ("source", parameters.get("source")),
         ("rows, codes, kept", f"{count(manifest.counts['rows']['input'])}, {count(codes)}, {count(kept)}"),
-        ("profile", asked.get("profile")),
-        ("similar from", f"lexical {asked.get('lexical_threshold')}, structural {asked.get('structural_threshold')}"),
+        ("profile", parameters.get("profile")),
+        (
+            "similar from",
+            f"lexical {parameters.get('lexical_threshold')}, structural {parameters.get('structural_threshold')}",
+        ),
         ("graphs traced", f"{count(graphs['kept'])} of the kept, no two the same" if graphs else None),
         ("licence", manifest.details.get("license")),
-        ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}, seed {asked.get('seed')}"),
+        ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}, seed {parameters.get('seed')}"),
         ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
     ]
 
 
-def _decided(folder: Path) -> pa.Table:
-    """One decision for each code, its best: kept, else the first that is no further row of a network."""
+def _best_decisions(folder: Path) -> pa.Table:
+    """Return one decision per code, its best: kept, else the first one that is not a repeat evaluation."""
     with pq.ParquetFile(folder / "decisions.parquet") as file:
-        found = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
-    found = found.filter(pc.and_(pc.is_valid(found["id"]), pc.not_equal(pc.fill_null(found["stage"], ""), "repeat")))
-    codes = found["id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    filtered = pc.fill_null(pc.equal(found["stage"], "filter"), False).to_numpy()
-    rank = np.where(found["kept"].to_numpy(), 0, 1) + filtered
-    order = np.lexsort((rank, codes))  # stable: of equals the first
+        decisions = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
+    decisions = decisions.filter(
+        pc.and_(pc.is_valid(decisions["id"]), pc.not_equal(pc.fill_null(decisions["stage"], ""), "repeat"))
+    )
+    codes = decisions["id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    filtered = pc.fill_null(pc.equal(decisions["stage"], "filter"), False).to_numpy()
+    rank = np.where(decisions["kept"].to_numpy(), 0, 1) + filtered
+    order = np.lexsort((rank, codes))  # stable: the first of equals
     first = np.ones(len(order), bool)
     first[1:] = codes[order][1:] != codes[order][:-1]
-    return found.take(np.sort(order[first]))
+    return decisions.take(np.sort(order[first]))
 
 
-def _counted(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """The values of a column, and how often each is there."""
-    found = pc.value_counts(column)
-    return found.field("values").to_pylist(), found.field("counts").to_pylist()
+def _count_values(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
+    """Return the values of a column, and how often each occurs."""
+    counts = pc.value_counts(column)
+    return counts.field("values").to_pylist(), counts.field("counts").to_pylist()
 
 
 def _funnel(stages: Counter[str], rows: int) -> View:
@@ -143,10 +150,10 @@ def _funnel(stages: Counter[str], rows: int) -> View:
     return bars("From rows to records", lines, intro)
 
 
-def _similarities(decided: pa.Table, stage: str) -> View:
-    """How near the removed are to what stands for them."""
-    found = decided.filter(pc.equal(decided["stage"], stage))["similarity"].drop_null().to_numpy()
-    bins, numbers = np.unique(np.minimum((found * 100 + 1e-9).astype(int), 100), return_counts=True)
+def _similarities(decisions: pa.Table, stage: str) -> View:
+    """Chart the similarity of removed codes to their canonical records."""
+    values = decisions.filter(pc.equal(decisions["stage"], stage))["similarity"].drop_null().to_numpy()
+    bins, numbers = np.unique(np.minimum((values * 100 + 1e-9).astype(int), 100), return_counts=True)
     rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
     intro = "Removed codes by similarity to the kept record that stands for them, rounded down."
     return bars(f"{stage.capitalize()} similarity", rows, intro)
@@ -154,60 +161,64 @@ def _similarities(decided: pa.Table, stage: str) -> View:
 
 def _splits(records: pa.Table, leaks: int) -> View:
     groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
-    _, splits = _counted(groups["cluster"])
+    _, splits = _count_values(groups["cluster"])
     rows = []
     for split in SPLITS:
         own = groups.filter(pc.equal(groups["split"], split))["id_count"].to_numpy()
         number = int(own.sum())
         rows.append([split, number, percent(number, records.num_rows), len(own), int(own.max(initial=0))])
-    told = f" {plural(leaks, 'code')} near to two published splits left out." if leaks else ""
+    leak_note = f" {plural(leaks, 'code')} near to two published splits left out." if leaks else ""
     intro = (
         "What is alike, by text, structure or graph, is one group and stays in one split:"
-        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{told}"
+        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{leak_note}"
     )
     return table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
 
 
 def _groups(manifest: Manifest, name: str, title: str) -> View:
-    found = sorted(manifest.counts.get(name, {}).items(), key=lambda item: (-item[1]["before"], item[0]))
+    groups = sorted(manifest.counts.get(name, {}).items(), key=lambda item: (-item[1]["before"], item[0]))
     what = "networks" if name == "prefixes" else "codes"
     rows = [
         (label or "(none)", float(n["kept"]), float(n["before"]), f"{count(n['kept'])} of {count(n['before'])}")
-        for label, n in found[:_LARGEST]
+        for label, n in groups[:_LARGEST]
     ]
-    more = f", the largest {_LARGEST} of {count(len(found))}" if len(found) > _LARGEST else ""
+    more = f", the largest {_LARGEST} of {count(len(groups))}" if len(groups) > _LARGEST else ""
     return bars(title, rows, f"Records kept of the {what} that came in{more}.")
 
 
 # -- records ------------------------------------------------------------------------------------------------------
 
 
-def _listed(folder: Path, records: pa.Table, removed: pa.Table) -> list[dict[str, Any]]:
-    """The records that stand for most, whole, near texts side by side."""
+def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[dict[str, Any]]:
+    """Return the whole rows of the records with most duplicates, similar texts next to each other."""
     numbers = np.zeros(records.num_rows, int)
     ids = records["id"].combine_chunks()
-    found = pc.value_counts(removed["canonical"])
-    places = pc.index_in(found.field("values"), value_set=ids)
-    here = pc.is_valid(places).to_numpy(zero_copy_only=False)  # of a delta, others are published already
-    numbers[places.drop_null().to_numpy()] = found.field("counts").to_numpy()[here]
+    counts = pc.value_counts(removed["canonical"])
+    indices = pc.index_in(counts.field("values"), value_set=ids)
+    in_folder = pc.is_valid(indices).to_numpy(zero_copy_only=False)  # a delta's other canonicals are published already
+    numbers[indices.drop_null().to_numpy()] = counts.field("counts").to_numpy()[in_folder]
     order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
     chosen = set(ids.take(pa.array(order)).to_pylist())
-    rows = [row for path in record_files(folder) for row in _read(path, _SHOWN, chosen)]
+    rows = [row for path in record_files(folder) for row in _read(path, _RECORD_COLUMNS, chosen)]
     return sorted(rows, key=lambda row: (row["prefix"], row["cluster"], row["nn"], row["id"]))
 
 
-def _standing(removed: pa.Table, listed: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, list[dict[str, Any]]]]:
-    """For each record how many codes it stands for, and those of them that are compared: all, unless they are many."""
-    own = removed.filter(pc.is_in(removed["canonical"], value_set=pa.array([row["id"] for row in listed], pa.string())))
-    numbers = Counter(dict(zip(*_counted(own["canonical"]), strict=True)))
-    most = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
-    own = own.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
-    groups = own["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
-    place = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
-    found: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in listed}
-    for row in own.filter(pa.array(place < most)).to_pylist():
-        found[row["canonical"]].append(row)
-    return {name: (numbers[name], rows) for name, rows in found.items()}
+def _choose_duplicates(
+    removed: pa.Table, listed: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """Return the number of duplicates of each record, and the ones to compare: all, unless there are too many."""
+    duplicates = removed.filter(
+        pc.is_in(removed["canonical"], value_set=pa.array([row["id"] for row in listed], pa.string()))
+    )
+    numbers = Counter(dict(zip(*_count_values(duplicates["canonical"]), strict=True)))
+    limit = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
+    duplicates = duplicates.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
+    groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
+    rank = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
+    chosen: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in listed}
+    for row in duplicates.filter(pa.array(rank < limit)).to_pylist():
+        chosen[row["canonical"]].append(row)
+    return {name: (numbers[name], rows) for name, rows in chosen.items()}
 
 
 def _entry(row: Mapping[str, Any], number: int, removed: Sequence[Mapping[str, Any]]) -> Entry:
@@ -222,29 +233,29 @@ def _entry(row: Mapping[str, Any], number: int, removed: Sequence[Mapping[str, A
             "pretrained" if row["pretrained"] else "from scratch",
         ),
         numbers=(number, None if row["score"] is None else round(row["score"], 4)),
-        further=tuple(one["nn"] or one["id"][:16] for one in removed),
+        further=tuple(duplicate["nn"] or duplicate["id"][:16] for duplicate in removed),
     )
 
 
 def _views(
     folder: Path,
     listed: Sequence[Mapping[str, Any]],
-    standing: Mapping[str, tuple[int, list[dict[str, Any]]]],
+    duplicates: Mapping[str, tuple[int, list[dict[str, Any]]]],
     shared: str,
 ) -> Iterator[list[View]]:
-    """Of each record. Code that is kept back where the folder is published is in none. Args: shared: its licence."""
+    """Yield the views of each record, without code that may not be published. Args: shared: the folder's licence."""
     wanted = {row["id"] for row in listed}
-    others = {one["id"] for _, removed in standing.values() for one in removed}
+    others = {duplicate["id"] for _, removed in duplicates.values() for duplicate in removed}
     texts = _codes(record_files(folder), wanted, shared) | _codes([folder / "removed.parquet"], others, shared)
     graphs = _graphs(folder, wanted & texts.keys())
     for row in listed:
-        number, removed = standing[row["id"]]
+        number, removed = duplicates[row["id"]]
         drawn, text = graphs.get(row["id"]), _text(texts, row["id"])
         views = [facts("Record", _record(row))]
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
             intro = f"{plural(number, 'code')} removed for it{some}. Left the kept code, right the removed one."
-            compared = [(_told(one), _text(texts, one["id"])) for one in removed]
+            compared = [(_describe_removal(duplicate), _text(texts, duplicate["id"])) for duplicate in removed]
             views.append(versions("Stands for", text, compared, intro))
         views += [*([graph("What it computes", drawn)] if drawn else []), code("Code", text)]
         yield views
@@ -270,20 +281,20 @@ def _record(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _describe_removal(row: Mapping[str, Any]) -> str:
     similarity = "" if row["similarity"] is None else f" {ratio(row['similarity'])}"
     agrees = _AGREEMENT.get(row.get("agreement") or "")
     return f"{row['stage']}{similarity}{f', {agrees}' if agrees else ''}"
 
 
 def _codes(files: Sequence[Path], wanted: set[str], shared: str) -> dict[str, bytes]:
-    """The codes of some ids that are not kept back, compressed: they may be many."""
-    found: dict[str, bytes] = {}
+    """Return the publishable codes of some ids, compressed: they may be many."""
+    texts: dict[str, bytes] = {}
     for path in files:
         for row in _read(path, ("id", "nn_code", "license"), wanted):
-            if not stays(row.get("license") or shared, shared):
-                found[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
-    return found
+            if not is_withheld(row.get("license") or shared, shared):
+                texts[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
+    return texts
 
 
 def _text(texts: Mapping[str, bytes], digest: str) -> str:
@@ -291,21 +302,21 @@ def _text(texts: Mapping[str, bytes], digest: str) -> str:
 
 
 def _graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
-    """What some codes compute in eval mode; those alone that this release of torch can read."""
-    path, found = folder / "graphs.parquet", {}
+    """Return what some codes compute in eval mode, if this release of torch can read it."""
+    path, drawn = folder / "graphs.parquet", {}
     for row in _read(path, ("id", "eval"), wanted) if path.exists() else ():
         if row["eval"]:
             try:
-                found[row["id"]] = boxes(Graph.from_json(json.loads(row["eval"])), _BOXES)
+                drawn[row["id"]] = boxes(Graph.from_json(json.loads(row["eval"])), _BOXES)
             except ValueError:  # recorded by another torch
                 return {}
-    return found
+    return drawn
 
 
 def _read(path: Path, columns: Sequence[str], wanted: set[str]) -> Iterator[dict[str, Any]]:
-    """The rows of some ids, with those of the columns that the table has; older ones lack some."""
+    """Yield the rows of some ids, with the columns that the table has; older tables lack some."""
     names = pa.array(sorted(wanted), pa.string())
     with pq.ParquetFile(path) as file:
-        there = [name for name in columns if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=500, columns=there):
+        present = [name for name in columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=500, columns=present):
             yield from batch.filter(pc.is_in(batch["id"], value_set=names)).to_pylist()

@@ -1,4 +1,4 @@
-"""Writes the tables and the card of a snapshot folder; its conversations also for the report."""
+"""Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from curate.compute.graphs import graph_rows
 from curate.model.corpus import Corpus
-from curate.model.options import SPLIT_RATIOS, prefix_of
+from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.published.outcome import Outcome
 from lemur_core.files.markdown import count, plain, plural, table
 from manifests.conversations.card import chat_card
@@ -28,7 +28,7 @@ from manifests.records import (
 
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
-#: The tables that are offered to readers, by configuration.
+#: The tables offered to readers, by configuration.
 CONFIGS: Configs = {
     "records": (LemurRecord, {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS}),
     "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
@@ -41,7 +41,7 @@ CONFIGS: Configs = {
 
 
 def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dict[str, int]:
-    """Write all tables. Returns: rows by path below `folder`."""
+    """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
     for split in SPLIT_RATIOS:
         codes = [code for code in outcome.kept if outcome.splits[code] == split]
@@ -58,17 +58,17 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     if outcome.graphs is not None:
         write_table(folder / "graphs.parquet", arrow_schema(GraphRow), graph_rows(corpus, outcome.graphs))
         rows["graphs.parquet"] = len(outcome.graphs)
-    removed = removed_rows(corpus, outcome)
-    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, outcome, removed))
+    removed = list_removed_rows(corpus, outcome)
+    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed_records(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
 def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
-    """The README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users.
+    """Return the README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users.
 
     Args:
-        rows: rows by path, from `write_snapshot_tables`.
+        rows: the number of rows by path, from `write_snapshot_tables`.
     """
     head = card_yaml(
         offered_tables(CONFIGS, rows),
@@ -110,7 +110,7 @@ def describe_snapshot(folder: Path, name: str, outcome: Outcome, rows: Mapping[s
         description=f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
         f" {name}. Every row that is not among them has a reason in the table of decisions.",
         version=package_versions()["lemur-curator"],
-        licenses=outcome.rights.told,
+        licenses=outcome.rights.published_licenses,
     )
     write_croissant(folder, offered_tables(CONFIGS, rows), about)
 
@@ -128,9 +128,9 @@ concatenate them split by split. `stats` also holds further evaluations of netwo
 def _graphs_note(outcome: Outcome) -> str:
     if outcome.graphs is None:
         return "\nGraphs were not compared: two of these networks may compute the same.\n"
-    found = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
+    total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
     return f"""
-{found:,} of these networks were traced in a sandbox, and no two of them compute the same; what is the same up to widths
+{total:,} of these networks were traced in a sandbox, and no two of them compute the same; what is the same up to widths
 is in one split (columns `graph`, `graph_widths`; `graphs.parquet` holds the graphs).
 """
 
@@ -138,20 +138,20 @@ is in one split (columns `graph`, `graph_widths`; `graphs.parquet` holds the gra
 def _runs_note(outcome: Outcome) -> str:
     if outcome.runs is None:
         return ""
-    found = [result.runs for result in outcome.runs.values()]
+    results = [result.runs for result in outcome.runs.values()]
     return f"""
-{found.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
-trained weights (column `runs`). {found.count(False):,} do not run and {found.count(None):,} could not be tried;
+{results.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
+trained weights (column `runs`). {results.count(False):,} do not run and {results.count(None):,} could not be tried;
 `runs_error` says why.
 """
 
 
 def _rights_note(outcome: Outcome) -> str:
-    barred = sum(outcome.rights.barred(code) for code in outcome.kept)
-    if not barred:
+    withheld = sum(outcome.rights.barred(code) for code in outcome.kept)
+    if not withheld:
         return ""
     return f"""
-The code of {plural(barred, "network")} is under a licence that does not let it be passed on (column `license`): a
+The code of {plural(withheld, "network")} is under a licence that does not let it be passed on (column `license`): a
 published copy has its row, and an empty `nn_code`.
 """
 
@@ -165,8 +165,8 @@ def _chat_note(outcome: Outcome) -> str:
     return "" if outcome.chat is None else "\n" + "\n".join(snapshot_chat_card(outcome.chat))
 
 
-def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
-    """One row for each distinct code that was usable and is neither kept nor published, in input order."""
+def list_removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
+    """Return one row for each distinct usable code that is neither kept nor published, in input order."""
     seen = {*outcome.kept, *outcome.further}
     rows = []
     for row, code in enumerate(corpus.code_of_row.tolist()):
@@ -177,52 +177,59 @@ def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
 
 
 def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dict[str, object]]:
-    columns = corpus.rows.take([outcome.shown[code] for code in codes]).select([*_API_COLUMNS, "arch_uid"]).to_pylist()
+    columns = (
+        corpus.rows.take([outcome.representatives[code] for code in codes])
+        .select([*_API_COLUMNS, "arch_uid"])
+        .to_pylist()
+    )
     for code, row in zip(codes, columns, strict=True):
         row["nn"] = row["nn"] or ""
         yield {
             **row,
             "nn_code": corpus.codes[code],
             "id": corpus.ids[code],
-            "prefix": prefix_of(row["nn"]),
+            "prefix": get_prefix(row["nn"]),
             "family": outcome.families[code],
             "split": outcome.splits[code],
             "weight": outcome.weights[code],
             "cluster": outcome.clusters[code],
             "score": outcome.scores[code],
             "pretrained": code in corpus.features.pretrained,
-            **_computed(outcome, code),
+            **_computation_columns(outcome, code),
             **outcome.rights.columns(code),
         }
 
 
-def _computed(outcome: Outcome, code: int) -> dict[str, object]:
-    """Whether a network runs, and what it computes."""
+def _computation_columns(outcome: Outcome, code: int) -> dict[str, object]:
+    """Return whether a network runs, and what it computes."""
     traced = (outcome.graphs or {}).get(code)
-    told = {name: None if traced is None else traced.answer.get(name) for name in _OF_GRAPH}
-    shown = traced if outcome.runs is None else outcome.runs[code]
-    return told | {"runs": None if shown is None else shown.runs, "runs_error": None if shown is None else shown.error}
+    columns = {name: None if traced is None else traced.answer.get(name) for name in _GRAPH_COLUMNS}
+    result = traced if outcome.runs is None else outcome.runs[code]
+    return columns | {
+        "runs": None if result is None else result.runs,
+        "runs_error": None if result is None else result.error,
+    }
 
 
-_OF_GRAPH = ("graph", "graph_widths", "dead_classes", "unused_parameters")
+_GRAPH_COLUMNS = ("graph", "graph_widths", "dead_classes", "unused_parameters")
 
 
 def _agreement(outcome: Outcome, code: int, canonical: int | None) -> Agreement | None:
-    """What the graphs say of a removal."""
+    """Return how the graphs of a removed code and its canonical compare."""
     if canonical is None or canonical == code:
         return None
-    one, other = outcome.traced(code), outcome.traced(canonical)
-    return None if one is None or other is None else one.agrees(other)
+    removed, kept = outcome.traced(code), outcome.traced(canonical)
+    return None if removed is None or kept is None else removed.agrees(kept)
 
 
 def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
     columns = corpus.rows.take(rows).select(_API_COLUMNS)
-    at = 0
+    position = 0
     for batch in columns.to_batches(max_chunksize=5_000):
         for stat in batch.to_pylist():
             stat["nn"] = stat["nn"] or ""
-            yield {**stat, "id": corpus.ids[int(corpus.code_of_row[rows[at]])]}
-            at += 1
+            yield {**stat, "id": corpus.ids[int(corpus.code_of_row[rows[position]])]}
+            position += 1
 
 
 def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
@@ -243,7 +250,7 @@ def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
         }
 
 
-def _removed(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict[str, object]]:
+def _removed_records(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict[str, object]]:
     for row in rows:
         code = int(corpus.code_of_row[row])
         yield {
@@ -255,7 +262,7 @@ def _removed(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict
         }
 
 
-#: What each reason of a drop means.
+#: The meaning of each reason for a drop.
 REASONS = {
     "not_python": "the code does not parse",
     "license": "the licence of the code does not let it be passed on, as the others are",
@@ -286,19 +293,23 @@ _PROMISE = (
 
 
 def snapshot_chat_card(chat: Chat) -> list[str]:
-    """The part of the card of a snapshot that describes its conversations."""
+    """Return the part of a snapshot's card that describes its conversations."""
     return chat_card(chat, ("record", "records"), _MEANINGS, _PROMISE, "rows whose requests")
 
 
 def chat_section(chat: Chat | None) -> list[str]:
-    """Conversations by kind and split, and drops by kind and reason; nothing when none were asked for."""
+    """Return tables of conversations by kind and split, and of drops by kind and reason; empty if not requested."""
     if chat is None:
         return []
     counts = chat.counts("records")
-    made = Counter((item.kind, item.subject.split) for item in chat.conversations)
+    counted = Counter((item.kind, item.subject.split) for item in chat.conversations)
     rows = []
     for kind in chat.kinds:
-        cells = [counts["kinds"][kind], *(made[kind, split] for split in SPLITS), sum(counts["drops"][kind].values())]
+        cells = [
+            counts["kinds"][kind],
+            *(counted[kind, split] for split in SPLITS),
+            sum(counts["drops"][kind].values()),
+        ]
         rows.append([f"`{kind}`", *map(count, cells)])
     lines = [
         "## Conversations",

@@ -1,4 +1,4 @@
-"""One network of a snapshot, or a conversation about one, traced to the file of the release that its code is from."""
+"""Trace one network of a snapshot, or a conversation about one, to the file of the release that its code comes from."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from curate.folder.explain import Snapshot, explain, read_errors
 from curate.folder.page import snapshot_page
 from curate.folder.verify import verify
-from curate.published.published import against_of
+from curate.published.published import list_parents
 from manifests.conversations.verify import find_conversation
 from manifests.folders.kinds import FolderKind, Link, Traced, lines_text
 from manifests.folders.manifest import Manifest, read_manifest
@@ -17,28 +17,28 @@ from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
-#: Where the codes lie in a wheel of nn-dataset, a file for each network; as `curate.sources.lemur` reads them.
+#: Where the codes are in a wheel of nn-dataset, one file per network; must match `curate.sources.lemur`.
 _CODES = "ab/nn/nn"
-#: What is read of an extraction folder, and how the rows from one are named; as `curate.sources.folders` does it.
+#: The files read from an extraction folder, and the names of its rows; must match `curate.sources.folders`.
 _EXTRACTED, _BLOCK = (f"/{TABLE}", f"/{REQUIREMENTS}"), "block-"
 
 
 def find(folder: Path, wanted: str) -> Traced:
-    """The network of a name or an id, as `lemur explain` finds it, or the conversation of an id.
+    """Find a network by name or id, as `lemur explain` does, or a conversation by its id.
 
-    Raises: UserError if nothing, or several things are called so, with near names.
+    Raises: UserError, with near names, if nothing or several things match.
     """
     with read_errors(folder):
         chat = find_conversation(folder, wanted, _CHAT)
         links = _record(folder, chat["record"] if chat else wanted)
     if chat is None:
         return links
-    told = {"task": chat["task"], "variant": chat["variant"], "licence": chat["license"], "about": chat["nn"]}
-    return Traced((Link("chat row", chat["id"], told), *links.links), links.codes)
+    facts = {"task": chat["task"], "variant": chat["variant"], "licence": chat["license"], "about": chat["nn"]}
+    return Traced((Link("chat row", chat["id"], facts), *links.links), links.codes)
 
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
-    """The network whose code has this digest."""
+    """Find the network whose code has this digest."""
     with read_errors(folder):
         ids = pq.read_table(folder / "decisions.parquet", columns=["id"])["id"]
         return _record(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
@@ -49,24 +49,24 @@ def _record(folder: Path, wanted: str) -> Traced:
     digest: str | None = facts["id"]
     code = Snapshot(folder).code(digest) if digest is not None else None
     kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
-    stands, manifest = facts["canonical"], read_manifest(folder)
-    told = {
+    canonical, manifest = facts["canonical"], read_manifest(folder)
+    link_facts = {
         "id": digest,
         "outcome": kept or f"removed at stage {facts['stage']}: {facts['reason']}",
-        "stands_for_it": f"{stands['name'] or 'a published record'} {stands['id']}" if stands else None,
+        "stands_for_it": f"{canonical['name'] or 'a published record'} {canonical['id']}" if canonical else None,
         "row": facts["row"],
         "also_named": [other["name"] for other in facts["other_names"]],
     }
     links = (
-        Link("record", facts["name"] or "(none)", told),
+        Link("record", facts["name"] or "(none)", link_facts),
         *_origin(manifest, facts["name"], facts["row"], code),
     )
-    codes = [digest, stands["id"] if stands and against_of(manifest) else None]  # a parent may hold both
+    codes = [digest, canonical["id"] if canonical and list_parents(manifest) else None]  # a parent may hold both
     return Traced(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 
 def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[Link]:
-    """Where the row was read, as far as the manifest and its name tell: the input, and the place in it."""
+    """Return where the row was read, as far as the manifest and its name say: the input, and the place in it."""
     content: dict[str, Any] = {}
     if code is not None:
         content = {"lines": lines_text(1, max(1, len(code.splitlines()))), "swhid": content_swhid(code.encode())}

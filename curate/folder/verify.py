@@ -1,4 +1,4 @@
-"""`lemur verify DIR`: re-reads a finished folder and proves its promises from what lies in it."""
+"""`lemur verify DIR`: re-read a finished folder and prove its guarantees from its contents."""
 
 import hashlib
 import itertools
@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from curate.chat.complete import MARK, put_back
 from curate.chat.network import parse
 from curate.compute.runs import RunResult
-from curate.dedup.strict import assign_splits, group_names, leak_groups
+from curate.dedup.strict import assign_splits, group_names, split_groups
 from curate.folder.snapshot import CONFIGS
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import check_rights
-from curate.published.delta_check import Member, Published, Union, record_files
+from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, record_files
 from curate.published.outcome import DUPLICATE_STAGES, count_runs
 from curate.published.published import check_rules, find_parents
 from lemur_core.graphs.graph import Graph
@@ -45,45 +45,45 @@ _CHAT_TABLES = (("data/chat/*.parquet", ChatRow), ("chat_drops.parquet", ChatDro
 
 
 def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
-    """All checks of a finished folder, in a fixed order; of a delta also those of what it was made against.
+    """Run all checks of a finished folder, in a fixed order; for a delta, first those of the folders that it extends.
 
     Args:
-        against: what a delta was made against, where it does not lie beside it under its name.
+        against: the folders that a delta extends, unless they lie next to it under their names.
 
-    Raises: UserError if it holds no valid manifest, or what it was made against is not found or has other rules.
+    Raises: UserError if the folder has no valid manifest, or a parent is missing or was created by other rules.
     """
     manifest = read_manifest(folder)
     parents = find_parents(folder, manifest, against)
     manifests = {parent: read_manifest(parent) for parent in parents} | {folder: manifest}
-    made = {path: find_parents(path, own, among=parents) for path, own in manifests.items() if path != folder}
-    made[folder] = parents
-    order = sorted(manifests, key=lambda path: len(made[path]))  # each after those it was made against
-    number = {path: place for place, path in enumerate(order)}
+    parents_of = {path: find_parents(path, own, among=parents) for path, own in manifests.items() if path != folder}
+    parents_of[folder] = parents
+    order = sorted(manifests, key=lambda path: len(parents_of[path]))  # parents before their deltas
+    number = {path: position for position, path in enumerate(order)}
     members = []
     for path in order:
         if path != folder:
             check_rules(path, manifests[path], manifest.parameters, by=folder.name)
-        beside = {number[parent]: place for place, parent in enumerate(made[path]) if parent in number}
-        members.append(Member(path, manifests[path], number[path], beside))
-    found = dict(zip(order, _verify(members, jobs), strict=True))
+        position_of = {number[parent]: position for position, parent in enumerate(parents_of[path]) if parent in number}
+        members.append(Member(path, manifests[path], number[path], position_of))
+    by_folder = dict(zip(order, _verify(members, jobs), strict=True))
     checks = []
     for parent in parents:
-        wrong = [f"{check.name}: {check.detail}" for check in found[parent] if not check.ok]
-        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(found[parent])} checks of its own hold"))
-    return checks + found[folder]
+        wrong = [f"{check.name}: {check.detail}" for check in by_folder[parent] if not check.ok]
+        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(by_folder[parent])} checks of its own hold"))
+    return checks + by_folder[folder]
 
 
 def _verify(members: Sequence[Member], jobs: int | None) -> list[list[Check]]:
-    """The checks of each folder, all of which are read before any is compared."""
+    """Check each folder; all of them are read before any is compared."""
     checks = [_check_form(member) for member in members]
     if members[-1].manifest.kind != "snapshot":
         return checks
     for member, own in zip(members, checks, strict=True):
         if not all(check.ok for check in own[1:]):
             detail = f"not checked: the tables of {member.path.name} cannot be trusted"
-            return [[*each, Check("guarantees", ok=False, detail=detail)] for each in checks]
-    union = Union(members, jobs)
-    return [own + _check_content(_read(union, member)) for member, own in zip(members, checks, strict=True)]
+            return [[*folder_checks, Check("guarantees", ok=False, detail=detail)] for folder_checks in checks]
+    delta_check = DeltaCheck(members, jobs)
+    return [own + _check_content(_read(delta_check, member)) for member, own in zip(members, checks, strict=True)]
 
 
 def _check_form(member: Member) -> list[Check]:
@@ -113,8 +113,8 @@ def _check_content(snapshot: "_Snapshot") -> list[Check]:
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
     graphs = [_check_graphs(snapshot)] if snapshot.graphs else []
     if snapshot.withheld:
-        told = f"not proved again: what is compared needs {len(snapshot.withheld):,} codes that were not published"
-        return [*checks, Check("guarantees 1 to 5", ok=True, detail=told), *graphs]
+        detail = f"not proved again: what is compared needs {len(snapshot.withheld):,} codes that were not published"
+        return [*checks, Check("guarantees 1 to 5", ok=True, detail=detail), *graphs]
     return [
         *checks,
         _check_no_near_duplicates(snapshot),
@@ -129,12 +129,12 @@ def _check_content(snapshot: "_Snapshot") -> list[Check]:
 @dataclass(frozen=True)
 class _Snapshot:
     member: Member
-    union: Union
-    published: Published  # nothing of a whole snapshot
+    delta_check: DeltaCheck
+    published: PublishedRecords  # empty for a whole snapshot
     decisions: list[dict[str, Any]]
     stats: int  # rows of the table
-    withheld: set[str]  # ids of codes that were left out when the folder, or what it was made against, was published
-    graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty where graphs were not compared
+    withheld: set[str]  # ids of codes withheld when the folder, or one that it extends, was published
+    graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty if graphs were not compared
 
     @property
     def manifest(self) -> Manifest:
@@ -144,36 +144,44 @@ class _Snapshot:
     def records(self) -> list[dict[str, Any]]:
         return self.member.records
 
-    def graph_of(self, id_: str) -> str | None:
-        """What a code computes, here or published."""
-        found: list[str | None] = [self.graphs.get(id_, {}).get("graph")]
-        found += [record.get("graph") for record in self.published.records("id", id_)]
-        return next(filter(None, found), None)
+    def find_graph(self, id_: str) -> str | None:
+        """Return the graph of a code, here or published."""
+        graphs: list[str | None] = [self.graphs.get(id_, {}).get("graph")]
+        graphs += [record.get("graph") for record in self.published.records("id", id_)]
+        return next(filter(None, graphs), None)
 
     @cached_property
     def codes(self) -> IntArray:
-        """The numbers of the records in the union's features."""
-        return np.array([self.union.code_of[record["id"]] for record in self.records], np.int64)
+        """The numbers of the records in the shared features."""
+        return np.array([self.delta_check.code_of[record["id"]] for record in self.records], np.int64)
 
     @cached_property
     def groups(self) -> tuple[list[int], dict[int, list[Mapping[str, Any]]]]:
-        """The group of each record, and what is published that a group must be with."""
+        """The group of each record, and the published records that a group must join."""
         widths = [record["graph_widths"] for record in self.records]
-        numbers = leak_groups(self.codes.tolist(), self.union.features, widths) if self.records else []
-        return numbers, self.published.of_groups(numbers) if self.member.parents else {}
+        numbers = split_groups(self.codes.tolist(), self.delta_check.features, widths) if self.records else []
+        return numbers, self.published.neighbours_by_group(numbers) if self.member.parents else {}
 
 
-def _read(union: Union, member: Member) -> _Snapshot:
+def _read(delta_check: DeltaCheck, member: Member) -> _Snapshot:
     decisions = pq.read_table(member.path / "decisions.parquet").to_pylist()
-    union.decided(member, decisions)
+    delta_check.record_decisions(member, decisions)
     stats = sum(pq.read_metadata(path).num_rows for path in member.path.glob("data/stats/*.parquet"))
     withheld = member.withheld | {
         record["id"]
         for number in member.parents
-        for record in union.members[number].records
-        if record["id"] in union.members[number].withheld
+        for record in delta_check.members[number].records
+        if record["id"] in delta_check.members[number].withheld
     }
-    return _Snapshot(member, union, Published(union, member), decisions, stats, withheld, _read_graphs(member.path))
+    return _Snapshot(
+        member,
+        delta_check,
+        PublishedRecords(delta_check, member),
+        decisions,
+        stats,
+        withheld,
+        _read_graphs(member.path),
+    )
 
 
 def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
@@ -191,20 +199,20 @@ def _check_ids(snapshot: _Snapshot) -> Check:
 
 
 def _check_counts(snapshot: _Snapshot) -> Check:
-    """Guarantee 6, first half: the decisions add up to the input, and the manifest's counts are theirs."""
+    """Check guarantee 6, first half: the decisions add up to the input, and to the manifest's counts."""
     usable = [decision for decision in snapshot.decisions if decision["stage"] != "invalid"]
     stages = Counter(decision["stage"] or "kept" for decision in snapshot.decisions)
     stated = snapshot.manifest.counts
-    found = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
+    counts = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
         "rows.input": len(snapshot.decisions),
         "networks": len({(decision["nn"], decision["id"]) for decision in usable}),
         "names": len({decision["nn"] for decision in usable}),
         "codes": len({decision["id"] for decision in usable}),
     }
     splits = Counter(record["split"] for record in snapshot.records)
-    found |= {f"splits.{split}": splits[split] for split in stated["splits"]}
+    counts |= {f"splits.{split}": splits[split] for split in stated["splits"]}
     wrong = []
-    for name, count in found.items():
+    for name, count in counts.items():
         group, _, key = name.partition(".")
         in_manifest = stated[group][key] if key else stated[group]
         if in_manifest != count:
@@ -219,9 +227,9 @@ def _check_counts(snapshot: _Snapshot) -> Check:
 
 
 def _check_runs(snapshot: _Snapshot) -> Check:
-    """Column `runs` agrees with itself and the manifest; where runs were required, every record runs."""
+    """Check that column `runs` is consistent and matches the manifest, and that required runs succeeded."""
     results = [RunResult(record["runs"], record["runs_error"]) for record in snapshot.records]
-    found = count_runs(results, ((decision["id"], decision["reason"]) for decision in snapshot.decisions))
+    counts = count_runs(results, ((decision["id"], decision["reason"]) for decision in snapshot.decisions))
     wrong = [
         f"{record['nn']}: runs is {record['runs']}, and the error is {record['runs_error']!r:.60}"
         for record in snapshot.records
@@ -230,13 +238,13 @@ def _check_runs(snapshot: _Snapshot) -> Check:
     if snapshot.manifest.parameters["require_runs"]:
         wrong += [f"{record['nn']}: kept, but does not run" for record in snapshot.records if not record["runs"]]
     stated = snapshot.manifest.counts.get("runs")
-    if stated != found:
-        wrong.append(f"{found} in the tables, {stated} in the manifest")
-    return found_check("runs", wrong, f"{found['runs']:,} of {len(results):,} records run, as the manifest states")
+    if stated != counts:
+        wrong.append(f"{counts} in the tables, {stated} in the manifest")
+    return found_check("runs", wrong, f"{counts['runs']:,} of {len(results):,} records run, as the manifest states")
 
 
 def _check_explained(snapshot: _Snapshot) -> Check:
-    """Guarantee 6, second half: one kept row for each record; a stage, a reason, a kept canonical for all others."""
+    """Check guarantee 6, second half: one kept row per record; a stage, reason and kept canonical for all others."""
     kept_ids = {record["id"] for record in snapshot.records}
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
     wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
@@ -263,25 +271,25 @@ def _check_explained(snapshot: _Snapshot) -> Check:
 
 
 def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
-    """Guarantee 1, by the exact joins."""
-    union, records, codes = snapshot.union, snapshot.records, snapshot.codes
+    """Check guarantee 1, by exact joins."""
+    delta_check, records, codes = snapshot.delta_check, snapshot.records, snapshot.codes
     sets: dict[int, list[int]] = {}
-    for place, number in enumerate(union.features.shingle_set[codes].tolist()):
-        sets.setdefault(number, []).append(place)
+    for index, number in enumerate(delta_check.features.shingle_set[codes].tolist()):
+        sets.setdefault(number, []).append(index)
     pairs = exact_pairs(
-        union.features, np.array(sorted(sets), np.int64), snapshot.manifest.parameters["lexical_threshold"]
+        delta_check.features, np.array(sorted(sets), np.int64), snapshot.manifest.parameters["lexical_threshold"]
     )
     near_sets = [(number, number, 1.0) for number in sets]
     near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
     wrong = [
         f"lexical Jaccard {value:.3f} between two kept records"
         for a, b, value in near_sets
-        for one, other in itertools.product(sets[a], sets[b])
-        if (one < other or a != b) and not union.differ(records[one], records[other])
+        for first, other in itertools.product(sets[a], sets[b])
+        if (first < other or a != b) and not delta_check.differ(records[first], records[other])
     ]
     for record in records:
-        for other, value in union.near_structures[snapshot.member.number, record["id"]]:
-            if other["folder"] == record["folder"] and not union.differ(record, other):
+        for other, value in delta_check.near_structures[snapshot.member.number, record["id"]]:
+            if other["folder"] == record["folder"] and not delta_check.differ(record, other):
                 wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
     detail = f"{len(records):,} records, all pairs"
     if snapshot.member.parents:
@@ -291,25 +299,25 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
 
 
 def _check_witnesses(snapshot: _Snapshot) -> Check:
-    """Guarantee 2: every removal's similarity, worked out anew, is what was recorded and reaches its threshold."""
-    code_of, parameters = snapshot.union.code_of, snapshot.manifest.parameters
+    """Check guarantee 2: the recomputed similarity of every removal is the recorded one and reaches its threshold."""
+    code_of, parameters = snapshot.delta_check.code_of, snapshot.manifest.parameters
     wrong, checked = [], 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
         if stage not in DUPLICATE_STAGES or snapshot.published.removal(decision["id"]) is not None:
             continue
         if stage == "graph":
-            one, other = (snapshot.graph_of(decision[name]) for name in ("id", "canonical"))
+            graph, other = (snapshot.find_graph(decision[name]) for name in ("id", "canonical"))
             checked += 1
-            if one is None or one != other or decision["similarity"] != 1.0:
+            if graph is None or graph != other or decision["similarity"] != 1.0:
                 wrong.append(f"row {decision['row']} (graph): its graph is not that of its canonical")
             continue
         code, canonical = code_of[decision["id"]], code_of[decision["canonical"]]
         checked += 1
-        found = _similarity(snapshot.union.features, stage, code, canonical)
+        similarity = _similarity(snapshot.delta_check.features, stage, code, canonical)
         threshold = 1.0 if stage == "exact" else parameters[f"{stage}_threshold"]
-        if found != decision["similarity"] or found < threshold:
-            stated = f"{decision['similarity']} recorded, {found} found, {threshold} asked"
+        if similarity != decision["similarity"] or similarity < threshold:
+            stated = f"{decision['similarity']} recorded, {similarity} found, {threshold} asked"
             wrong.append(f"row {decision['row']} ({stage}): {stated}")
     detail = f"{checked:,} removals, similarity as recorded"
     if snapshot.member.parents:
@@ -321,7 +329,7 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
 
 
 def _check_graphs(snapshot: _Snapshot) -> Check:
-    """Guarantee 7: identities follow from the stored graphs, no two kept records share one, columns say the same."""
+    """Check guarantee 7: identities follow from the stored graphs, no two kept records share one, the columns agree."""
     wrong, known = [], 0
     distinct: set[str | None] = set()
     for id_, row in snapshot.graphs.items():
@@ -346,8 +354,8 @@ def _check_graphs(snapshot: _Snapshot) -> Check:
 
 def _wrong_identities(row: dict[str, Any]) -> list[str]:
     graphs = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode] is not None}
-    found = identities_of(graphs) if graphs else dict.fromkeys(IDENTITIES)
-    return [name for name in IDENTITIES if row[name] != found[name]]
+    identities = identities_of(graphs) if graphs else dict.fromkeys(IDENTITIES)
+    return [name for name in IDENTITIES if row[name] != identities[name]]
 
 
 def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -> float:
@@ -364,11 +372,11 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
 
 
 def _check_order(snapshot: _Snapshot) -> Check:
-    """Guarantee 3: splits follow from kept codes, the seed and what is published alone, not from the order of rows."""
-    groups, beside = snapshot.groups
-    given = {group: records[0]["split"] for group, records in beside.items()}
+    """Check guarantee 3: splits follow from kept codes, the seed and published records, not from the order of rows."""
+    groups, neighbours = snapshot.groups
+    published_splits = {group: records[0]["split"] for group, records in neighbours.items()}
     ids = [record["id"] for record in snapshot.records]
-    splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"], given)
+    splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"], published_splits)
     wrong = [
         f"{record['nn']}: split {record['split']}, by its content {split}"
         for record, split in zip(snapshot.records, splits, strict=True)
@@ -378,17 +386,17 @@ def _check_order(snapshot: _Snapshot) -> Check:
 
 
 def _check_leakage(snapshot: _Snapshot) -> Check:
-    """Guarantee 4, by the exact join."""
-    numbers, beside = snapshot.groups
-    split_of = {group: records[0]["split"] for group, records in beside.items()}
+    """Check guarantee 4, by an exact join."""
+    numbers, neighbours = snapshot.groups
+    split_of = {group: records[0]["split"] for group, records in neighbours.items()}
     wrong = [
         f"{records[0]['nn']}: a new record ties its split to that of another published one"
-        for records in beside.values()
+        for records in neighbours.values()
         if len({record["split"] for record in records}) > 1
     ]
     names = group_names(numbers, [record["id"] for record in snapshot.records])
     for record, group, name in zip(snapshot.records, numbers, names, strict=True):
-        clusters = {other["cluster"] for other in beside[group]} if group in beside else {name}
+        clusters = {other["cluster"] for other in neighbours[group]} if group in neighbours else {name}
         if record["cluster"] not in clusters:
             wrong.append(f"{record['nn']}: its cluster is not {' or '.join(sorted(clusters))}")
         split = split_of.setdefault(group, record["split"])
@@ -397,38 +405,40 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
     what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
     detail = f"{len(set(numbers)):,} groups ({what}), none across splits"
     if snapshot.member.parents:
-        detail += f"; {len(beside):,} of them with published records"
+        detail += f"; {len(neighbours):,} of them with published records"
     return found_check("guarantee 4: no leakage", wrong, detail)
 
 
 def _check_recall(snapshot: _Snapshot) -> Check:
-    """Guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
+    """Check guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
     stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
-    features = snapshot.union.features
+    features = snapshot.delta_check.features
     judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
     if not judged:
         return found_check("guarantee 5: all pairs are found", [], "nothing to compare")
-    sets = snapshot.union.sets(judged)
+    sets = snapshot.delta_check.sets(judged)
     measured = measure_recall(
         features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
     )
     wrong = [] if measured.found == measured.pairs else [f"{measured.pairs - measured.found:,} pairs are not proposed"]
     if not np.isclose(stated["recall"], measured.recall):
         wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
-    of = f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
+    recall_text = (
+        f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
+    )
     if snapshot.member.parents:
-        found, pairs = snapshot.published.recall(judged)
-        of += f"; {found:,} of {pairs:,} with published records"
-        if found != pairs:
-            wrong.append(f"{pairs - found:,} pairs with published records are not proposed")
-    return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {of}")
+        proposed, pairs = snapshot.published.recall(judged)
+        recall_text += f"; {proposed:,} of {pairs:,} with published records"
+        if proposed != pairs:
+            wrong.append(f"{pairs - proposed:,} pairs with published records are not proposed")
+    return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {recall_text}")
 
 
 _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 
 
 def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
-    """The checks of a snapshot with conversations; its tables have the right columns already."""
+    """Run the checks of a snapshot with conversations, whose tables are known to have the right columns."""
     facts = "chat code", ", the code in their answers parses and fits their records"
     licenses = _licenses(folder)
 
@@ -441,51 +451,51 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
 
 
 def _licenses(folder: Path) -> dict[str, str | None]:
-    """The licence of each kept record; none of an older snapshot."""
+    """Return the licence of each kept record; older snapshots have none."""
     paths = [path for path in record_files(folder) if "license" in pq.read_schema(path).names]
     tables = [pq.read_table(path, columns=["id", "license"]).to_pylist() for path in paths]
     return {row["id"]: row["license"] for rows in tables for row in rows}
 
 
 def _splits(folder: Path) -> dict[str, str]:
-    """The split of each kept record, by the file that holds it."""
-    found = {}
+    """Return the split of each kept record, by the file that holds it."""
+    split_of = {}
     for path in record_files(folder):
         for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
-            found[id_] = path.name.partition("-")[0]
-    return found
+            split_of[id_] = path.name.partition("-")[0]
+    return split_of
 
 
 def _faults(row: Row) -> Iterator[str]:
-    """What is wrong with one conversation: its form, its code, and whether the code is that of its record."""
+    """Yield the faults of one conversation: its form, its code, and whether the code is that of its record."""
     yield from form_faults(row, "record")
     _, user, assistant = contents(row)
-    asked, answered = fenced_codes(user), fenced_codes(assistant)
-    if len(answered) != (row["task"] in _ONE_CODE):
-        yield f"{len(answered)} code blocks in the answer"
+    questions, answers = fenced_codes(user), fenced_codes(assistant)
+    if len(answers) != (row["task"] in _ONE_CODE):
+        yield f"{len(answers)} code blocks in the answer"
         return
-    for code in answered:
+    for code in answers:
         try:
             parse(code)
         except (SyntaxError, ValueError) as error:
             yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
-    if asked == answered:
+    if questions == answers:
         yield "the code of its answer is that of its question"
-    if not _is_file(row, asked, answered):
+    if not _holds_file(row, questions, answers):
         yield "the file in it is not that of its record"
 
 
-def _is_file(row: Row, asked: list[str], answered: list[str]) -> bool:
-    """Whether the record's file is where the kind of request has it; a newline at its end may have been added."""
+def _holds_file(row: Row, questions: list[str], answers: list[str]) -> bool:
+    """Return True if the record's file is where this kind of request has it; a final newline may have been added."""
     if row["task"] in ("design", "repair"):
-        text = answered[0]
-    elif len(asked) != 1:
+        text = answers[0]
+    elif len(questions) != 1:
         return False
     elif row["task"] == "complete":
-        if MARK not in asked[0]:
+        if MARK not in questions[0]:
             return False
-        text = put_back(asked[0], answered[0].removesuffix("\n"))
+        text = put_back(questions[0], answers[0].removesuffix("\n"))
     else:
-        text = asked[0]
+        text = questions[0]
     texts = (text, text.removesuffix("\n"))
     return row["record"] in {hashlib.sha256(item.encode()).hexdigest() for item in texts}

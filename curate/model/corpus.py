@@ -1,6 +1,6 @@
 """The input of a run, read once: a row table without code, the distinct codes in a file, their features.
 
-Codes go to a file as they stream in, so that a million of them need no memory.
+Codes are written to a file as they are read, so that a million of them need no memory.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class CodeFile:
         return self._file.read(end - start).decode()
 
     def append(self, code: bytes) -> None:
-        """Add a code (UTF-8); its number is the count before."""
+        """Add a code (UTF-8); its number is the previous count."""
         self._file.seek(self._ends[-1])
         self._file.write(code)
         self._ends.append(self._ends[-1] + len(code))
@@ -65,7 +65,7 @@ class Corpus:
     computed: int  # codes whose features were not in the cache
 
     def sets(self, codes: Iterable[int]) -> IntArray:
-        """The distinct shingle sets of codes, in the order of the codes' ids: the same however they are numbered."""
+        """Return the distinct shingle sets of codes, in the order of the codes' ids, independent of their numbering."""
         ordered = sorted(codes, key=self.ids.__getitem__)
         return in_order(self.features.shingle_set[np.array(ordered, np.int64)])
 
@@ -73,10 +73,10 @@ class Corpus:
 def read_corpus(
     source: Source, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
 ) -> Corpus:
-    """Read all rows of a source and have the features of every distinct code.
+    """Read all rows of a source and load or compute the features of every distinct code.
 
     Args:
-        store: where features are kept; the user's cache by default.
+        store: where features are kept; by default the user's cache.
 
     Raises: UserError if there are no rows, or the source cannot be read.
     """
@@ -95,7 +95,7 @@ def read_corpus(
 
 
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> int:
-    """Work out and store the features of (digest, code) pairs. Returns: how many there were."""
+    """Compute and store the features of (digest, code) pairs. Returns: their number."""
     computed = 0
     try:
         with progress("features", None, "new codes") as advance:
@@ -105,7 +105,7 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
                 computed += len(result)
                 advance(len(result))
     finally:
-        store.flush()  # also when interrupted: the next run goes on from here
+        store.flush()  # also when interrupted: the next run resumes from here
     return computed
 
 
@@ -119,7 +119,7 @@ class _Reader:
         self.problem_of_row: list[str | None] = []
 
     def new_codes(self) -> Iterator[tuple[bytes, str]]:
-        """Read all batches; yields each distinct code whose features are not known."""
+        """Read all batches, and yield each distinct code whose features are not known."""
         for batch in self._source.batches():
             self.tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
             self.problem_of_row += batch.column("problem").to_pylist()

@@ -1,8 +1,8 @@
-"""Everything that curation knows about one code, worked out from that code alone, and kept between runs.
+"""Everything that curation knows about one code, computed from that code alone and cached between runs.
 
-A shard is a pair of files that never change: `NAME.parquet`, a row for each code, and `NAME.shingles`, the shingle
-sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named by their
-content and renamed into place, so that runs side by side cannot disturb each other.
+A shard is a pair of immutable files: `NAME.parquet`, a row per code, and `NAME.shingles`, the shingle sets as raw
+64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named by their content and
+renamed into place, so that parallel runs cannot disturb each other.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from lemur_core.similarity.features.parts import of_another_python, outline_code
 from lemur_core.similarity.features.tokens import Detail
 from lemur_core.similarity.features.views import Views, views_of
 
-#: First match wins: the more specific a design, the earlier it stands.
+#: The first match wins, so specific designs come first.
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
@@ -55,25 +55,25 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-def family_of(names: Iterable[str]) -> str:
-    """The family for a set of identifiers: the first rule that any of them meets, else `other`."""
-    first = min(map(_rule_of, names), default=len(_RULES))
+def get_family(names: Iterable[str]) -> str:
+    """Return the family for a set of identifiers: the first rule that any of them matches, else `other`."""
+    first = min(map(_find_rule, names), default=len(_RULES))
     return _RULES[first][0] if first < len(_RULES) else "other"
 
 
 @lru_cache(maxsize=100_000)
-def _rule_of(name: str) -> int:
-    """The place of the first rule that a name meets; one behind the last if none."""
+def _find_rule(name: str) -> int:
+    """Return the index of the first rule that a name matches; the number of rules if none does."""
     return next((place for place, (_, pattern) in enumerate(_RULES) if pattern.search(name)), len(_RULES))
 
 
-#: Part of the cache's name; raised whenever a definition below changes.
+#: Part of the cache's name; increased whenever a definition below changes.
 FEATURES_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Features(Views):
-    """The features of one valid code: what is compared, and what is told of it."""
+    """The features of one valid code: those that are compared, and those that are reported."""
 
     family: str
     pretrained: tuple[Evidence, ...]
@@ -81,9 +81,9 @@ class Features(Views):
 
 
 def code_features(code: str, detail: Detail = "abstract") -> Features | str:
-    """The features of a code, or the reason (a short text) why it has none.
+    """Return the features of a code, or a short reason why it has none.
 
-    Any text may come: what Python cannot parse, what is too large or too deeply nested gets a reason, never an error.
+    Accepts any text: what Python cannot parse, or is too large or too deeply nested, gets a reason, never an error.
     """
     outline = outline_code(code)
     if isinstance(outline, str):
@@ -93,21 +93,21 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
         return views
     return Features(
         **{item.name: getattr(views, item.name) for item in fields(views)},
-        family=family_of(outline.names),
-        pretrained=_pretrained(code),
+        family=get_family(outline.names),
+        pretrained=_find_evidence(code),
         lines=code.count("\n") + (not code.endswith("\n")),
     )
 
 
-def _pretrained(code: str) -> tuple[Evidence, ...]:
+def _find_evidence(code: str) -> tuple[Evidence, ...]:
     try:
         return find_pretrained(code)
-    except RecursionError:  # values nested a thousand deep, which no network's weights come through
+    except RecursionError:  # values nested a thousand deep, which do not occur in networks with weights
         return ()
 
 
 class FeatureTable:
-    """Columns over codes 0..n-1. Equal digests got equal numbers; -1 stands for a code that has no features.
+    """Columns over codes 0..n-1. Equal digests have equal numbers; -1 marks a code without features.
 
     `tree`, `literal`, `shingle_set`, `fingerprint`: int64 of shape (n,), numbers of classes of equal codes.
     `signatures`: uint32 of shape (shingle sets, 256). `elements[f]`: the hashes of fingerprint f, sorted.
@@ -133,16 +133,16 @@ class FeatureTable:
         return len(self.tree)
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
-        """The sorted distinct shingle hashes of one set, read from disk."""
+        """Return the sorted distinct shingle hashes of one set, read from disk."""
         handle, at, size = self._places[shingle_set]
         return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
 
     def digests(self, view: str) -> list[bytes]:
-        """The digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
+        """Return the digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
         return list(self._classes[view])
 
     def put(self, code: int, features: dict[str, Any], handle: int) -> None:
-        """Take the features of one code, a row of a shard; its shingle set lies in an open file."""
+        """Add the features of one code, a row of a shard whose shingles are in an open file."""
         if features["problem"] is not None:
             self.problems[code] = features["problem"]
             return
@@ -157,16 +157,16 @@ class FeatureTable:
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
         self.family[code], self.lines[code] = features["family"], features["lines"]
         if features["pretrained"]:
-            self.pretrained[code] = tuple(Evidence(**found) for found in features["pretrained"])
+            self.pretrained[code] = tuple(Evidence(**item) for item in features["pretrained"])
 
     def finish(self) -> "FeatureTable":
-        """The table itself, once all codes are put."""
+        """Return the table itself, once all codes are added."""
         self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
         self.set_sizes = np.array([size for *_, size in self._places], np.int64)
         return self
 
 
-#: Digests by which codes fall into classes of equal ones.
+#: The digests that define classes of equal codes.
 _CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
 
 _SCHEMA = pa.schema(
@@ -196,7 +196,7 @@ class FeatureStore:
 
     Args:
         folder: the user's cache by default.
-        only: the ids that will be asked for, where they are few of many; no others are listed.
+        only: the ids that will be requested, if they are few of many; no others are indexed.
     """
 
     def __init__(self, detail: Detail, folder: Path | None = None, only: Iterable[bytes] | None = None) -> None:
@@ -253,8 +253,8 @@ class FeatureStore:
         return table.finish()
 
     def export(self, digests: Sequence[bytes], path: Path) -> None:
-        """Write the features of these codes as one shard: `path` (.parquet) and its shingles beside it."""
-        found: list[dict[str, Any]] = []
+        """Write the features of these codes as one shard: `path` (.parquet) and its `.shingles` file."""
+        exported: list[dict[str, Any]] = []
         places: dict[bytes, int] = {}
         with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
             for shard, rows in self._rows(digests):
@@ -265,9 +265,9 @@ class FeatureStore:
                             places[name] = blob.tell()
                             shingles.seek(features["shingles_at"])
                             blob.write(shingles.read(features["shingles_count"] * 8))
-                        found.append(features | {"id": digests[position], "shingles_at": places.get(name)})
-        found.sort(key=lambda features: features["id"])
-        _write_shard(found, path)
+                        exported.append(features | {"id": digests[position], "shingles_at": places.get(name)})
+        exported.sort(key=lambda features: features["id"])
+        _write_shard(exported, path)
 
     def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, dict[str, Any]]]]]:
         """By shard, the rows of these codes with their positions."""
@@ -298,7 +298,7 @@ class FeatureStore:
         except (OSError, pa.ArrowInvalid, KeyError):
             complete = False
         if not complete:
-            note(f"feature cache: {path.name} is damaged and was dropped; its features are worked out anew")
+            note(f"feature cache: {path.name} is damaged and was dropped; its features are computed again")
             path.unlink(missing_ok=True)
             return
         shard = len(self._shards)
@@ -311,14 +311,14 @@ class FeatureStore:
 
 
 def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """The first 64 bits of each id."""
+    """Return the first 64 bits of each id."""
     parts = [np.frombuffer(one.buffers()[1], np.uint64, 4 * len(one), 32 * one.offset)[::4] for one in ids.chunks]
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)
-    with atomic_file(path) as part:  # after its shingles: a shard exists once this file does
+    with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
         pq.write_table(table, part, compression="zstd", compression_level=1)
 
 
@@ -338,6 +338,6 @@ def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[
         named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
         arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
         place = {"shingles_at": places[features.shingle_set], "shingles_count": len(features.shingles)}
-        evidence = {"pretrained": [asdict(found) for found in features.pretrained]}
+        evidence = {"pretrained": [asdict(item) for item in features.pretrained]}
         rows.append({"id": digest, **named, **arrays, **place, **evidence})
     return rows, b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Which rows the options leave out, each with its reason; a value that no row has is refused, not ignored."""
+"""The rows that the options leave out, each with its reason; a value that no row has is an error."""
 
 import difflib
 from collections import Counter
@@ -12,61 +12,61 @@ from curate.model.corpus import Corpus
 from curate.model.options import CurateOptions, matching_prefix
 from lemur_core.files.errors import UserError
 
-#: Columns by whose value rows are chosen, each with the option of its name.
+#: Columns by whose value rows are chosen, each with an option of the same name.
 BY_VALUE = ("task", "dataset", "metric")
 
-_TOLD = 12  # values that a message lists
+_LISTED_VALUES = 12  # values that a message lists
 
 
-def left_out(corpus: Corpus, options: CurateOptions, usable: npt.NDArray[np.bool_]) -> dict[int, str]:
-    """Why an option leaves out a row, by row; the first option that does, in the order below.
+def find_left_out(corpus: Corpus, options: CurateOptions, usable: npt.NDArray[np.bool_]) -> dict[int, str]:
+    """Return why an option leaves out a row, by row; the first such option in the order below counts.
 
-    `include` counts in profile strict alone: profile nn-dup chooses by it as nn-dup does.
+    `include` counts only in profile strict: profile nn-dup applies it as nn-dup does.
 
     Args:
-        usable: of each row; others are not asked.
+        usable: of each row; unusable rows are ignored.
 
-    Raises: UserError if no usable row has a value that is asked for.
+    Raises: UserError if no usable row has a requested value.
     """
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for column in BY_VALUE:
         if wanted := getattr(options, column):
-            found = _by_value(corpus.rows.column(column), column, wanted, usable) | found
+            reasons = _by_value(corpus.rows.column(column), column, wanted, usable) | reasons
     prefixes = options.nn_prefixes, options.include if options.profile == "strict" else ()
     for chosen, option in zip(prefixes, ("nn_prefixes", "--include"), strict=True):
         if chosen:
             reason = f"name does not start with {', '.join(chosen)} ({option})"
             rows = (row for row in np.flatnonzero(usable).tolist() if matching_prefix(names[row], chosen) is None)
-            found = dict.fromkeys(rows, reason) | found
+            reasons = dict.fromkeys(rows, reason) | reasons
     if options.from_scratch:
         loading = np.isin(corpus.code_of_row, np.fromiter(corpus.features.pretrained, np.int64)) & usable
         for row in np.flatnonzero(loading).tolist():
             line = corpus.features.pretrained[int(corpus.code_of_row[row])][0].line
-            found.setdefault(row, f"loads trained weights, line {line} (--from-scratch)")
-    return found
+            reasons.setdefault(row, f"loads trained weights, line {line} (--from-scratch)")
+    return reasons
 
 
 def _by_value(
     values: pa.ChunkedArray, column: str, wanted: tuple[str, ...], usable: npt.NDArray[np.bool_]
 ) -> dict[int, str]:
     counted = pc.value_counts(values.filter(pa.array(usable))).to_pylist()
-    there = Counter({item["values"]: item["counts"] for item in counted if item["values"] is not None})
+    counts = Counter({item["values"]: item["counts"] for item in counted if item["values"] is not None})
     for value in wanted:
-        if value not in there:
-            raise UserError(f"--{column} {value}: no row has it; {_suggest(value, there)}")
+        if value not in counts:
+            raise UserError(f"--{column} {value}: no row has it; {_suggest(value, counts)}")
     chosen = pc.is_in(values, pa.array(wanted, values.type)).combine_chunks().to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(usable & ~chosen)
     stated = values.take(pa.array(rows, pa.int64())).to_pylist()
-    said = {value: f"{column} is {value or 'not stated'} (--{column})" for value in {*stated}}
-    return {row: said[value] for row, value in zip(rows.tolist(), stated, strict=True)}
+    reasons = {value: f"{column} is {value or 'not stated'} (--{column})" for value in {*stated}}
+    return {row: reasons[value] for row, value in zip(rows.tolist(), stated, strict=True)}
 
 
 def _suggest(value: str, there: "Counter[str]") -> str:
-    """The values that are nearest to one, then the most frequent ones."""
+    """Suggest the values nearest to one, then the most frequent ones."""
     plain = {known.casefold(): known for known in sorted(there)}
     near = [plain[text] for text in difflib.get_close_matches(value.casefold(), plain, n=3)]
-    most = [known for known, _ in sorted(there.items(), key=lambda item: (-item[1], item[0]))[:_TOLD]]
-    more = f" and {len(there) - _TOLD} others" if len(there) > _TOLD else ""
+    most = [known for known, _ in sorted(there.items(), key=lambda item: (-item[1], item[0]))[:_LISTED_VALUES]]
+    more = f" and {len(there) - _LISTED_VALUES} others" if len(there) > _LISTED_VALUES else ""
     nearest = f"near: {', '.join(near)}; " if near else ""
     return f"{nearest}there are {', '.join(most) or 'none'}{more}"

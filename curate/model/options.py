@@ -1,4 +1,4 @@
-"""What a user may ask of a curation, and the names' prefixes that the options speak of."""
+"""The options of a curation, and prefixes of names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,14 +9,14 @@ from lemur_core.similarity.features.tokens import Detail
 
 Profile = Literal["strict", "nn-dup"]
 
-#: Whose graphs are compared: of the networks that survive by their text, or of all codes; with keep-different, near
-#: texts whose graphs differ beyond widths are no near-duplicates.
+#: Which graphs are compared: those of the networks that survive by their text, or of all codes; with keep-different,
+#: near texts whose graphs differ beyond widths are not near-duplicates.
 Graphs = Literal["survivors", "all", "keep-different", "off"]
 
 #: Records with at least this Jaccard stay in one split.
 LEAK_THRESHOLD = 0.70
 
-#: A longer conversation is dropped; counted as `manifests.conversations.conversation.count_tokens` does.
+#: Longer conversations are dropped; counted as in `manifests.conversations.conversation.count_tokens`.
 CHAT_MAX_TOKENS = 8_192
 
 SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
@@ -24,7 +24,7 @@ SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
 
 @dataclass(frozen=True, slots=True)
 class CurateOptions:
-    """The options of `lemur curate`; None stands for the default of the profile."""
+    """The options of `lemur curate`; None means the default of the profile."""
 
     profile: Profile = "strict"
     task: tuple[str, ...] = ()  # this and the next two: of the rows, empty for any
@@ -46,11 +46,11 @@ class CurateOptions:
     seed: int = 42
     check_runs: bool = False
     require_runs: bool = False  # implies check_runs
-    runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime
+    runtime: tuple[str, ...] = ()  # packages that networks can import besides the declared runtime
     unsafe_no_sandbox: bool = False
     chat: bool = False
     chat_max_tokens: int = CHAT_MAX_TOKENS
-    license: str | None = None  # SPDX expression, of sources that state none
+    license: str | None = None  # SPDX expression for sources that state none
     keep_per_family: int = 5  # this and the next three: profile nn-dup only
     fractal_threshold: float = 0.97
     topup_lexical_max: float = 0.85
@@ -82,7 +82,7 @@ class CurateOptions:
         self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:
-        """Options of the other profile are refused: silently ignored ones mislead."""
+        """Refuse options of the other profile, since ignoring them silently would mislead."""
         strict_only = ("topup_family", "from_scratch", "tokens", "require_runs")
         nn_dup_only = ("keep_per_family", "fractal_threshold", "topup_lexical_max", "topup_structural_max")
         foreign, home = (nn_dup_only, "nn-dup") if self.profile == "strict" else (strict_only, "strict")
@@ -93,41 +93,41 @@ class CurateOptions:
 
     @property
     def checks_runs(self) -> bool:
-        """Whether kept networks are run."""
+        """True if kept networks are run."""
         return self.check_runs or self.require_runs
 
     @property
     def runs_code(self) -> bool:
-        """Whether any network is run or traced."""
+        """True if any network is run or traced."""
         return self.checks_runs or self.chat or self.graphs != "off"
 
     @property
     def graphs(self) -> Graphs:
-        """Whose graphs are compared."""
+        """Which graphs are compared."""
         return self.graph or ("survivors" if self.profile == "strict" else "off")
 
     @property
     def structural(self) -> float:
-        """The structural threshold in force."""
+        """The effective structural threshold."""
         if self.structural_threshold is not None:
             return self.structural_threshold
         return 0.95 if self.profile == "strict" else 0.90
 
     @property
     def min_prefix(self) -> int:
-        """The minimum number of kept records a prefix."""
+        """The minimum number of kept records per prefix."""
         if self.min_per_prefix is not None:
             return self.min_per_prefix
         return 0 if self.profile == "strict" else 1
 
 
-def prefix_of(nn: str) -> str:
-    """The text of a network's name before its first `-`."""
+def get_prefix(nn: str) -> str:
+    """Return the text of a network's name before its first `-`."""
     return nn.split("-", 1)[0]
 
 
 def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
-    """The place of the first of `prefixes` that the name starts with, whole segments between `-`, case ignored.
+    """Return the index of the first of `prefixes` that the name starts with, by whole `-` segments, ignoring case.
 
     A prefix may end in its `-`: `ga-` is `ga`, and neither is the beginning of `GAN`.
     """
@@ -141,7 +141,7 @@ def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
 
 
 def parse_upweight(text: str) -> tuple[str, float]:
-    """`PREFIX:FACTOR` as a pair.
+    """Parse `PREFIX:FACTOR` into a pair.
 
     Raises: UsageError if it is not of that form, or the factor is not a positive number.
     """

@@ -1,10 +1,10 @@
-"""Whose text the classes of a code are: those of extracted repositories, each with its licence.
+"""Find the origin of codes: classes copied from extracted repositories, each with its licence.
 
 A corpus states one licence for all its codes, although some came from projects under others. So every network class of
 a code is compared with the class of every block, by the shingles of the lexical stage over the lines of that class
-alone (`lemur_core.similarity.features.classes`). A class is from the block that it is nearest to, from THRESHOLD on; of
-blocks that are equally near, one whose licence lets code be passed on comes first, then the first by id. A code is from
-the block of that of its classes which limits it most: one that may not be passed on before others, then the nearest.
+alone (`lemur_core.similarity.features.classes`). A class is attributed to the nearest block with at least THRESHOLD;
+among equally near blocks, one whose licence allows redistribution comes first, then the first by id. A code is
+attributed to the block of its most restricted class: one that may not be redistributed first, then the nearest.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ from manifests.folders.manifest import Parent, parent_of, read_manifest
 from manifests.provenance import TABLE
 from manifests.provenance.licenses import is_permissive
 
-#: The Jaccard from which a class is from a block: that from which records must stay in one split.
+#: The Jaccard from which a class is attributed to a block: the same as for sharing a split.
 THRESHOLD = LEAK_THRESHOLD
 
-#: A class of fewer shingles, some five lines, says too little to tell whose it is.
+#: A class of fewer shingles, about five lines, is too short to be attributed.
 LEAST_SHINGLES = 40
 
 _CHUNK = 64
@@ -50,31 +50,31 @@ class _Block(NamedTuple):
 
 
 class Origins:
-    """The blocks of some extraction folders, asked where a code is from."""
+    """The blocks of some extraction folders, searched for the origin of codes."""
 
     def __init__(self, folders: Sequence[Path], jobs: int | None = None) -> None:
         """Read the blocks.
 
         Args: folders: extractions, of level `emitted` or more.
-        Raises: UserError if one is no extraction, is named twice, or holds no code.
+        Raises: UserError if one is not an extraction, is named twice, or holds no code.
         """
         self.parents = [_parent(folder) for folder in folders]
         digests = [parent.sha256 for parent in self.parents]
         if twice := next((at for at, digest in enumerate(digests) if digest in digests[:at]), None):
             raise UserError(f"{folders[twice]}: is the same extraction as one before; name it once")
         self._jobs = jobs
-        found = sorted(
+        blocks = sorted(
             (block for folder in folders for block in self._read(folder)), key=lambda block: (block.barred, block.block)
         )
         first: dict[bytes, _Block] = {}
-        for block in found:
+        for block in blocks:
             first.setdefault(_digest(block.shingles), block)
-        self.blocks, self._distinct = len(found), list(first.values())
+        self.blocks, self._distinct = len(blocks), list(first.values())
         self._index = ClassIndex([block.shingles for block in self._distinct], THRESHOLD)
         self._known: dict[bytes, tuple[int, float] | None] = {}
 
     def _read(self, folder: Path) -> Iterator[_Block]:
-        """The blocks of a folder whose class is long enough."""
+        """Yield the blocks of a folder whose class is long enough."""
         rows = list(_rows(folder))
         withheld = sum(row["code"] is None and row["code_sha256"] is not None for row in rows)
         there = [row for row in rows if row["code"] is not None]
@@ -82,28 +82,28 @@ class Origins:
             raise UserError(f"{folder}: holds no code of blocks; extract with --level emitted or more")
         if withheld:
             note(f"{folder}: the code of {plural(withheld, 'block')} was not published, so they are not compared")
-        given = ((row["code"], row["name"]) for row in there)
+        codes = ((row["code"], row["name"]) for row in there)
         with progress("blocks", len(there), "classes") as advance:
-            for row, texts in zip(there, _map(given, self._jobs, len(there)), strict=True):
+            for row, texts in zip(there, _map(codes, self._jobs, len(there)), strict=True):
                 advance(1)
                 for text in texts:
                     if len(text.shingles) >= LEAST_SHINGLES:
                         barred = not is_permissive(row["license"])
                         yield _Block(barred, row["block"], row["license"], text.shingles)
 
-    def of_codes(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
-        """Where codes are from, by code; those that are from nowhere known are left out."""
-        given: Iterable[tuple[str, str | None]] = ((corpus.codes[code], None) for code in codes)
-        found: dict[int, Origin] = {}
+    def find_origins(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
+        """Return the origins of codes, by code; codes without a known origin are left out."""
+        items: Iterable[tuple[str, str | None]] = ((corpus.codes[code], None) for code in codes)
+        origins: dict[int, Origin] = {}
         with progress("origins", len(codes), "codes") as advance:
-            for code, texts in zip(codes, _map(given, self._jobs, len(codes)), strict=True):
+            for code, texts in zip(codes, _map(items, self._jobs, len(codes)), strict=True):
                 advance(1)
-                if (origin := self.of_classes(texts)) is not None:
-                    found[code] = origin
-        return found
+                if (origin := self.find_origin(texts)) is not None:
+                    origins[code] = origin
+        return origins
 
-    def of_classes(self, texts: Iterable[ClassText]) -> Origin | None:
-        """Where a code of these classes is from."""
+    def find_origin(self, texts: Iterable[ClassText]) -> Origin | None:
+        """Return the origin of a code with these classes."""
         every = [origin for text in texts if (origin := self._of_class(text)) is not None]
         return min(every, key=lambda one: (is_permissive(one.license), -one.similarity, one.block), default=None)
 
@@ -121,7 +121,7 @@ class Origins:
 
     @property
     def facts(self) -> dict[str, object]:
-        """For the manifest: what was compared with, and how."""
+        """The facts of the comparison, for the manifest."""
         return {
             "folders": [parent.name for parent in self.parents],
             "blocks": self.blocks,
@@ -132,7 +132,7 @@ class Origins:
 
 
 def check_origins(folders: Sequence[Path]) -> list[Parent]:
-    """What the manifest says of these folders. Raises: UserError if one is no extraction."""
+    """Return what the manifests of these folders state. Raises: UserError if one is not an extraction."""
     return [_parent(folder) for folder in folders]
 
 
@@ -157,12 +157,12 @@ def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:
     return hashlib.blake2b(shingles.tobytes(), digest_size=16).digest()
 
 
-def _map(given: Iterable[tuple[str, str | None]], jobs: int | None, count: int) -> Iterator[list[ClassText]]:
-    """The classes of codes, of each all or that of one name; few are done at once, without worker processes."""
+def _map(items: Iterable[tuple[str, str | None]], jobs: int | None, count: int) -> Iterator[list[ClassText]]:
+    """Extract the classes of codes, all or only the named one; small inputs are processed without workers."""
     if count <= _CHUNK:
-        yield from map(_texts, given)
+        yield from map(_texts, items)
         return
-    rest = iter(given)
+    rest = iter(items)
     chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
     for texts in map_chunks(_texts, chunks, _nothing, jobs):
         yield from texts

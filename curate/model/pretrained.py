@@ -1,12 +1,12 @@
-"""Does a code load trained weights? A plain rule over its syntax tree: which calls load, and what their values ask for.
+"""Does a code load trained weights? A plain rule over its syntax tree: which calls load, and what their values request.
 
-What counts: a constructor from outside the file that is asked for trained weights (`weights="DEFAULT"`,
+These count: a constructor from outside the file that requests trained weights (`weights="DEFAULT"`,
 `pretrained=True`), `from_pretrained`, `torch.hub.load`, a checkpoint from a URL or file that reaches parameters (an
 optimizer's state does not count).
 
 A value is followed through names that the same function, class or file assigns, and the defaults of parameters. What
-only a caller knows (`prm["name"]`, a parameter without default) never counts, nor does code under a condition that is
-false or that only a caller decides. docs/similarity.md says what such a rule cannot see.
+only a caller decides (`prm["name"]`, a parameter without default) never counts, nor does code under a condition that is
+false or that only a caller decides. docs/similarity.md states the limits of such a rule.
 """
 
 import ast
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: Without one of these there is nothing to look for: 97 files in 100 of LEMUR stop here, and more at the expression.
+#: Quick rejection: 97 of 100 files of LEMUR contain none of these.
 _WORDS = ("pretrained", "weights=", "load(", "load_", "from_url", "torchvision", "timm")
 _HINTS = re.compile(
     r"pretrained|weights=|load_state_dict\(|[ .]load\(|load_(?:file|model|url)|from_url"
@@ -27,7 +27,7 @@ _LOADERS = re.compile(
 )
 _READERS = re.compile(r"^(torch|torch\.serialization|pickle|joblib|numpy|np|dill)\.load$")
 _NO_WEIGHTS = re.compile(r"(Tokenizer|TokenizerFast|Config|Processor|FeatureExtractor|Scheduler)$")
-#: These take `pretrained=` or `weights=` for something else, or only keep it.
+#: Calls that take `pretrained=` or `weights=` for something else, or only store it.
 _NO_MODELS = re.compile(
     r"^(sklearn|numpy|np|scipy|random|torchmetrics|pandas|torch|nn|F|typing|argparse)\."
     r"|^(dict|super|print|setattr)$|(Config|Loss|Criterion|Sampler|Coder)$|\b(update|__init__|\w*loss|\w*average)$"
@@ -37,8 +37,8 @@ _ENUM = re.compile(r"_Weights\b|WeightsEnum|\bget_(model_)?weights?$")
 _OPTIMIZER = re.compile(r"\b(opt\w*|\w*(optim|sched|scaler)\w*)$", re.IGNORECASE)
 _ASKING = {"pretrained", "weights", "pretrained_backbone", "weights_backbone", "encoder_weights", "checkpoint_path"}
 
-#: What is known of a value: it asks for weights (True, text, a weights enumeration), it is false, it was read from a
-#: checkpoint, a caller decides it; nothing of these is known of any other.
+#: What is known of a value: it requests weights (True, text, a weights enumeration), it is false, it was read from a
+#: checkpoint, or a caller decides it; nothing is known of any other value.
 ASKS, FALSE, LOADED, SETTING = "asks", "false", "loaded", "setting"
 _OPPOSITE = {ASKS: FALSE, FALSE: ASKS, SETTING: SETTING}
 
@@ -52,7 +52,7 @@ class Evidence:
 
 
 def find_pretrained(code: str) -> tuple[Evidence, ...]:
-    """Lines of `code` that load trained weights, in line order; empty when the network starts from scratch.
+    """Return the lines of `code` that load trained weights, in order; empty if the network starts from scratch.
 
     Args: code: text that parses.
     """
@@ -60,12 +60,12 @@ def find_pretrained(code: str) -> tuple[Evidence, ...]:
         return ()
     lines = re.split(r"\r\n|\r|\n", code)  # as the parser counts them; str.splitlines also splits at form feeds
     rule = _Rule(ast.parse(code))
-    found = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
-    return tuple(Evidence(line, lines[line - 1].strip()[:160]) for line in found if line <= len(lines))
+    line_numbers = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
+    return tuple(Evidence(line, lines[line - 1].strip()[:160]) for line in line_numbers if line <= len(lines))
 
 
 class _Rule:
-    """The names of one file (imported, defined, assigned, parameters), and what they say about a call."""
+    """The names of one file (imported, defined, assigned, parameters), and what they imply for a call."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
@@ -73,7 +73,7 @@ class _Rule:
         self._imports: dict[str, str] = {}
         self._defined: set[str] = set()
         self._known: dict[ast.expr, set[str]] = {}
-        #: What a name of a scope, or an attribute of `self` in a class, can be; None where a caller decides.
+        #: The possible values of a name in a scope, or of an attribute of `self` in a class; None if a caller decides.
         self._named: dict[tuple[ast.AST, str], list[ast.expr | None]] = {}
         waiting: deque[ast.AST] = deque([tree])
         while waiting:  # in the order of `ast.walk`
@@ -116,28 +116,28 @@ class _Rule:
                 self._named.setdefault((owner, target.attr), []).append(value)
 
     def _scopes(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The functions, classes and the module around a node, inmost first."""
+        """Yield the functions, classes and the module around a node, innermost first."""
         while (parent := self.parents.get(node)) is not None:
             if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 yield parent
             node = parent
 
     def _path(self, node: ast.AST) -> str:
-        """The dotted name of an expression, its first part as it was imported; empty for anything else."""
+        """Return the dotted name of an expression, its first part as it was imported; empty for anything else."""
         if isinstance(node, ast.Name):
             return self._imports.get(node.id, node.id)
         owner = self._path(node.value) if isinstance(node, ast.Attribute) else ""
         return f"{owner}.{node.attr}" if owner else ""  # type: ignore[attr-defined]
 
     def loads(self, call: ast.Call) -> bool:
-        """Whether a call loads trained weights, should it be reached."""
+        """Return True if a call loads trained weights when it is reached."""
         path, name = self._path(call.func), getattr(call.func, "attr", "")
         owner = path.rpartition(".")[0]
-        given = [*call.args, *(item.value for item in call.keywords)]
+        arguments = [*call.args, *(item.value for item in call.keywords)]
         keywords = {item.arg: item.value for item in call.keywords}
         if _LOADERS.search(path):
             return True
-        takes_loaded = any(LOADED in self.values(value) for value in given)
+        takes_loaded = any(LOADED in self.values(value) for value in arguments)
         if name in ("load_state_dict", "copy_", "Parameter"):
             return takes_loaded and not _OPTIMIZER.search(ast.unparse(call.func).rpartition(".")[0])
         if name == "from_pretrained":
@@ -155,7 +155,7 @@ class _Rule:
         return any(ASKS in self.values(value) for value in asking)
 
     def is_dead(self, node: ast.AST) -> bool:
-        """Whether a condition around keeps every run away, or all but those that a caller asks for."""
+        """Return True if an enclosing condition prevents the call, unless a caller requests it."""
         while (parent := self.parents.get(node)) is not None:
             if isinstance(parent, ast.If | ast.IfExp) and node is not parent.test:
                 in_body = node is parent.body or (isinstance(parent.body, list) and node in parent.body)
@@ -165,16 +165,16 @@ class _Rule:
         return False
 
     def _truth(self, test: ast.expr) -> str:
-        """What is known of a condition: that it holds (ASKS), that it does not (FALSE), SETTING, or nothing."""
+        """Return what is known of a condition: it holds (ASKS), it does not (FALSE), SETTING, or nothing."""
         values = self.values(test)
         return SETTING if SETTING in values else next(iter(values)) if len(values) == 1 else ""
 
     def values(self, node: ast.expr | None) -> set[str]:
-        """What an expression can be, as far as that is known; None stands for what a caller hands over."""
+        """Return what an expression can be, as far as known; None is a value that a caller passes."""
         if node is None:
             return {SETTING}
         if node not in self._known:
-            self._known[node] = set()  # nothing, where a value is asked for by way of itself
+            self._known[node] = set()  # nothing, if a value depends on itself
             self._known[node] = self._values(node)
         return self._known[node]
 
@@ -184,8 +184,8 @@ class _Rule:
                 return {ASKS} if value is True or (isinstance(value, str) and value) else set() if value else {FALSE}
             case ast.Name():
                 for scope in self._scopes(node):
-                    if found := self._named.get((scope, node.id)):
-                        return set().union(*(self.values(value) for value in found))
+                    if assigned := self._named.get((scope, node.id)):
+                        return set().union(*(self.values(value) for value in assigned))
                 return {ASKS} if _ENUM.search(self._imports.get(node.id, "")) else set()
             case ast.Attribute() | ast.Subscript() if _ENUM.search(self._path(node)):
                 return {ASKS}

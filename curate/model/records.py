@@ -1,4 +1,4 @@
-"""Rows become records: one for each distinct code, shown by its best row, ranked best-first by score.
+"""Turn rows into records: one per distinct code, represented by its best row, ranked best-first by score.
 
 The score of a row: the percentile of its accuracy among the networks evaluated on the same benchmark.
 
@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.model.corpus import Corpus
-from curate.model.filters import left_out
-from curate.model.options import CurateOptions, matching_prefix, prefix_of
+from curate.model.filters import find_left_out
+from curate.model.options import CurateOptions, get_prefix, matching_prefix
 
 
 def row_scores(rows: pa.Table, usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Scores in (0, 1) of all usable rows, shape (rows,); NaN where a row is not usable or has no accuracy."""
+    """Return scores in (0, 1) of all usable rows, shape (rows,); NaN if a row is unusable or has no accuracy."""
     accuracy = rows.column("accuracy").to_numpy().astype(np.float64)
     scores = np.full(len(accuracy), np.nan)
     chosen = np.flatnonzero(usable & np.isfinite(accuracy))
@@ -36,7 +36,7 @@ def row_scores(rows: pa.Table, usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.
     order = np.lexsort((values, network, benchmark))
     last = np.ones(len(order), bool)
     last[:-1] = (benchmark[order][1:] != benchmark[order][:-1]) | (network[order][1:] != network[order][:-1])
-    best = order[last]  # one entry for each network of each benchmark: its best accuracy
+    best = order[last]  # one entry per network and benchmark: its best accuracy
     field = np.lexsort((values[best], benchmark[best]))
     field_benchmark, field_value = benchmark[best][field], values[best][field]
     starts = np.searchsorted(field_benchmark, np.arange(benchmark.max() + 2))
@@ -54,7 +54,7 @@ def row_scores(rows: pa.Table, usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.
 
 
 def _benchmarks(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """A dense number for each distinct (task, dataset, metric, epoch)."""
+    """Return a dense number for each distinct (task, dataset, metric, epoch)."""
     columns = [_codes(rows.column(name)) for name in ("task", "dataset", "metric", "epoch")]
     _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     return inverse.reshape(-1).astype(np.int64)
@@ -68,68 +68,68 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of a corpus, by code number, and what kept rows out."""
+    """The records of a corpus, by code number, and the filtered rows."""
 
     filtered: dict[int, str]  # row -> why an option left it out
     scores: npt.NDArray[np.float64]  # by row; NaN without an accuracy
-    speaking: dict[tuple[str, int], int]  # (name, code) -> the row that speaks for this network
-    shown: dict[int, int]  # code -> the row that shows it
-    names: dict[int, str]  # code -> its shown name
+    network_rows: dict[tuple[str, int], int]  # (name, code) -> the representative row of this network
+    representatives: dict[int, int]  # code -> its representative row
+    names: dict[int, str]  # code -> the name of its representative row
     prefixes: dict[int, str]
     families: dict[int, str]
     order: list[int]  # codes, best first
 
     @property
     def rank(self) -> dict[int, int]:
-        """The place of each code in the order."""
+        """The rank of each code in the order."""
         return {code: place for place, code in enumerate(self.order)}
 
 
 def build_records(corpus: Corpus, options: CurateOptions) -> Records:
-    """The records of all usable rows that the options let through."""
+    """Build the records of all usable rows that the options include."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     usable = corpus.code_of_row >= 0
     usable[list(corpus.problems)] = False
     scores = row_scores(corpus.rows, usable)
-    filtered = left_out(corpus, options, usable)
+    filtered = find_left_out(corpus, options, usable)
     open_rows = usable.copy()
     open_rows[list(filtered)] = False
-    speaking = _speaking_rows(corpus, names, scores, np.flatnonzero(open_rows))
-    shown = _shown_rows(speaking, scores, options)
+    speaking = _network_rows(corpus, names, scores, np.flatnonzero(open_rows))
+    shown = _representative_rows(speaking, scores, options)
     chosen_names = {code: names[row] for code, row in shown.items()}
     return Records(
         filtered=filtered,
         scores=scores,
-        speaking=speaking,
-        shown=shown,
+        network_rows=speaking,
+        representatives=shown,
         names=chosen_names,
-        prefixes={code: prefix_of(name) for code, name in chosen_names.items()},
+        prefixes={code: get_prefix(name) for code, name in chosen_names.items()},
         families={code: corpus.features.family[code] for code in shown},
         order=_best_first(corpus, options, shown, chosen_names, scores),
     )
 
 
 def leave_out(records: Records, corpus: Corpus, reasons: Mapping[int, str]) -> Records:
-    """The records without some codes; each row of theirs is filtered for the reason of its code."""
+    """Remove some codes from the records; each of their rows is filtered for the reason of its code."""
     open_rows = np.flatnonzero(np.isin(corpus.code_of_row, np.fromiter(reasons, np.int64)))
     filtered = {row: reasons[int(corpus.code_of_row[row])] for row in open_rows.tolist() if row not in corpus.problems}
     return replace(
         records,
         filtered=filtered | records.filtered,
-        shown={code: row for code, row in records.shown.items() if code not in reasons},
+        representatives={code: row for code, row in records.representatives.items() if code not in reasons},
         order=[code for code in records.order if code not in reasons],
     )
 
 
-def _speaking_rows(
+def _network_rows(
     corpus: Corpus, names: list[str], scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
 ) -> dict[tuple[str, int], int]:
-    """For each network (name and code) its best row: by score, then by whatever tells rows apart, never by order."""
+    """Return the best row of each network (name and code): by score, then by content, never by order."""
     best_score: dict[tuple[str, int], float] = {}
     tied: dict[tuple[str, int], list[int]] = {}
     for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
         network = names[row], code
-        score = _ranked(scores[row])
+        score = _sort_key(scores[row])
         known = best_score.get(network)
         if known is None or score < known:
             best_score[network], tied[network] = score, [row]
@@ -146,20 +146,20 @@ def _speaking_rows(
     return speaking
 
 
-def _shown_rows(
+def _representative_rows(
     speaking: dict[tuple[str, int], int], scores: npt.NDArray[np.float64], options: CurateOptions
 ) -> dict[int, int]:
-    """For each code the row of its best network: preferred prefix, score, name."""
+    """Return the row of each code's best network: by preferred prefix, score, name."""
     best: dict[int, tuple[int, float, str]] = {}
     for (name, code), row in speaking.items():
-        key = (_preference(name, options), _ranked(scores[row]), name)
+        key = (_preference(name, options), _sort_key(scores[row]), name)
         if code not in best or key < best[code]:
             best[code] = key
     return {code: speaking[name, code] for code, (_, _, name) in best.items()}
 
 
-def _ranked(score: float) -> float:
-    """A score as a sort key: higher first, unknown last."""
+def _sort_key(score: float) -> float:
+    """Return a score as a sort key: higher first, unknown last."""
     return 1.0 if math.isnan(score) else -float(score)
 
 
@@ -179,11 +179,11 @@ def _best_first(
     names: dict[int, str],
     scores: npt.NDArray[np.float64],
 ) -> list[int]:
-    """Codes by preferred prefix, trained from scratch first, score, name, id: a total order."""
+    """Order codes by preferred prefix, trained from scratch first, score, name, id: a total order."""
 
     def key(code: int) -> tuple[int, bool, float, str, str]:
         name = names[code]
         pretrained = code in corpus.features.pretrained
-        return _preference(name, options), pretrained, _ranked(scores[shown[code]]), name, corpus.ids[code]
+        return _preference(name, options), pretrained, _sort_key(scores[shown[code]]), name, corpus.ids[code]
 
     return sorted(shown, key=key)

@@ -1,7 +1,7 @@
-"""Under which licence each code is: by its own word, by its source's, by that of the repository that it is from.
+"""The licence of each code: as stated by itself, by its source, and by the repository that it was copied from.
 
 A published table never carries code under a licence weaker than its own: the column `license` of records, removed
-codes and conversations is the expression of all that is known of the code, and publishing obeys it.
+codes and conversations combines everything known about the code, and publishing obeys it.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive, li
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The block of an extracted repository that a class of a code is the text of."""
+    """The block of an extracted repository that a class of a code was copied from."""
 
     block: str
     similarity: float  # of the two classes, Jaccard
@@ -38,10 +38,10 @@ class Rights:
     """The licences of codes.
 
     Attributes:
-        license: of the source, which all codes share that state none and have no origin.
-        own: of codes with another one, by their own word (as `license_of_code` has it) or by their row of the source.
-        by_row: codes of which a row of the source says something.
-        origins: of codes that are from a repository; None where that was not looked for.
+        license: the licence of the source, shared by all codes that state none and have no origin.
+        own: other licences, stated by the code itself (see `license_of_code`) or by its row of the source.
+        by_row: codes whose licence is stated by a row of the source.
+        origins: of codes copied from a repository; None if origins were not searched.
     """
 
     license: str
@@ -50,19 +50,19 @@ class Rights:
     by_row: int = 0
 
     def of(self, code: int) -> str:
-        """The SPDX expression of all that is known of a code; NOASSERTION where any of it is not."""
+        """Return the SPDX expression of everything known about a code; NOASSERTION if any part is unknown."""
         return _together(self.own.get(code, self.license), self.origin(code))
 
     def origin(self, code: int) -> Origin | None:
-        """Where a code is from."""
+        """Return the origin of a code, if known."""
         return (self.origins or {}).get(code)
 
     def barred(self, code: int) -> bool:
-        """Whether a code stays here where the others are published."""
-        return stays(self.of(code), self.license)
+        """Return True if a code must be withheld when the others are published."""
+        return is_withheld(self.of(code), self.license)
 
     def columns(self, code: int) -> dict[str, object]:
-        """The columns of a row with this code."""
+        """Return the columns of a row with this code."""
         origin = self.origin(code)
         return {
             "license": self.of(code),
@@ -72,34 +72,34 @@ class Rights:
         }
 
     @property
-    def told(self) -> list[str]:
-        """The licences of all code that is published, where any is; else that of the source."""
+    def published_licenses(self) -> list[str]:
+        """The licences of all code that is published; if none is, that of the source."""
         others = {self.of(code) for code in {*self.own, *(self.origins or {})} if not self.barred(code)}
         return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
 
     def count(self, kept: Iterable[int], removed: Iterable[int]) -> dict[str, Any]:
-        """For the manifest: codes by licence, where not all have that of the source, and by where they are from."""
+        """Count codes by licence, unless all have that of the source, and by origin, for the manifest."""
         tables = {"kept": list(kept), "removed": list(removed)}
-        found: dict[str, Any] = {}
+        counts: dict[str, Any] = {}
         if self.own or self.origins:
-            found["licenses"] = {name: _counted(map(self.of, codes)) for name, codes in tables.items()}
+            counts["licenses"] = {name: _count_names(map(self.of, codes)) for name, codes in tables.items()}
         if self.origins is not None:
             of = {
                 name: [self.origins[code] for code in codes if code in self.origins] for name, codes in tables.items()
             }
-            found["origins"] = {
+            counts["origins"] = {
                 name: {
                     "codes": len(origins),
-                    "licenses": _counted(one.license for one in origins),
-                    "sources": _counted(one.source for one in origins),
+                    "licenses": _count_names(one.license for one in origins),
+                    "sources": _count_names(one.source for one in origins),
                 }
                 for name, origins in of.items()
             }
-        return found
+        return counts
 
 
-def stays(license_: str, shared: str) -> bool:
-    """Whether code under a licence stays here where the others, under the licence that they share, are published."""
+def is_withheld(license_: str, shared: str) -> bool:
+    """Return True if code under a licence is withheld when the others, under the shared licence, are published."""
     return is_permissive(shared) and not is_permissive(license_)
 
 
@@ -107,19 +107,19 @@ def _together(license_: str, origin: Origin | None) -> str:
     return license_ if origin is None else all_of([license_, origin.license])
 
 
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    """How many there are of each, the most frequent first."""
+def _count_names(names: Iterable[str]) -> dict[str, int]:
+    """Count each name, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
 def read_rights(
     corpus: Corpus, codes: Iterable[int], license_: str, stated: str | None, origins: Mapping[int, Origin] | None
 ) -> Rights:
-    """The rights to some codes.
+    """Collect the rights to some codes.
 
     Args:
-        license_: of the source, with what the user has stated of what states none.
-        stated: this word of the user.
+        license_: the licence of the source, or the user's if the source states none.
+        stated: the licence stated by the user.
     """
     by_row = _licenses_of_rows(corpus, license_)
     own = {}
@@ -132,27 +132,27 @@ def read_rights(
 
 
 def _licenses_of_rows(corpus: Corpus, license_: str) -> dict[int, str]:
-    """The licences of codes of which a row states one, all of theirs together."""
+    """Return the combined licences of codes of which a row states one."""
     column = corpus.rows.column("license")
     stated = set(corpus.code_of_row[column.is_valid().to_numpy()].tolist())
-    found: dict[int, set[str]] = {}
+    words_of: dict[int, set[str]] = {}
     if stated:
         for code, word in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
             if code in stated:
-                found.setdefault(code, set()).add(word or license_)
-    return {code: all_of(words) for code, words in found.items()}
+                words_of.setdefault(code, set()).add(word or license_)
+    return {code: all_of(words) for code, words in words_of.items()}
 
 
-#: What a row says of its licence.
+#: The columns of a row that state its rights.
 _COLUMNS = ("license", "origin", "origin_similarity", "origin_license")
 
 
 def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withheld: Collection[str]) -> Check:
-    """Column `license` follows from the code, its source and its origin, and the counts of the manifest from the rows.
+    """Check that column `license` follows from the code, its source and its origin, and that the counts match the rows.
 
     Args:
         tables: the files of codes that were `kept` and `removed`.
-        withheld: ids of codes that were left out when the snapshot was published.
+        withheld: ids of codes that were left out of the published snapshot.
     """
     shared, stated = str(manifest.details.get("license", NOASSERTION)), manifest.parameters.get("license")
     lowest = manifest.details.get("origins", {}).get("threshold", 0.0)
@@ -171,32 +171,36 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             wrong.append(f"{row['nn']}: origin, its similarity and its licence do not go together")
         elif origin is not None:
             origins[code] = Origin(origin, similarity, under, "")
-        barred += stays(license_, shared)
+        barred += is_withheld(license_, shared)
         if row["id"] in withheld:
-            wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not stays(license_, shared))
+            wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not is_withheld(license_, shared))
             continue
-        told = license_of_code(row["nn_code"], shared, stated)
-        if told is not None:
-            own[code] = told
+        own_license = license_of_code(row["nn_code"], shared, stated)
+        if own_license is not None:
+            own[code] = own_license
         expected = Rights(shared, own, origins).of(code)
         if license_ != expected:
-            covered = all_of([license_, *([told] if told is not None else []), *([under] if under else [])])
-            by_row += covered == license_  # so a row of the source may have said
+            covered = all_of(
+                [license_, *([own_license] if own_license is not None else []), *([under] if under else [])]
+            )
+            by_row += covered == license_  # consistent with a row of the source that stated it
             own[code] = license_
             if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
                 wrong.append(f"{row['nn']}: its licence is {expected}, {license_} is stated")
-        if withheld and stays(expected, shared):
+        if withheld and is_withheld(expected, shared):
             wrong.append(f"{row['nn']}: its code is here, under {expected}")
     rights = Rights(shared, own, origins if "origins" in manifest.counts else None)
     if not withheld:
-        found = rights.count(numbers["kept"], numbers["removed"])
+        counts = rights.count(numbers["kept"], numbers["removed"])
         wrong += [
-            f"{name}: {found.get(name)}, not as stated"
+            f"{name}: {counts.get(name)}, not as stated"
             for name in _COUNTS
-            if found.get(name) != manifest.counts.get(name)
+            if counts.get(name) != manifest.counts.get(name)
         ]
-    told = f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {barred:,} are not passed on"
-    return found_check("licences", wrong, told)
+    summary = (
+        f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {barred:,} are not passed on"
+    )
+    return found_check("licences", wrong, summary)
 
 
 _COUNTS = ("licenses", "origins")

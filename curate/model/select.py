@@ -1,8 +1,8 @@
-"""Support for prefixes and families: which records must be taken first so that the kept set still holds enough of them.
+"""Support for prefixes and families: choose the records to take first so that the kept set has enough of them.
 
-A removed record is near something kept, or it would have been kept; so raising a prefix's support means choosing
-another maximal independent set, not adding to one. The records found here go to the head of the order, and
-it is decided again: all guarantees hold as before.
+A removed record is near a kept one, or it would have been kept; so raising a prefix's support means choosing another
+maximal independent set, not adding to one. The records chosen here are moved to the front of the order, and all
+records are decided again, so all guarantees hold as before.
 
 Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
@@ -27,12 +27,12 @@ class Rescue:
 
     verdicts: dict[int, Verdict]
     rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix" or "topup"
-    shortfalls: list[str] = field(default_factory=list)  # what could not be met, one line each
+    shortfalls: list[str] = field(default_factory=list)  # supports that could not be met, one line each
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A group of records that shall have at least `minimum` of them kept."""
+    """A group of records of which at least `minimum` should be kept."""
 
     label: str  # for the report, for example "prefix ast"
     members: tuple[int, ...]  # codes, best first
@@ -41,11 +41,11 @@ class Support:
 
 
 def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureTable, select: Select) -> Rescue:
-    """Select, then raise each support to its minimum where its members allow it.
+    """Select, then raise each support to its minimum as far as its members allow.
 
     Args:
         order: codes, best first.
-        select: decides a given order of codes; used on the whole order and on trial subsets.
+        select: decides codes in order; used on the whole order and on trial subsets.
     """
     first = select(order)
     result = Rescue(first)
@@ -81,7 +81,7 @@ def _count(support: Support, kept: set[int]) -> int:
 
 
 def _pick(support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select) -> list[int]:
-    """Members to put first: those kept already and further ones, none near another nor near those of other groups."""
+    """Choose members to put first: those kept already and more, none near another or near those of other groups."""
     own = [code for code in support.members if code in kept]
     best = _independent(taken, [*own, *support.members], support.minimum, select)
     if support.kind == "topup":
@@ -100,7 +100,7 @@ def _independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, s
 
 
 def _farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
-    """Members by falling distance from those before them; equal distances in the given order.
+    """Order members by falling distance from those before them; equal distances in the input order.
 
     Distance is 1 minus the larger of the lexical and the structural Jaccard.
     """
@@ -120,7 +120,7 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
     return [*order, *rest]
 
 
-#: Members that the farthest-first order spells out; beyond it they follow best first.
+#: Number of members ordered farthest first; the rest follow best first.
 _FARTHEST_LIMIT = 50
 
 

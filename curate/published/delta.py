@@ -1,9 +1,9 @@
-"""A delta: new records beside what is published, which is never decided again.
+"""A delta: new records that extend published snapshots, whose decisions are final.
 
-A new code that is published has its record there. One that was removed there shares that decision. One that a published
-record stands for is removed with that record as its witness, and the nearest such record is named; the others are
-decided among themselves, best first. A group of records goes where its published neighbours are; a record that would
-join groups of two published splits is not kept.
+A new code that is already published keeps its record there. One that was removed there shares that decision. One that
+duplicates a published record is removed with the nearest such record as its canonical; the rest are decided among
+themselves, best first. A group of records joins the split of its published neighbours; a record that would connect
+groups of two published splits is not kept.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from curate.compute.graphs import Traced
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import Corpus
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
-from curate.published.outcome import DUPLICATE_STAGES, Published
+from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
 from curate.published.published import PublishedFolder, open_published
 from lemur_core.files.markdown import ratio
 from lemur_core.files.progress import progress
@@ -27,25 +27,25 @@ from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.stored import VIEWS
 from manifests.folders.manifest import Parent
 
-Touched = Mapping[str, Published]
+PublishedSplits = Mapping[str, PublishedRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A published record that stands for a new code by its text."""
+    """A published record that a new code duplicates by its text."""
 
     stage: str
-    record: Published
+    record: PublishedRecord
     similarity: float
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """By stage, then the most similar first, then by id: whatever the order of the folders is."""
+        """The sort key: by stage, most similar first, then by id, independent of the order of the folders."""
         return DUPLICATE_STAGES.index(self.stage), -self.similarity, self.record.id
 
     @property
     def reason(self) -> str:
-        """Why a code was removed for it."""
+        """The reason for removing a code as its duplicate."""
         name = self.record.label
         if self.stage == "exact":
             return f"same code as {name} but for comments, docstrings and layout"
@@ -55,72 +55,72 @@ class Near:
         return f"{self.stage} Jaccard {ratio(self.similarity)} to {name}"
 
 
-class Against:
-    """What is published, compared with the codes of one corpus.
+class Baseline:
+    """Published snapshots, compared with the codes of one corpus.
 
-    Published records that stand for a new code have numbers beyond the corpus's codes, in `records`.
+    Published records that are the canonical of a new code are numbered after the corpus's codes, in `records`.
     """
 
     def __init__(
         self, folders: Sequence[PublishedFolder], corpus: Corpus, options: CurateOptions, store: FeatureStore
     ) -> None:
         self.folders, self._store = tuple(folders), store
-        self.records: dict[int, Published] = {}
-        self.equal: dict[int, Verdict] = {}  # codes that are there already, as records or removed
+        self.records: dict[int, PublishedRecord] = {}
+        self.equal: dict[int, Verdict] = {}  # codes that are published already, as records or removed
         self.published: set[int] = set()  # those of them that are records
         self._options, self._first = options, len(corpus.ids)
         self._number: dict[str, int] = {}
         self._near: dict[int, list[Near]] = {}
-        self._touched: dict[int, dict[str, Published]] = {}
+        self._touched: dict[int, dict[str, PublishedRecord]] = {}
         for code, id_ in enumerate(corpus.ids):
             if code not in corpus.features.problems:
                 self._look_up(code, id_)
         self._compare(corpus.features, [code for code in range(self._first) if self._is_open(code, corpus.features)])
 
-    def verdicts(self, codes: Iterable[int], traced: Callable[[int], Traced | None]) -> dict[int, Verdict]:
-        """The decisions about those of these codes for which something published stands.
+    def verdicts(self, codes: Iterable[int], traced: Callable[[int], GraphTrace | None]) -> dict[int, Verdict]:
+        """Return the decisions on those of these codes that duplicate something published.
 
-        Args: traced: what a code computes, where that is known.
+        Args: traced: returns what a code computes, if known.
         """
-        found = {code: self._verdict(code, traced(code)) for code in codes}
-        return {code: verdict for code, verdict in found.items() if verdict is not None}
+        by_code = {code: self._verdict(code, traced(code)) for code in codes}
+        return {code: verdict for code, verdict in by_code.items() if verdict is not None}
 
-    def _verdict(self, code: int, traced: Traced | None) -> Verdict | None:
+    def _verdict(self, code: int, traced: GraphTrace | None) -> Verdict | None:
         if code in self.equal:
             return self.equal[code]
-        near = next((one for one in self._near.get(code, ()) if not self._differ(one, traced)), None)
+        near = next((candidate for candidate in self._near.get(code, ()) if not self._differ(candidate, traced)), None)
         if near is None:
-            twin = None if traced is None or traced.graph is None else self._of_graph("graph", traced.graph)
+            twin = None if traced is None or traced.graph is None else self._find_by_graph("graph", traced.graph)
             if twin is None:
                 return None
-            return Verdict("graph", self._number_of(twin), 1.0, f"computes what {twin.label} computes")
-        return Verdict(near.stage, self._number_of(near.record), near.similarity, near.reason)
+            return Verdict("graph", self._assign_number(twin), 1.0, f"computes what {twin.label} computes")
+        return Verdict(near.stage, self._assign_number(near.record), near.similarity, near.reason)
 
-    def touched(self, code: int, traced: Traced | None) -> Touched:
-        """The published splits of what must stay with a code, each with one record there."""
-        found = self._touched.get(code, {})
+    def published_splits(self, code: int, traced: GraphTrace | None) -> PublishedSplits:
+        """Return the published splits that a code must not be separated from, each with one record there."""
+        splits = self._touched.get(code, {})
         if traced is not None and traced.widths is not None:
-            alike = self._of_graph("graph_widths", traced.widths)
-            if alike is not None:
-                return {alike.split: alike, **found}
-        return found
+            twin = self._find_by_graph("graph_widths", traced.widths)
+            if twin is not None:
+                return {twin.split: twin, **splits}
+        return splits
 
     @property
     def parents(self) -> list[Parent]:
-        """The folders, as the manifest of a delta names them."""
+        """The folders, as the manifest of a delta lists them."""
         return [folder.parent for folder in self.folders]
 
-    def told(self, corpus: Corpus) -> Corpus:
-        """The corpus with the published records that stand for its codes, under their numbers."""
-        there = [self.records[number].id for number in sorted(self.records)]
+    def extend_corpus(self, corpus: Corpus) -> Corpus:
+        """Return the corpus extended by the published canonicals of its codes, under their numbers."""
+        published_ids = [self.records[number].id for number in sorted(self.records)]
         for folder in self.folders:
-            folder.have([id_ for id_ in there if folder.of_id(id_) is not None])
-        ids = [*corpus.ids, *there]
+            folder.have([id_ for id_ in published_ids if folder.of_id(id_) is not None])
+        ids = [*corpus.ids, *published_ids]
         return replace(corpus, ids=ids, features=self._store.table([bytes.fromhex(id_) for id_ in ids]))
 
     @property
     def facts(self) -> dict[str, object]:
-        """For the manifest: how the published records were looked for."""
+        """How the published records were searched, for the manifest."""
         banding = self.folders[0].index.banding
         chance = {
             f"miss_chance_at_{threshold:g}": banding.miss_chance(threshold)
@@ -140,43 +140,43 @@ class Against:
         return code not in self.equal and code not in features.problems
 
     def _look_up(self, code: int, id_: str) -> None:
-        """Whether a code is there already."""
+        """Look up whether a code is published, or was removed there."""
         for folder in self.folders:
             record = folder.of_id(id_)
             if record is not None:
                 self.published.add(code)
-                self.equal[code] = Verdict("exact", self._number_of(record), 1.0, f"published as {record.label}")
+                self.equal[code] = Verdict("exact", self._assign_number(record), 1.0, f"published as {record.label}")
                 return
         for folder in self.folders:
             removed = folder.removal(id_)
             if removed is None:
                 continue
             reason = f"{removed['reason']}; so decided in {folder.parent.name}"
-            canonical = None if removed["canonical"] is None else self._by_id(removed["canonical"])
-            number = None if canonical is None else self._number_of(canonical)
+            canonical = None if removed["canonical"] is None else self._find_by_id(removed["canonical"])
+            number = None if canonical is None else self._assign_number(canonical)
             self.equal[code] = Verdict(removed["stage"], number, removed["similarity"], reason)
             return
 
-    def _by_id(self, id_: str) -> Published | None:
+    def _find_by_id(self, id_: str) -> PublishedRecord | None:
         return next((record for folder in self.folders if (record := folder.of_id(id_)) is not None), None)
 
-    def _of_graph(self, name: str, digest: str) -> Published | None:
-        found = (folder.of_graph(name, digest) for folder in self.folders)
-        return min((record for record in found if record is not None), key=lambda record: record.id, default=None)
+    def _find_by_graph(self, name: str, digest: str) -> PublishedRecord | None:
+        records = (folder.of_graph(name, digest) for folder in self.folders)
+        return min((record for record in records if record is not None), key=lambda record: record.id, default=None)
 
-    def _number_of(self, record: Published) -> int:
+    def _assign_number(self, record: PublishedRecord) -> int:
         number = self._number.setdefault(record.id, self._first + len(self._number))
         self.records[number] = record
         return number
 
-    def _differ(self, near: Near, traced: Traced | None) -> bool:
-        """Whether graphs that differ keep two near texts apart."""
+    def _differ(self, near: Near, traced: GraphTrace | None) -> bool:
+        """Return True if different graphs keep two similar texts apart."""
         if near.stage == "exact" or self._options.graphs != "keep-different" or traced is None:
             return False
         return traced.agrees(near.record.traced) == "different"
 
     def _compare(self, features: FeatureTable, codes: Sequence[int]) -> None:
-        """Find what is published near these codes, by each view once for all codes that are equal in it."""
+        """Find the published neighbours of these codes, once per view for all codes that are equal in it."""
         by_view: dict[str, dict[int, list[int]]] = {}
         for view in (*VIEWS, "shingle_set"):
             for code in codes:
@@ -202,103 +202,103 @@ class Against:
                 for number, members in sets.items():
                     self._compare_text(folder, features, number, members)
                     advance(1)
-        for near_ones in self._near.values():
-            near_ones.sort(key=lambda near: near.order)
+        for neighbours in self._near.values():
+            neighbours.sort(key=lambda near: near.order)
 
     def _compare_text(self, folder: PublishedFolder, features: FeatureTable, number: int, members: list[int]) -> None:
-        """All records at the lexical threshold; and of each split one that is near enough to have to stay with them."""
+        """Find all records at the lexical threshold, and for each split one record close enough to share its split."""
         lexical = self._options.lexical_threshold
         lowest = min(LEAK_THRESHOLD, lexical)
         own, size = features.shingles(number), int(features.set_sizes[number])
         rows, estimates = folder.index.alike(features.signatures[number], size, lowest)
         ids, splits = folder.ids(rows), folder.splits(rows)
         enough = lexical - ESTIMATE_MARGIN
-        settled: set[str] = set()
-        for place in np.argsort(-estimates, kind="stable").tolist():
-            if splits[place] in settled and estimates[place] < enough:
+        settled_splits: set[str] = set()
+        for index in np.argsort(-estimates, kind="stable").tolist():
+            if splits[index] in settled_splits and estimates[index] < enough:
                 continue
-            similarity = jaccard(own, folder.shingles(ids[place]))
+            similarity = jaccard(own, folder.shingles(ids[index]))
             if similarity < lowest:
                 continue
-            record = folder.record(int(rows[place]))
+            record = folder.record(int(rows[index]))
             for code in members:
                 if similarity >= lexical:
                     self._near.setdefault(code, []).append(Near("lexical", record, similarity))
                 if similarity >= LEAK_THRESHOLD:
                     self._touch(code, record)
-                    settled.add(record.split)
+                    settled_splits.add(record.split)
 
-    def _touch(self, code: int, record: Published) -> None:
+    def _touch(self, code: int, record: PublishedRecord) -> None:
         self._touched.setdefault(code, {}).setdefault(record.split, record)
 
 
-def open_against(parents: Sequence[Path], corpus: Corpus, options: CurateOptions, jobs: int | None) -> Against:
-    """What is published in these folders, compared with a corpus.
+def open_baseline(parents: Sequence[Path], corpus: Corpus, options: CurateOptions, jobs: int | None) -> Baseline:
+    """Compare a corpus with the published snapshots in these folders.
 
     Raises: UserError as `open_published` does.
     """
     store = FeatureStore(options.tokens)
-    return Against(open_published(parents, options, store, jobs), corpus, options, store)
+    return Baseline(open_published(parents, options, store, jobs), corpus, options, store)
 
 
 class SplitGuard:
-    """Keeps out records that would tie groups of two published splits together.
+    """Rejects records that would connect groups of two published splits.
 
-    Groups are those of `curate.dedup.strict.leak_groups`, grown as records are kept; each knows one published record of
-    every split that it touches.
+    Groups are those of `curate.dedup.strict.split_groups`, extended as records are kept; each remembers one published
+    record of every split that it touches.
     """
 
-    def __init__(self, features: FeatureTable, against: Against, traced: Callable[[int], Traced | None]) -> None:
+    def __init__(self, features: FeatureTable, against: Baseline, traced: Callable[[int], GraphTrace | None]) -> None:
         self._features, self._against, self._traced = features, against, traced
         self._index = LexicalIndex(features, LEAK_THRESHOLD, banding_for(LEAK_THRESHOLD))
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Forget all admitted records."""
         self._index.clear()
         self._groups = DisjointSet()
-        self._touched: dict[int, dict[str, Published]] = {}  # by the code that stands for a group
-        self._of_fingerprint: dict[int, int] = {}
-        self._of_widths: dict[str, int] = {}
+        self._touched: dict[int, dict[str, PublishedRecord]] = {}  # by the root code of a group
+        self._by_fingerprint: dict[int, int] = {}
+        self._by_widths: dict[str, int] = {}
 
     def admit(self, code: int) -> Verdict | None:
-        """Take a record in, or the verdict that keeps it out."""
+        """Admit a record, or return the verdict that rejects it."""
         traced = self._traced(code)
         fingerprint, shingles = int(self._features.fingerprint[code]), int(self._features.shingle_set[code])
         widths = None if traced is None else traced.widths
         tied = {self._groups[near.place] for near in self._index.near(shingles)}
-        tied |= {self._groups[other] for other in [self._of_fingerprint.get(fingerprint)] if other is not None}
-        tied |= {self._groups[other] for other in [self._of_widths.get(widths or "")] if other is not None}
-        touched = dict(self._against.touched(code, traced))
+        tied |= {self._groups[other] for other in [self._by_fingerprint.get(fingerprint)] if other is not None}
+        tied |= {self._groups[other] for other in [self._by_widths.get(widths or "")] if other is not None}
+        published_splits = dict(self._against.published_splits(code, traced))
         for group in sorted(tied):
-            touched = self._touched[group] | touched
-        if len(touched) > 1:
-            both = " and ".join(f"{touched[split].label} ({split})" for split in sorted(touched))
+            published_splits = self._touched[group] | published_splits
+        if len(published_splits) > 1:
+            both = " and ".join(f"{published_splits[split].label} ({split})" for split in sorted(published_splits))
             return Verdict("leak", reason=f"would tie published splits together: {both}")
         self._groups.add(code)
         for group in tied:
             self._groups.merge(code, group)
-        self._touched[self._groups[code]] = touched
+        self._touched[self._groups[code]] = published_splits
         self._index.keep(shingles, code)
-        self._of_fingerprint.setdefault(fingerprint, code)
+        self._by_fingerprint.setdefault(fingerprint, code)
         if widths is not None:
-            self._of_widths.setdefault(widths, code)
+            self._by_widths.setdefault(widths, code)
         return None
 
     def admits(self, kept: Iterable[int]) -> bool:
-        """Whether it takes in all of these codes, beside each other and nothing else."""
+        """Return True if all of these codes can be admitted together, starting from scratch."""
         self.clear()
         return all(self.admit(code) is None for code in kept)
 
-    def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, Published]]:
-        """The group of each kept code, a number, and the published record that a group goes with, where there is one.
+    def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, PublishedRecord]]:
+        """Return the group number of each kept code, and the published record that a group belongs to, if any.
 
-        Args: kept: codes that were all admitted beside each other.
+        Args: kept: codes that can all be admitted together.
         """
         self.clear()
         for code in kept:
-            refused = self.admit(code)
-            assert refused is None
+            rejected = self.admit(code)
+            assert rejected is None
         groups = [self._groups[code] for code in kept]
-        found = {group: next(iter(self._touched[group].values())) for group in groups if self._touched[group]}
-        return groups, found
+        anchors = {group: next(iter(self._touched[group].values())) for group in groups if self._touched[group]}
+        return groups, anchors

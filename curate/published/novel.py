@@ -1,10 +1,10 @@
-"""`lemur novel`: is this network new? The records and blocks nearest to it by text, by structure, by what it computes.
+"""`lemur novel`: is this network new? Find the nearest records and blocks by text, structure and computation.
 
-A network is known if the folder would not keep it beside what is there: by the thresholds of its manifest for text and
-structure, or because it computes what a record computes. It is traced as the folder's networks were. A rewritten
-network is like its record only with that record's hyperparameters, so where none are given, those of the nearest
-records are tried too. A block runs inside networks, so it is compared with each module of the network, the network
-itself among them.
+A network is known if the folder would not keep it next to its records: by the manifest's thresholds for text and
+structure, or because it computes the same as a record. It is traced like the folder's networks. A rewritten network
+computes the same as its record only with that record's hyperparameters, so unless `--prm` sets them, those of the
+nearest records are tried too. A block runs inside networks, so it is compared with each module of the network,
+including the network itself.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from curate.compute.graphs import DATASETS, NetworkTracer, Traced, given_of
+from curate.compute.graphs import DATASETS, GraphTrace, NetworkTracer, given_of
 from curate.compute.runs import read_parameters
 from curate.model.features import Features, code_features
 from curate.published.reference_corpus import (
-    Compared,
-    Computed,
-    Library,
-    computed,
+    Comparison,
+    Computation,
+    ReferenceCorpus,
+    build_computation,
     has_graphs,
-    library_manifest,
-    rules_of,
+    read_reference_manifest,
+    read_rules,
 )
 from lemur_core.describe.parts import parts
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
@@ -37,7 +37,7 @@ from lemur_core.sandbox.runtime import declared_runtime
 from lemur_core.similarity.features.tokens import Detail
 from manifests.records import Agreement
 
-#: Hyperparameters where none are given: those that LEMUR's trainer hands over, at their most frequent values.
+#: Default hyperparameters: those that LEMUR's trainer passes, at their most frequent values.
 PRM: dict[str, Any] = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
 
 _NEAREST = 5  # by each measure
@@ -46,7 +46,7 @@ _TRIED = 3  # of the nearest by graph, with their hyperparameters
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One record or block beside a file. `known` names the stages that would remove the file for it."""
+    """A record or block near to a file. `known`: the stages at which the file would be removed as its duplicate."""
 
     folder: str
     name: str
@@ -56,13 +56,13 @@ class Neighbour:
     structural: float
     graph: float | None  # share of the subtrees; None where either has no graph
     agreement: Agreement | None
-    part: str = ""  # the module of the file that was compared by graph; empty for the network itself
-    operations: int = 0  # nodes of that
+    part: str = ""  # the module of the file that was compared by graph; empty for the whole network
+    operations: int = 0  # number of nodes of that module
     known: tuple[str, ...] = ()
 
     @property
     def nearness(self) -> tuple[bool, bool, float, int, str]:
-        """Known ones first, then equal computations, then by the greatest similarity, the larger ones first."""
+        """The sort key: known first, then equal computations, then by the greatest similarity, larger ones first."""
         measures = (self.lexical, self.structural, self.graph or 0.0)
         order = (-max(measures), -self.operations, f"{self.name} {self.id}")
         return (not self.known, self.agreement not in ("same", "widths"), *order)
@@ -70,26 +70,28 @@ class Neighbour:
 
 @dataclass(slots=True)
 class _File:
-    """A network in question."""
+    """A network to check."""
 
     path: str
     code: str
     id: str
-    traced: Traced
-    computed: list[Computed] = field(default_factory=list)  # the network, then its modules; none without a graph
+    traced: GraphTrace
+    computations: list[Computation] = field(
+        default_factory=list
+    )  # the network, then its modules; empty without a graph
     features: dict[Detail, Features] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Novelty:
-    """What was found: `lines` to print as they are, `facts` for JSON."""
+    """The result: `lines` to print as they are, `facts` for JSON."""
 
     lines: list[str]
     facts: dict[str, Any]
 
     @property
     def known(self) -> bool:
-        """Whether any of the files is known."""
+        """True if any of the files is known."""
         return bool(self.facts["known"])
 
 
@@ -103,221 +105,243 @@ def novel(
     unsafe: bool = False,
     runtime: Sequence[str] = (),
 ) -> Novelty:
-    """Whether these networks are new beside these folders.
+    """Check whether these networks are new compared with these folders.
 
     Args:
         paths: Python files: LEMUR networks, or modules, which are compared by text and structure alone.
         folders: snapshots and extractions.
-        task: whose inputs the networks take.
+        task: the task whose inputs the networks take.
         prm: hyperparameters as a JSON object; None: `PRM`, then those of the nearest records.
-        runtime: what the networks can import besides the declared runtime.
+        runtime: packages that the networks can import in addition to the declared runtime.
 
-    Raises: UserError if a file is no Python, or a folder cannot be compared with; UsageError if an option is wrong.
+    Raises:
+        UserError: A file is not valid Python, or a folder cannot be compared with.
+        UsageError: An option is wrong.
     """
     if task not in DATASETS:
         raise UsageError(f"--task {task}: not known; one of {', '.join(DATASETS)}")
-    declared_runtime(tuple(runtime))  # what is not installed is said before anything runs
-    given = PRM if prm is None else PRM | _parameters(prm)
+    declared_runtime(tuple(runtime))  # report missing packages before anything runs
+    parameters = PRM if prm is None else PRM | _parse_prm(prm)
     files = [_read(path) for path in paths]
-    manifests = {folder: library_manifest(folder) for folder in folders}
-    for detail in {rules_of(manifest)["tokens"] for manifest in manifests.values()}:
+    manifests = {folder: read_reference_manifest(folder) for folder in folders}
+    for detail in {read_rules(manifest)["tokens"] for manifest in manifests.values()}:
         for file in files:
-            _features(file, detail)  # first: what is no Python is refused before anything runs
+            _features(file, detail)  # refuse invalid Python before anything runs
     graphs_in = [folder for folder, manifest in manifests.items() if has_graphs(folder, manifest)]
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         if graphs_in:
-            _trace(tracer, files, task, given, notes)
+            _trace(tracer, files, task, parameters, notes)
         ids, graphs = {file.id for file in files}, {file.traced.graph for file in files if file.traced.graph}
-        libraries = [Library.of(folder, manifest, ids, graphs, jobs) for folder, manifest in manifests.items()]
-        found = _nearest(files, libraries)
+        corpora = [ReferenceCorpus.load(folder, manifest, ids, graphs, jobs) for folder, manifest in manifests.items()]
+        nearest = _find_nearest(files, corpora)
         if prm is None:
-            found = [
-                _with_their_parameters(tracer, file, task, near, libraries)
-                for file, near in zip(files, found, strict=True)
+            nearest = [
+                _retry_with_neighbours(tracer, file, task, near, corpora)
+                for file, near in zip(files, nearest, strict=True)
             ]
     for folder, manifest in manifests.items():
         if folder not in graphs_in:
             what = "networks" if manifest.kind == "snapshot" else "blocks"
             notes.append(f"{folder}: holds no graphs; its {what} are compared by text and structure alone")
-    return _told(files, found, notes)
+    return _summarize(files, nearest, notes)
 
 
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-def _parameters(text: str) -> dict[str, Any]:
-    found = read_parameters(text)
-    if not found and text.strip() != "{}":
+def _parse_prm(text: str) -> dict[str, Any]:
+    parameters = read_parameters(text)
+    if not parameters and text.strip() != "{}":
         raise UsageError(f"--prm {shown(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
-    return found
+    return parameters
 
 
 def _read(path: Path) -> _File:
     try:
         code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"{path}: cannot be read: {said}; give a Python file") from error
+        message = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"{path}: cannot be read: {message}; give a Python file") from error
     digest = hashlib.sha256(code.encode()).hexdigest()
-    return _File(str(path), code, digest, Traced({"error": "not_traced: there are no graphs to compare with"}))
+    return _File(str(path), code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
 
 
 def _features(file: _File, detail: Detail) -> Features:
     if detail not in file.features:
-        made = code_features(file.code, detail)
-        if isinstance(made, str):
-            raise UserError(f"{file.path}: {made}; nothing was compared")
-        file.features[detail] = made
+        features = code_features(file.code, detail)
+        if isinstance(features, str):
+            raise UserError(f"{file.path}: {features}; nothing was compared")
+        file.features[detail] = features
     return file.features[detail]
 
 
 def _trace(tracer: NetworkTracer, files: Sequence[_File], task: str, prm: Mapping[str, Any], notes: list[str]) -> None:
-    given = given_of(task, DATASETS[task], prm)
-    assert not isinstance(given, str)
+    arguments = given_of(task, DATASETS[task], prm)
+    assert not isinstance(arguments, str)
     try:
-        for number, traced in tracer.run({place: given | {"code": file.code} for place, file in enumerate(files)}):
-            _take(files[number], traced)
+        for number, traced in tracer.run({index: arguments | {"code": file.code} for index, file in enumerate(files)}):
+            _store_trace(files[number], traced)
     except NoSandboxError as error:
         notes.append(f"no file was run: {error}")
         for file in files:
-            file.traced = Traced({"error": "not_traced: no sandbox can be had here"})
+            file.traced = GraphTrace({"error": "not_traced: no sandbox is available here"})
 
 
-def _take(file: _File, traced: Traced) -> None:
-    file.traced, file.computed = traced, []
+def _store_trace(file: _File, traced: GraphTrace) -> None:
+    file.traced, file.computations = traced, []
     if traced.graph is not None:
         forms = {
             mode: Graph.from_json(unpack(traced.answer[mode])) for mode in ("eval", "train") if mode in traced.answer
         }
-        file.computed = [computed(traced.answer, forms["eval"]), *_modules(forms)]
+        file.computations = [build_computation(traced.answer, forms["eval"]), *_iter_modules(forms)]
 
 
-def _modules(forms: Mapping[str, Graph]) -> Iterator[Computed]:
-    """What the modules of a network compute, of those that compute the same the first."""
+def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
+    """Return what the modules of a network compute; of those that compute the same, the first."""
     by_mode = {mode: parts(form) for mode, form in forms.items()}
     seen = set()
     for path, part in by_mode["eval"].items():
-        own = {mode: found[path] for mode, found in by_mode.items() if path in found}
+        own = {mode: module_graphs[path] for mode, module_graphs in by_mode.items() if path in module_graphs}
         identities = identities_of(own)
         if identities["graph"] not in seen:
             seen.add(identities["graph"])
-            yield computed(identities, part, path)
+            yield build_computation(identities, part, path)
 
 
 # --- comparing ----------------------------------------------------------------------------------------------------
 
 
-def _nearest(files: Sequence[_File], libraries: Sequence[Library]) -> list[list[Neighbour]]:
-    """Of each file the nearest by each measure in each folder, and all that make it known; the nearest first."""
-    found: list[list[Neighbour]] = [[] for _ in files]
-    for library in libraries:
-        graphs = _compared(files, library, {known.id for known in library.known})
-        for place, file in enumerate(files):
-            found[place] += _nearest_in(file, library, graphs[place])
-    return [sorted(near, key=lambda one: (*one.nearness, one.folder)) for near in found]
+def _find_nearest(files: Sequence[_File], corpora: Sequence[ReferenceCorpus]) -> list[list[Neighbour]]:
+    """Return for each file the nearest codes by each measure, and all that make it known; nearest first."""
+    nearest: list[list[Neighbour]] = [[] for _ in files]
+    for corpus in corpora:
+        graphs = _compare_graphs(files, corpus, {code.id for code in corpus.codes})
+        for index, file in enumerate(files):
+            nearest[index] += _find_nearest_in(file, corpus, graphs[index])
+    return [sorted(near, key=lambda neighbour: (*neighbour.nearness, neighbour.folder)) for near in nearest]
 
 
-def _nearest_in(file: _File, library: Library, graphs: Mapping[str, Compared]) -> list[Neighbour]:
-    features = _features(file, library.detail)
-    lexical, structural = (library.similar(measure, features) for measure in ("lexical", "structural"))
-    compared = [graphs.get(known.id) for known in library.known]
-    shares = np.array([-1.0 if one is None else one.share for one in compared])
-    sizes = np.array([0 if one is None else one.operations for one in compared])
+def _find_nearest_in(file: _File, corpus: ReferenceCorpus, graphs: Mapping[str, Comparison]) -> list[Neighbour]:
+    features = _features(file, corpus.detail)
+    lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
+    compared = [graphs.get(code.id) for code in corpus.codes]
+    shares = np.array([-1.0 if comparison is None else comparison.share for comparison in compared])
+    sizes = np.array([0 if comparison is None else comparison.operations for comparison in compared])
     chosen: set[int] = set()
     for measure in (lexical, structural, shares):
         best = np.lexsort((-sizes, -measure))[:_NEAREST].tolist()
-        chosen.update(place for place in best if measure[place] > 0)
-    sure = (lexical >= library.lexical) | (structural >= library.structural)
-    chosen.update(np.flatnonzero(sure).tolist())
-    chosen.update(place for place, one in enumerate(compared) if one is not None and one.agreement == "same")
-    made = []
-    for place in sorted(chosen):
-        known = library.known[place]
+        chosen.update(index for index in best if measure[index] > 0)
+    near_enough = (lexical >= corpus.lexical) | (structural >= corpus.structural)
+    chosen.update(np.flatnonzero(near_enough).tolist())
+    chosen.update(
+        index for index, comparison in enumerate(compared) if comparison is not None and comparison.agreement == "same"
+    )
+    neighbours = []
+    for index in sorted(chosen):
+        code = corpus.codes[index]
         near = Neighbour(
-            str(library.folder),
-            known.name,
-            known.id,
-            known.removed_for,
-            float(lexical[place]),
-            float(structural[place]),
+            str(corpus.folder),
+            code.name,
+            code.id,
+            code.removed_for,
+            float(lexical[index]),
+            float(structural[index]),
             None,
             None,
         )
-        made.append(_judged(file, _with_graph(near, compared[place]), library))
-    return made
+        neighbours.append(_add_known_stages(file, _add_comparison(near, compared[index]), corpus))
+    return neighbours
 
 
-def _with_graph(near: Neighbour, found: Compared | None) -> Neighbour:
-    """A neighbour with how it compares by graph."""
-    if found is None:
+def _add_comparison(near: Neighbour, comparison: Comparison | None) -> Neighbour:
+    """Return a neighbour with its comparison by graph."""
+    if comparison is None:
         return replace(near, graph=None, agreement=None)
-    return replace(near, graph=found.share, agreement=found.agreement, part=found.part, operations=found.operations)
+    return replace(
+        near,
+        graph=comparison.share,
+        agreement=comparison.agreement,
+        part=comparison.part,
+        operations=comparison.operations,
+    )
 
 
-def _judged(file: _File, one: Neighbour, library: Library) -> Neighbour:
-    """A neighbour with the stages by which it makes the file known."""
-    stages = ["exact"] if one.id == file.id else []
-    if not (library.keeps_different and one.agreement == "different"):
-        stages += ["lexical"] if one.lexical >= library.lexical else []
-        stages += ["structural"] if one.structural >= library.structural else []
-    stages += ["graph"] if one.agreement == "same" and not one.part else []
-    return replace(one, known=tuple(stages))
+def _add_known_stages(file: _File, near: Neighbour, corpus: ReferenceCorpus) -> Neighbour:
+    """Return a neighbour with the stages at which it makes the file known."""
+    stages = ["exact"] if near.id == file.id else []
+    if not (corpus.keeps_different and near.agreement == "different"):
+        stages += ["lexical"] if near.lexical >= corpus.lexical else []
+        stages += ["structural"] if near.structural >= corpus.structural else []
+    stages += ["graph"] if near.agreement == "same" and not near.part else []
+    return replace(near, known=tuple(stages))
 
 
-def _compared(files: Sequence[_File], library: Library, ids: Collection[str]) -> list[dict[str, Compared]]:
-    """Of each file how it compares with those of these codes that have a graph, by id; each graph is read once."""
-    found: list[dict[str, Compared]] = [{} for _ in files]
-    if not any(file.computed for file in files):
-        return found
-    for id_, other in library.graphs(ids):
+def _compare_graphs(
+    files: Sequence[_File], corpus: ReferenceCorpus, ids: Collection[str]
+) -> list[dict[str, Comparison]]:
+    """Compare each file with these codes by graph, and return the results by id; each graph is read once."""
+    by_file: list[dict[str, Comparison]] = [{} for _ in files]
+    if not any(file.computations for file in files):
+        return by_file
+    for id_, other in corpus.graphs(ids):
         if id_ not in ids:
             continue
-        for file, known in zip(files, found, strict=True):
-            own = file.computed if library.of_blocks else file.computed[:1]
-            likely = (one for one in own if one.traced.widths == other.traced.widths or _may_be_near(one, other))
-            best = max(filter(None, (one.beside(other) for one in likely)), key=_closeness, default=None)
-            if best is not None and (id_ not in known or _closeness(best) > _closeness(known[id_])):
-                known[id_] = best
-    return found
+        for file, comparisons in zip(files, by_file, strict=True):
+            own = file.computations if corpus.of_blocks else file.computations[:1]
+            likely = (
+                own_graph
+                for own_graph in own
+                if own_graph.traced.widths == other.traced.widths or _may_be_near(own_graph, other)
+            )
+            best = max(filter(None, (own_graph.compare(other) for own_graph in likely)), key=_closeness, default=None)
+            if best is not None and (id_ not in comparisons or _closeness(best) > _closeness(comparisons[id_])):
+                comparisons[id_] = best
+    return by_file
 
 
-def _may_be_near(one: Computed, other: Computed) -> bool:
-    """Whether the sizes of two computations allow that they have half of their subtrees in common."""
-    return not one.part or 2 * min(one.operations, other.operations) >= max(one.operations, other.operations)
+def _may_be_near(own: Computation, other: Computation) -> bool:
+    """Return True if the sizes of two computations allow half of their subtrees to be shared."""
+    return not own.part or 2 * min(own.operations, other.operations) >= max(own.operations, other.operations)
 
 
-def _closeness(found: Compared) -> tuple[bool, bool, float, int]:
-    return found.agreement == "same", found.agreement == "widths", found.share, found.operations
+def _closeness(comparison: Comparison) -> tuple[bool, bool, float, int]:
+    return comparison.agreement == "same", comparison.agreement == "widths", comparison.share, comparison.operations
 
 
-def _with_their_parameters(
-    tracer: NetworkTracer, file: _File, task: str, near: list[Neighbour], libraries: Sequence[Library]
+def _retry_with_neighbours(
+    tracer: NetworkTracer, file: _File, task: str, near: list[Neighbour], corpora: Sequence[ReferenceCorpus]
 ) -> list[Neighbour]:
-    """The neighbours again, those nearest by graph compared with the file as it is with their hyperparameters."""
-    prms = {(str(library.folder), known.id): known.prm for library in libraries for known in library.known}
-    read = file.traced.answer.get("prm_read", ())
-    tried: dict[int, dict[str, Any]] = {}
-    records = [place for place, one in enumerate(near) if one.graph and prms[one.folder, one.id] is not None]
-    by_graph = sorted(records, key=lambda place: -(near[place].graph or 0))
-    for place in by_graph[:_TRIED]:
-        own = read_parameters(prms[near[place].folder, near[place].id])
-        given = given_of(task, DATASETS[task], own)
-        differs = any(own.get(name) != PRM.get(name) for name in read if name != "batch")
-        if near[place].agreement != "same" and differs and not isinstance(given, str):
-            tried[place] = given | {"code": file.code}
-    again = list(near)
-    for place, traced in tracer.run(tried) if tried else ():
+    """Compare the file again with its nearest by graph, using their hyperparameters; return all neighbours."""
+    prms = {(str(corpus.folder), code.id): code.prm for corpus in corpora for code in corpus.codes}
+    names_read = file.traced.answer.get("prm_read", ())
+    requests: dict[int, dict[str, Any]] = {}
+    records = [
+        index
+        for index, neighbour in enumerate(near)
+        if neighbour.graph and prms[neighbour.folder, neighbour.id] is not None
+    ]
+    by_graph = sorted(records, key=lambda index: -(near[index].graph or 0))
+    for index in by_graph[:_TRIED]:
+        own = read_parameters(prms[near[index].folder, near[index].id])
+        arguments = given_of(task, DATASETS[task], own)
+        differs = any(own.get(name) != PRM.get(name) for name in names_read if name != "batch")
+        if near[index].agreement != "same" and differs and not isinstance(arguments, str):
+            requests[index] = arguments | {"code": file.code}
+    updated = list(near)
+    for index, traced in tracer.run(requests) if requests else ():
         other = _File(file.path, file.code, file.id, file.traced)
-        _take(other, traced)
-        for library in libraries:
-            if str(library.folder) == near[place].folder and other.computed:
-                known = _compared([other], library, {near[place].id})[0]
-                again[place] = _judged(file, _with_graph(near[place], known.get(near[place].id)), library)
-    return sorted(again, key=lambda one: (*one.nearness, one.folder))
+        _store_trace(other, traced)
+        for corpus in corpora:
+            if str(corpus.folder) == near[index].folder and other.computations:
+                known = _compare_graphs([other], corpus, {near[index].id})[0]
+                updated[index] = _add_known_stages(
+                    file, _add_comparison(near[index], known.get(near[index].id)), corpus
+                )
+    return sorted(updated, key=lambda neighbour: (*neighbour.nearness, neighbour.folder))
 
 
-# --- telling it ---------------------------------------------------------------------------------------------------
+# # --- the output ---------------------------------------------------------------------------------------------------
 
 _HOW = {
     "exact": "the same code",
@@ -327,10 +351,10 @@ _HOW = {
 }
 
 
-def _told(files: Sequence[_File], found: Sequence[list[Neighbour]], notes: Sequence[str]) -> Novelty:
+def _summarize(files: Sequence[_File], nearest: Sequence[list[Neighbour]], notes: Sequence[str]) -> Novelty:
     entries: list[dict[str, Any]] = []
     lines: list[str] = []
-    for file, near in zip(files, found, strict=True):
+    for file, near in zip(files, nearest, strict=True):
         known = bool(near and near[0].known)
         entries.append(
             {
@@ -340,7 +364,7 @@ def _told(files: Sequence[_File], found: Sequence[list[Neighbour]], notes: Seque
                 "graph": file.traced.graph,
                 "graph_widths": file.traced.widths,
                 "error": file.traced.error,
-                "nearest": [asdict(one) for one in near],
+                "nearest": [asdict(neighbour) for neighbour in near],
             }
         )
         lines += _verdict(file, near, known=known)
@@ -357,18 +381,18 @@ def _verdict(file: _File, near: Sequence[Neighbour], *, known: bool) -> list[str
         text = f"{', '.join(_HOW[stage] for stage in near[0].known)}: {near[0].name}"
     else:
         text = f"nearest is {near[0].name}"
-    alone = "" if file.computed else f"; judged by text and structure alone: {file.traced.error}"
+    alone = "" if file.computations else f"; judged by text and structure alone: {file.traced.error}"
     lines = [f"{'known' if known else 'novel'}  {file.path}: {text}{alone}"]
     if near:
         lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
-    for one in near[:_NEAREST]:
-        share = "-" if one.graph is None else ratio(one.graph)
-        same = {"same": "the same", "widths": "same up to widths"}.get(one.agreement or "", "")
-        removed = f", removed for {one.stands_for_it}" if one.stands_for_it else ""
-        removed += f"; by the file's {one.part}" if one.part else ""
+    for neighbour in near[:_NEAREST]:
+        share = "-" if neighbour.graph is None else ratio(neighbour.graph)
+        same = {"same": "the same", "widths": "same up to widths"}.get(neighbour.agreement or "", "")
+        removed = f", removed for {neighbour.stands_for_it}" if neighbour.stands_for_it else ""
+        removed += f"; by the file's {neighbour.part}" if neighbour.part else ""
         lines.append(
-            f"  {ratio(one.lexical):>5}  {ratio(one.structural):>9}  {share:>5}  {same:<18}{one.name}"
-            f" ({one.folder}{removed})"
+            f"  {ratio(neighbour.lexical):>5}  {ratio(neighbour.structural):>9}  {share:>5}  {same:<18}{neighbour.name}"
+            f" ({neighbour.folder}{removed})"
         )
     if len(near) > _NEAREST:
         lines.append(f"  and {plural(len(near) - _NEAREST, 'more', 'more')}")

@@ -1,4 +1,4 @@
-"""What a network is compared with: records of a snapshot, or blocks of an extraction, and what they compute."""
+"""The codes that a network is compared with: records of a snapshot or blocks of an extraction, and their graphs."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from curate.compute.graphs import Traced
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import fill_store
 from curate.model.features import Features, FeatureStore, FeatureTable
 from curate.model.options import CurateOptions
@@ -32,25 +32,25 @@ from manifests.records import Agreement
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A computation: its identities, and what its similarity to others goes by."""
+class Computation:
+    """A computation: its identities, and the counts that its similarity to others is computed from."""
 
-    traced: Traced
+    traced: GraphTrace
     labels: Counter[str]
     operations: int
     part: str = ""
 
-    def beside(self, other: "Computed") -> "Compared | None":
-        """How it compares with another one; None where that cannot be told."""
+    def compare(self, other: "Computation") -> "Comparison | None":
+        """Compare it with another one; None if they cannot be compared."""
         agreement = self.traced.agrees(other.traced)
         if agreement is None:
             return None
-        return Compared(similarity(self.labels, other.labels), agreement, self.part, self.operations)
+        return Comparison(similarity(self.labels, other.labels), agreement, self.part, self.operations)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """How two computations compare: the share of the subtrees in common, and whether they agree."""
+class Comparison:
+    """The comparison of two computations: the share of common subtrees, and whether they agree."""
 
     share: float
     agreement: Agreement
@@ -58,14 +58,14 @@ class Compared:
     operations: int
 
 
-def computed(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computed:
-    """A computation by its identities and its form; `part`: the module that it is of."""
-    return Computed(Traced(identities), subtrees(form), len(form.nodes), part)
+def build_computation(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computation:
+    """Return the computation of a graph by its identities; `part`: the module that it belongs to."""
+    return Computation(GraphTrace(identities), subtrees(form), len(form.nodes), part)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A record or block by name. `prm` of the row that shows it; `removed_for`: the record that stands for it."""
+class ReferenceCode:
+    """A record or block by name. `prm`: of its representative row; `removed_for`: its canonical record."""
 
     name: str
     id: str
@@ -73,78 +73,80 @@ class Known:
     removed_for: str | None = None
 
 
-class Library:
+class ReferenceCorpus:
     """The records or blocks of one folder with their features, and the rows of its graphs."""
 
-    def __init__(self, folder: Path, manifest: Manifest, codes: Sequence[tuple[Known, str]]) -> None:
-        parameters = rules_of(manifest)
+    def __init__(self, folder: Path, manifest: Manifest, codes: Sequence[tuple[ReferenceCode, str]]) -> None:
+        parameters = read_rules(manifest)
         self.folder, self.of_blocks = folder, manifest.kind == "extraction"
         self.detail: Detail = parameters["tokens"]
         self.lexical, self.structural = parameters["lexical_threshold"], parameters["structural_threshold"]
         self.keeps_different = parameters.get("graph") == "keep-different"
-        self.known = [known for known, _ in codes]
-        self._codes = codes
+        self.codes = [code for code, _ in codes]
+        self._sources = codes
 
     @classmethod
-    def of(
+    def load(
         cls, folder: Path, manifest: Manifest, ids: Collection[str], graphs: Collection[str], jobs: int | None
-    ) -> "Library":
-        """What a finished folder holds; of what a snapshot removed those with one of these ids or graphs.
+    ) -> "ReferenceCorpus":
+        """Read a finished folder; of a snapshot's removed codes, only those with one of these ids or graphs.
 
-        Raises: UserError if the folder cannot be read, or its graphs are of another torch.
+        Raises: UserError if the folder cannot be read, or its graphs come from another torch.
         """
         try:
-            codes = _records(folder, ids, graphs) if manifest.kind == "snapshot" else _blocks(folder)
-            made = cls(folder, manifest, list(codes))
-            made.read_features(jobs)
+            codes = _iter_records(folder, ids, graphs) if manifest.kind == "snapshot" else _iter_blocks(folder)
+            corpus = cls(folder, manifest, list(codes))
+            corpus.read_features(jobs)
         except (OSError, KeyError, pa.ArrowException) as error:
             detail = str(error).splitlines()[0]
-            raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or make it anew") from error
-        return made
+            raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or create it again") from error
+        return corpus
 
     def read_features(self, jobs: int | None) -> None:
-        """Have the features of all codes; those without any are left out."""
+        """Load the features of all codes; codes without features are left out."""
         store = FeatureStore(self.detail)
-        digests = [bytes.fromhex(known.id) for known in self.known]
-        new = {digest: code for digest, (_, code) in zip(digests, self._codes, strict=True) if digest not in store}
+        digests = [bytes.fromhex(code.id) for code in self.codes]
+        new = {digest: code for digest, (_, code) in zip(digests, self._sources, strict=True) if digest not in store}
         if new:
             fill_store(store, new.items(), self.detail, jobs)
         self.features: FeatureTable = store.table(digests)
-        self._codes = ()
+        self._sources = ()
 
     def similar(self, measure: str, features: Features) -> npt.NDArray[np.float64]:
-        """The Jaccard of all records to this file, shape (records,), by text (`lexical`) or by structure."""
+        """Return the Jaccard similarity of all records to a file, (records,); measure: `lexical` or `structural`."""
         table = self.features
         if measure == "lexical":
             classes = table.shingle_set
-            found = [jaccard(features.shingles, table.shingles(number)) for number in range(len(table.set_sizes))]
+            similarities = [
+                jaccard(features.shingles, table.shingles(number)) for number in range(len(table.set_sizes))
+            ]
         else:
             classes = table.fingerprint
-            found = [jaccard(features.elements, elements) for elements in table.elements]
-        return np.array([*found, 0.0])[classes]  # -1, without features: the last
+            similarities = [jaccard(features.elements, elements) for elements in table.elements]
+        return np.array([*similarities, 0.0])[classes]  # number -1 (no features) picks the last
 
-    def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, Computed]]:
-        """What these codes compute, by id, of those that have a graph. Raises: UserError if that cannot be compared."""
+    def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, Computation]]:
+        """Yield what these codes compute, by id, if they have a graph. Raises: UserError if it cannot be compared."""
         if self.of_blocks:
-            yield from _block_graphs(self.folder)
+            yield from _iter_block_graphs(self.folder)
             return
         columns = ["id", "graph", "graph_widths", "eval", "torch", "form"]
-        few = list(ids) if len(ids) < len(self.known) else None
-        for row in _graph_rows(self.folder, columns, few):
+        selected = list(ids) if len(ids) < len(self.codes) else None
+        for row in _iter_graph_rows(self.folder, columns, selected):
             if row["eval"] is not None:
-                yield row["id"], computed(row, Graph.from_json(json.loads(row["eval"])))
+                yield row["id"], build_computation(row, Graph.from_json(json.loads(row["eval"])))
 
 
-def library_manifest(folder: Path) -> Manifest:
-    """The manifest of a snapshot or an extraction. Raises: UserError if it is another folder."""
+def read_reference_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a snapshot or an extraction. Raises: UserError for any other folder."""
     manifest = read_manifest(folder)
     if manifest.kind not in ("snapshot", "extraction"):
         raise UserError(f"{folder}: holds {article(manifest.kind)}; give a snapshot or an extraction")
     return manifest
 
 
-def rules_of(manifest: Manifest) -> Mapping[str, Any]:
-    """By which parameters two codes are near: of a snapshot its own, else the defaults of curation."""
+def read_rules(manifest: Manifest) -> Mapping[str, Any]:
+    """Return the parameters by which two codes are near: those of a snapshot, else the defaults."""
     if manifest.kind == "snapshot":
         return manifest.parameters
     options = CurateOptions()
@@ -152,14 +154,14 @@ def rules_of(manifest: Manifest) -> Mapping[str, Any]:
 
 
 def has_graphs(folder: Path, manifest: Manifest) -> bool:
-    """Whether a folder says what its codes compute."""
+    """Return True if a folder holds the graphs of its codes."""
     if manifest.kind == "snapshot":
         return (folder / "graphs.parquet").exists()
     return bool(manifest.counts.get("graphs", {}).get("blocks"))
 
 
-def _block_graphs(folder: Path) -> Iterator[tuple[str, Computed]]:
-    """What blocks compute, by the SHA-256 of their code, each with the arguments that it was traced with."""
+def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
+    """Yield what blocks compute, by the SHA-256 of their code, with the arguments that they were traced with."""
     with (folder / SPECS).open(encoding="utf-8") as lines:
         for line in lines:
             spec = json.loads(line)
@@ -168,11 +170,11 @@ def _block_graphs(folder: Path) -> Iterator[tuple[str, Computed]]:
             try:
                 forms = forms_of(spec["algorithm"])
             except ValueError as error:
-                raise UserError(f"{folder}: {spec['block']}: {error}; extract anew, or use that torch") from error
-            yield spec["code_sha256"], computed(identities_of(forms), forms["eval"])
+                raise UserError(f"{folder}: {spec['block']}: {error}; extract it again, or use that torch") from error
+            yield spec["code_sha256"], build_computation(identities_of(forms), forms["eval"])
 
 
-def _graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:
+def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:
     path = folder / "graphs.parquet"
     if not path.exists():
         return
@@ -182,13 +184,13 @@ def _graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) 
             if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
                 raise UserError(
                     f"{folder}: its graphs are form {row['form']} of torch {row['torch']}, here is form {FORM} of"
-                    f" torch {TORCH}; make the snapshot anew, or use that torch"
+                    f" torch {TORCH}; create the snapshot again, or use that torch"
                 )
             yield row
 
 
-def _records(folder: Path, ids: Collection[str], graphs: Collection[str]) -> Iterator[tuple[Known, str]]:
-    """The kept records; of those removed for one of them the ones with one of these ids or graphs."""
+def _iter_records(folder: Path, ids: Collection[str], graphs: Collection[str]) -> Iterator[tuple[ReferenceCode, str]]:
+    """Yield the kept records, and those of their duplicates that have one of these ids or graphs."""
     names: dict[str, str] = {}
     for path in record_files(folder):
         with pq.ParquetFile(path) as file:
@@ -196,24 +198,24 @@ def _records(folder: Path, ids: Collection[str], graphs: Collection[str]) -> Ite
                 for row in batch.to_pylist():
                     names[row["id"]] = row["nn"]
                     if row["nn_code"]:  # not withheld from a published copy
-                        yield Known(row["nn"], row["id"], row["prm"]), row["nn_code"]
-    rows = _graph_rows(folder, ["id", "graph", "torch", "form"])
+                        yield ReferenceCode(row["nn"], row["id"], row["prm"]), row["nn_code"]
+    rows = _iter_graph_rows(folder, ["id", "graph", "torch", "form"])
     wanted = {*ids, *(row["id"] for row in rows if row["graph"] in graphs)}
     if wanted <= names.keys():
         return
     decisions = pq.read_table(folder / "decisions.parquet", columns=["id", "stage", "canonical"]).to_pylist()
-    stands = {row["id"]: row["canonical"] for row in decisions if row["stage"] in DUPLICATE_STAGES}
+    canonical_of = {row["id"]: row["canonical"] for row in decisions if row["stage"] in DUPLICATE_STAGES}
     removed = pq.read_table(folder / "removed.parquet", columns=["id", "nn", "nn_code"], filters=[("id", "in", wanted)])
     for row in removed.to_pylist():
-        if row["id"] in stands and row["nn_code"]:
-            kept = names.get(stands[row["id"]], stands[row["id"]][:16])
-            yield Known(row["nn"], row["id"], None, kept), row["nn_code"]
+        if row["id"] in canonical_of and row["nn_code"]:
+            kept = names.get(canonical_of[row["id"]], canonical_of[row["id"]][:16])
+            yield ReferenceCode(row["nn"], row["id"], None, kept), row["nn_code"]
 
 
-def _blocks(folder: Path) -> Iterator[tuple[Known, str]]:
-    """The blocks whose code is in the folder."""
+def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:
+    """Yield the blocks whose code is in the folder."""
     with pq.ParquetFile(folder / TABLE) as file:
         for batch in file.iter_batches(batch_size=500, columns=["block", "code_sha256", "code"]):
             for row in batch.to_pylist():
                 if row["code"] is not None:
-                    yield Known(row["block"], row["code_sha256"]), row["code"]
+                    yield ReferenceCode(row["block"], row["code_sha256"]), row["code"]

@@ -9,19 +9,19 @@ from typing import Any
 
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker
-from curate.dedup.precomputed import Prepared
+from curate.dedup.precomputed import Precomputed
 from curate.dedup.strict import curate_strict
 from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
-from curate.folder.snapshot import describe_snapshot, removed_rows, snapshot_card, write_snapshot_tables
+from curate.folder.snapshot import describe_snapshot, list_removed_rows, snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, Corpus, read_corpus
-from curate.model.options import CurateOptions, prefix_of
+from curate.model.options import CurateOptions, get_prefix
 from curate.model.origins import Origins, check_origins
 from curate.model.rights import read_rights
-from curate.published.delta import Against, open_against
+from curate.published.delta import Baseline, open_baseline
 from curate.published.outcome import Outcome, count_decisions
 from curate.published.published import check_parents
-from curate.sources import parents_of
+from curate.sources import find_source_parents
 from curate.sources.rows import Source
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
@@ -41,14 +41,14 @@ def curate(
     origins: Sequence[Path] = (),
     jobs: int | None = None,
     force: bool = False,
-    prepared: Prepared | None = None,
+    precomputed: Precomputed | None = None,
 ) -> Manifest:
     """Curate a source into the folder `out`.
 
     Args:
         against: finished snapshots and deltas; `out` becomes a delta to them.
-        origins: extractions; each code is told which of their blocks it is from.
-        prepared: what was worked out elsewhere already.
+        origins: extractions whose blocks each code is compared with to find its origin.
+        precomputed: results computed elsewhere.
 
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
@@ -59,27 +59,29 @@ def curate(
     versions = package_versions() | (run_versions(options.runtime) if options.runs_code else {})
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features())
+            corpus = read_corpus(
+                source, codes, options.tokens, jobs, None if precomputed is None else precomputed.features()
+            )
             watch.lap("load and features")
-            published = open_against(against, corpus, options, jobs) if against else None
+            published = open_baseline(against, corpus, options, jobs) if against else None
             watch.lap("published")
-            outcome = decide(corpus, options, jobs, published, prepared)
+            outcome = decide(corpus, options, jobs, published, precomputed)
             if published is not None:
-                corpus = published.told(corpus)
+                corpus = published.extend_corpus(corpus)
             else:
                 _check_some_left(corpus, outcome)
             watch.lap("decide")
             license_ = source.license(options.license)
-            removed = [int(corpus.code_of_row[row]) for row in removed_rows(corpus, outcome)]
-            told = sorted({*outcome.kept, *removed})
+            removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
+            reported = sorted({*outcome.kept, *removed})
             of_codes = None
             if origins:
                 library = Origins(origins, jobs)
-                of_codes, outcome.details["origins"] = library.of_codes(corpus, told), library.facts
+                of_codes, outcome.details["origins"] = library.find_origins(corpus, reported), library.facts
                 watch.lap("origins")
-            outcome.rights = read_rights(corpus, told, license_, options.license, of_codes)
+            outcome.rights = read_rights(corpus, reported, license_, options.license, of_codes)
             if options.chat:
-                from curate.chat.build import build_chat  # LibCST is imported only where code is rewritten
+                from curate.chat.build import build_chat  # LibCST is imported only if code is rewritten
 
                 outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
@@ -99,7 +101,7 @@ def curate(
             parameters=_parameters(source, options, outcome, published) | _digests(repositories),
             inputs=source.inputs(),
             parents=list(
-                dict.fromkeys([*parents_of(source), *(published.parents if published else ()), *repositories])
+                dict.fromkeys([*find_source_parents(source), *(published.parents if published else ()), *repositories])
             ),
             counts=counts,
             details=_details(outcome, license_),
@@ -110,7 +112,7 @@ def curate(
 
 
 def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
-    """Nothing, if a record is kept, or there was no row. Raises: UserError, with the reason of most rows."""
+    """Raise UserError, with the reason of most rows, unless a record is kept or there was no row."""
     if outcome.kept or not outcome.decisions:
         return
     left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
@@ -118,7 +120,7 @@ def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
         why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
         rows = plural(len(outcome.decisions), "row")
         raise UserError(f"none of {rows} holds usable code: {why}; nothing was written")
-    prefixes = Counter(prefix_of(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
+    prefixes = Counter(get_prefix(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
     known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
     reason = outcome.decisions[left_out[0]].reason
     raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
@@ -128,15 +130,15 @@ def decide(
     corpus: Corpus,
     options: CurateOptions,
     jobs: int | None,
-    against: Against | None = None,
-    prepared: Prepared | None = None,
+    against: Baseline | None = None,
+    precomputed: Precomputed | None = None,
 ) -> Outcome:
-    """The outcome of the profile that was asked for, and whether the kept records run, where that was asked too."""
+    """Decide by the requested profile, and check whether the kept records run if requested."""
     if not options.checks_runs:
-        return _decide(corpus, options, jobs, None, against, prepared)
+        return _decide(corpus, options, jobs, None, against, precomputed)
     with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as check:
-        outcome = _decide(corpus, options, jobs, check, against, prepared)
-        outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
+        outcome = _decide(corpus, options, jobs, check, against, precomputed)
+        outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     return outcome
 
 
@@ -145,25 +147,25 @@ def _decide(
     options: CurateOptions,
     jobs: int | None,
     check: Check | None,
-    against: Against | None,
-    prepared: Prepared | None,
+    against: Baseline | None,
+    precomputed: Precomputed | None,
 ) -> Outcome:
-    answers = {} if prepared is None else prepared.answers
+    answers = {} if precomputed is None else precomputed.answers
     if options.graphs != "off":
         try:
             with GraphTracer(
                 corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime, answers=answers
             ) as tracer:
-                return curate_strict(corpus, options, check, tracer, against, prepared)
+                return curate_strict(corpus, options, check, tracer, against, precomputed)
         except NoSandboxError as error:
             if options.graph is not None or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
-            outcome = curate_strict(corpus, options, check, prepared=prepared)
+            outcome = curate_strict(corpus, options, check, precomputed=precomputed)
             outcome.notes.append("graphs were not compared: no sandbox can be had here, so no code was run")
             return outcome
     if options.profile == "strict":
-        return curate_strict(corpus, options, check, None, against, prepared)
+        return curate_strict(corpus, options, check, None, against, precomputed)
     from curate.compat.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)
@@ -179,8 +181,8 @@ def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
     return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
 
 
-def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Against | None) -> dict[str, Any]:
-    """By what was decided, so that the same can be asked for again; `graph` is off where nothing could be run."""
+def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Baseline | None) -> dict[str, Any]:
+    """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = asdict(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs

@@ -1,7 +1,7 @@
 """`lemur sensitivity`: how many records the strict profile keeps, over a grid of lexical and structural thresholds.
 
-The rows are read, and their features had, once; every grid point then decides all records anew, as `lemur curate` would
-with these thresholds and no minimum supports.
+The rows are read and their features computed once; every grid point then decides all records from scratch, as
+`lemur curate` would with these thresholds and no minimum supports.
 """
 
 import math
@@ -19,7 +19,7 @@ from curate.model.corpus import CodeFile, Corpus, read_corpus
 from curate.model.features import FeatureTable
 from curate.model.options import CurateOptions
 from curate.model.records import Records, build_records
-from curate.sources import parents_of
+from curate.sources import find_source_parents
 from curate.sources.rows import Source
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
-#: None stands for no structural stage.
+#: The value for no structural stage.
 STRUCTURAL_GRID: tuple[float | None, ...] = (0.80, 0.85, 0.90, 0.95, 1.00, None)
 
-#: Prefixes that are counted apart: the most frequent ones, and only those with this share of all records.
+#: Prefixes counted separately: the most frequent ones, if they have at least this share of all records.
 PREFIXES, PREFIX_SHARE = 10, 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """What becomes of all records at one pair of thresholds; the four counts add up to them."""
+    """The outcomes of all records at one pair of thresholds; the four counts add up to their number."""
 
     lexical_threshold: float
     structural_threshold: float | None  # None: no structural stage
@@ -60,7 +60,7 @@ class GridPoint:
     exact: int
     lexical: int
     structural: int
-    kept_by_prefix: Mapping[str | None, int]  # None: the prefixes that are not counted apart
+    kept_by_prefix: Mapping[str | None, int]  # None: the prefixes not counted separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def records(self) -> int:
-        """Distinct codes that were decided at each point."""
+        """The distinct codes decided at each point."""
         return sum(self.records_by_prefix.values())
 
 
@@ -87,9 +87,9 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
     truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
     by_prefix = Counter(records.prefixes[code] for code in records.order)
     frequent = [prefix for prefix, number in by_prefix.items() if number >= PREFIX_SHARE * len(records.order)]
-    apart = sorted(frequent, key=lambda prefix: (-by_prefix[prefix], prefix))[:PREFIXES]
+    separate = sorted(frequent, key=lambda prefix: (-by_prefix[prefix], prefix))[:PREFIXES]
     group: dict[int, str | None] = {
-        code: prefix if prefix in apart else None for code, prefix in records.prefixes.items()
+        code: prefix if prefix in separate else None for code, prefix in records.prefixes.items()
     }
     index_of_structure = StructuralIndex(features.elements, 1.0)
     points, recalls = [], {}
@@ -108,19 +108,19 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
                 )
                 advance(1)
     totals = Counter(group.values())
-    order: list[str | None] = [*apart, None]
+    order: list[str | None] = [*separate, None]
     return Grid(points, recalls, {prefix: totals[prefix] for prefix in order if totals[prefix]})
 
 
 def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NeighbourIndex:
-    """An index of shingle sets that finds all near ones; from the exact join where that is whole, for it is faster."""
+    """Return an index that finds all near shingle sets; from the exact join if that is complete: it is faster."""
     if truth.asked == truth.sets:
         return _JoinedIndex(truth.at_least(threshold), len(features.set_sizes), threshold)
     return LexicalIndex(features, threshold, Banding(recall.bands, recall.rows))
 
 
 class _JoinedIndex(NeighbourIndex):
-    """Kept shingle sets, asked for the most similar one, when all pairs are known."""
+    """Kept shingle sets, searched for the most similar one, if all pairs are known."""
 
     stage = "lexical"
 
@@ -161,10 +161,10 @@ class _NothingNear(NeighbourIndex):
     stage = "structural"
 
     def keep(self, item: int, place: int) -> None:
-        """There is nothing to remember."""
+        """Do nothing: there is nothing to remove."""
 
     def _add(self, item: int, number: int) -> None:
-        """There is nothing to add."""
+        """Do nothing: there is nothing to add."""
 
     def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:  # noqa: ARG002 (named as above)
         return iter(())
@@ -183,13 +183,13 @@ def _text(threshold: float | None) -> str:
 
 
 def _default() -> tuple[float, float | None]:
-    """The thresholds that `lemur curate` uses when none are given."""
+    """Return the default thresholds of `lemur curate`."""
     options = CurateOptions()
     return options.lexical_threshold, options.structural
 
 
 def sensitivity_page(name: str, grid: Grid) -> str:
-    """The Markdown of `report.md`."""
+    """Return the Markdown of `report.md`."""
     taus, kappas = _taus(grid), _kappas(grid)
     at = {(point.lexical_threshold, point.structural_threshold): point for point in grid.points}
     default = at.get(_default())
@@ -232,7 +232,7 @@ _HOW_TO_READ = (
 
 
 def _range(grid: Grid) -> str:
-    """The range of the grid in words."""
+    """Describe the range of the grid in words."""
     if len(grid.points) < 2:
         return ""
     kept = [point.kept for point in grid.points]
@@ -289,7 +289,7 @@ def _recall_section(grid: Grid) -> list[str]:
 
 
 def write_figure(path: Path, grid: Grid) -> None:
-    """Records kept over the lexical threshold, one line for each structural threshold."""
+    """Draw the records kept over the lexical threshold, one line per structural threshold."""
 
     def draw(figure: "Figure") -> None:
         figure.set_size_inches(7.0, 4.4)
@@ -346,7 +346,7 @@ _PREFIX_SCHEMA = pa.schema(
 
 
 def parse_threshold(text: str) -> float | None:
-    """A structural threshold, or None for `off`.
+    """Parse a structural threshold, or `off` as None.
 
     Raises: UsageError if it is neither.
     """
@@ -397,7 +397,7 @@ def sensitivity(
             versions=package_versions(),
             parameters={"source": source.name, "lexical": taus, "structural": kappas, "tokens": options.tokens},
             inputs=source.inputs(),
-            parents=parents_of(source),
+            parents=find_source_parents(source),
             counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},
             details={"lsh": {f"{tau:g}": recall.facts() for tau, recall in grid.recalls.items()}},
             outputs=list_outputs(folder, rows),
@@ -407,7 +407,7 @@ def sensitivity(
 
 
 def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
-    """What there is to see of a grid: kept codes at each pair of thresholds, and what took the others away."""
+    """Build the page of a grid: kept codes at each pair of thresholds, and what removed the others."""
     grid, codes = manifest.counts["grid"], manifest.counts["codes"]
     rows = [
         (
@@ -426,7 +426,7 @@ def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
 
 
 def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | None]:
-    """Each threshold once, rising, None last.
+    """Return each threshold once, rising, None last.
 
     Raises: UsageError if one lies outside 0.5 to 1, or there is none.
     """
@@ -445,7 +445,7 @@ def _facts(point: GridPoint) -> dict[str, Any]:
 
 
 def _write_tables(folder: Path, grid: Grid) -> dict[str, int]:
-    """Write both tables. Returns: rows by path below `folder`."""
+    """Write both tables. Returns: the number of rows by path below `folder`."""
     write_table(folder / "sensitivity.parquet", _GRID_SCHEMA, (_facts(point) for point in grid.points))
     write_table(folder / "by_prefix.parquet", _PREFIX_SCHEMA, _prefix_rows(grid))
     return {

@@ -19,43 +19,43 @@ from manifests.provenance.licenses import NOASSERTION, all_of
 
 
 class SeveralSources(Source):
-    """The rows of all parts. A code that two parts have is one record, like one that stands twice in a part."""
+    """The rows of several sources. A code in two of them becomes one record, as if it occurred twice in one."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         super().__init__(" + ".join(part.name for part in parts))
         self._parts = tuple(parts)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches of each part, as it gives them, with the licence that it states."""
+        """Yield the batches of each part, with the licence that it states."""
         for part in self._parts:
             own = part.license(None)
             for batch in part.batches():
                 place = batch.schema.get_field_index("license")
-                told = batch["license"]
+                licenses = batch["license"]
                 if own != NOASSERTION:
-                    told = pc.if_else(batch["nn_code"].is_valid(), told.fill_null(own), told)
-                yield batch.set_column(place, batch.schema.field(place), told)
+                    licenses = pc.if_else(batch["nn_code"].is_valid(), licenses.fill_null(own), licenses)
+                yield batch.set_column(place, batch.schema.field(place), licenses)
 
     def inputs(self) -> list[Input]:
-        """What each part has read."""
+        """Return the inputs of each part."""
         return [item for part in self._parts for item in part.inputs()]
 
     def files(self) -> list[Path]:
-        """The files of each part."""
+        """Return the files of each part."""
         return [file for part in self._parts for file in part.files()]
 
     def license(self, stated: str | None) -> str:
-        """All of theirs together."""
+        """Return the combined licence of all parts."""
         return all_of(part.license(stated) for part in self._parts)
 
 
 def join_sources(parts: Sequence[Source]) -> Source:
-    """One source of all the rows: the only part itself, where there is one.
+    """Combine sources into one; a single source is returned as it is.
 
-    Raises: UserError if there is none, or two have one name: nothing would tell their rows apart.
+    Raises: UserError if there is none, or two have the same name, since their rows could not be distinguished.
     """
     if not parts:
-        raise UserError("no SOURCE is given; name at least one")
+        raise UserError("no SOURCE; name at least one")
     names = [part.name for part in parts]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
@@ -75,11 +75,11 @@ _DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
 
 
 def open_source(spec: str) -> Source:
-    """The source that `spec` names; nothing is fetched and no row is read yet.
+    """Open the source that `spec` names; nothing is fetched and no row is read yet.
 
-    A word with a meaning of its own (`lemur`, `installed`) wins over a file of that name: write `./lemur` for the file.
+    Reserved words (`lemur`, `installed`) win over a file of that name: write `./lemur` for the file.
 
-    Raises: UserError if `spec` is none of the forms of SOURCE, or names a path that cannot be used.
+    Raises: UserError if `spec` is not a valid SOURCE, or names a path that cannot be used.
     """
     if spec == "installed":
         return InstalledLemur()
@@ -97,9 +97,9 @@ def open_source(spec: str) -> Source:
 
 
 def open_sources(specs: Sequence[str]) -> Source:
-    """One source of all that `specs` name, in their order.
+    """Open one source of all that `specs` name, in their order.
 
-    Raises: UserError as `open_source` does, or if two of them have one name.
+    Raises: UserError as `open_source` does, or if two of them have the same name.
     """
     return join_sources([open_source(spec) for spec in specs])
 
@@ -132,7 +132,7 @@ def _open_path(spec: str) -> Source:
 def _open_folder(folder: Path) -> Source:
     if is_extraction(folder):
         return ExtractionFolder(folder)
-    if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: its records alone
+    if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: only its records
         return ParquetFolder(folder / RECORDS, folder.resolve().name)
     for source in (PythonFolder(folder), ParquetFolder(folder)):
         if source.files():
@@ -140,25 +140,25 @@ def _open_folder(folder: Path) -> Source:
     raise UserError(f"{folder}: holds no .py files (hidden folders and __pycache__ are not searched); {_FORMS}")
 
 
-def parents_of(source: Source) -> list[Parent]:
-    """The finished folders that list the files of a source in their manifests, each once, by kind, name and digest.
+def find_source_parents(source: Source) -> list[Parent]:
+    """Find the finished folders whose manifests list the files of a source, each once, by kind, name and digest.
 
-    A folder is no parent if one of the files is not as its manifest states: what was read came from elsewhere then.
+    A folder is not a parent if a file differs from its manifest: its rows then come from elsewhere.
     """
     by_folder: dict[Path, list[Path]] = {}
     for file in source.files():
         for folder in file.absolute().parents:
             if folder in by_folder or (folder / FILE_NAME).is_file():
                 by_folder.setdefault(folder, []).append(file.absolute())
-    found = [parent_of(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
-    return sorted(set(found), key=lambda parent: (parent.kind, parent.name, parent.sha256))
+    parents = [parent_of(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
+    return sorted(set(parents), key=lambda parent: (parent.kind, parent.name, parent.sha256))
 
 
 def _lists(folder: Path, files: list[Path]) -> bool:
-    """Whether a folder is a finished one that lists some of these files, and each of those with the digest it has."""
+    """Return True if a folder is finished and lists some of these files, with matching digests."""
     try:
         manifest = read_manifest(folder)
-    except UserError:  # other programs have files of this name too
+    except UserError:  # other programs use this file name too
         return False
     stated = {item.path: item.sha256 for item in manifest.outputs}
     listed = {file: name for file in files if (name := file.relative_to(folder).as_posix()) in stated}

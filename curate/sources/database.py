@@ -22,14 +22,14 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note, progress
 
-#: What is read of each table; more may be there.
+#: The columns read of each table; others may be present.
 _TABLES = {
     "stat": ("id", "accuracy", "epoch", "duration", "task", "dataset", "metric", "nn", "transform", "prm"),
     "nn": ("name", "code"),
     "prm": ("uid", "name", "value"),
 }
 
-#: The best runs of each configuration stand first; equals in the order of the index by which LEMUR's query finds them.
+#: The best runs of each configuration come first; ties in the order of the index that LEMUR's query uses.
 _RUNS = """
     SELECT task, dataset, metric, nn, epoch, duration, prm, accuracy FROM stat
     WHERE accuracy IS NOT NULL AND task IS NOT NULL AND dataset IS NOT NULL AND metric IS NOT NULL AND nn IS NOT NULL
@@ -40,12 +40,12 @@ _COLUMNS = ("task", "dataset", "metric", "nn", "epoch", "duration", "prm", "accu
 _CONFIGURATION = 5  # columns that tell a network's benchmark
 
 _SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
-_SORT_KIB = 1 << 16  # memory for sorting runs; what does not fit goes through a temporary file
-_CODES, _PARAMETERS = 256, 4_096  # networks and runs whose code and hyperparameters are at hand: neighbours share them
+_SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
+_CODES, _PARAMETERS = 256, 4_096  # networks and runs whose code and hyperparameters are cached: neighbours share them
 
 
 def is_database(path: Path) -> bool:
-    """Whether a file is told by its first bytes to be a SQLite database or a file of Zstandard."""
+    """Return True if a file starts like a SQLite database or a Zstandard file."""
     try:
         with path.open("rb") as file:
             return file.read(len(_SQLITE)).startswith((_SQLITE, _ZSTANDARD))
@@ -54,12 +54,12 @@ def is_database(path: Path) -> bool:
 
 
 def read_database(path: Path, where: str) -> Iterator[dict[str, Any]]:
-    """The rows of a database, which is only read.
+    """Yield the rows of a database, opened read-only.
 
     Args:
-        where: what messages call it.
+        where: its name in messages.
 
-    Raises: UserError if it is no SQLite database, or none of LEMUR.
+    Raises: UserError if it is not a SQLite database, or not one of LEMUR.
     """
     with _database_errors(where), closing(_connect(path)) as connection:
         columns = _check_tables(connection, where)
@@ -97,7 +97,7 @@ def _database_errors(where: str) -> Iterator[None]:
 
 
 def _check_tables(connection: sqlite3.Connection, where: str) -> set[str]:
-    """The columns of table `nn`, if all that is read is there."""
+    """Return the columns of table `nn`, if all required ones are present."""
     there = sorted(name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
     for table, wanted in _TABLES.items():
         if table not in there:
@@ -117,35 +117,35 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
 def _code_reader(
     connection: sqlite3.Connection, columns: set[str]
 ) -> Callable[[bytes], tuple[bytes | None, str | None]]:
-    """A function from a network's name to its code and `arch_uid`."""
+    """Return a function from a network's name to its code and `arch_uid`."""
     identity = "arch_uid" if "arch_uid" in columns else "id" if "id" in columns else "NULL"
 
     @lru_cache(maxsize=_CODES)
     def read(name: bytes) -> tuple[bytes | None, str | None]:
-        found = connection.execute(f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)", (name,)).fetchone()
-        if found is None:
+        values = connection.execute(f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)", (name,)).fetchone()
+        if values is None:
             return None, None
-        code, uid = found
+        code, uid = values
         if isinstance(uid, bytes):
             uid = uid.decode("utf-8", "backslashreplace")
         stated = isinstance(uid, str) and isinstance(code, bytes)
-        return code, arch_uid_of(code.decode("utf-8", "replace"), uid) if stated else None
+        return code, parse_arch_uid(code.decode("utf-8", "replace"), uid) if stated else None
 
     return read
 
 
-def arch_uid_of(code: str, uid: str) -> str | None:
-    """The `arch_uid` of a network, where what the database states as its id is one.
+def parse_arch_uid(code: str, uid: str) -> str | None:
+    """Return the `arch_uid` of a network, if the id in the database is one.
 
-    Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which says nothing of what it
-    computes; later it is a certificate of its architecture, but for code from which none can be made.
+    Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which is independent of what it
+    computes; later it is a certificate of its architecture, except for code that allows none.
     """
     plain = hashlib.md5("".join(code.split()).encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
     return uid if uid and uid != plain else None
 
 
 def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]:
-    """A function from a run's parameter id to its hyperparameters as JSON; of several values of one the greatest."""
+    """Return a function from a run's parameter id to its hyperparameters as JSON; the greatest value wins."""
     table = "prm"
     if not any(_first_column(connection, name) == "uid" for name in _indexes(connection, "prm")):
         connection.execute("CREATE TEMP TABLE by_uid AS SELECT uid, name, MAX(value) AS value FROM prm GROUP BY 1, 2")
@@ -155,8 +155,8 @@ def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]
     @lru_cache(maxsize=_PARAMETERS)
     def read(uid: object) -> str:
         query = f"SELECT name, MAX(value) FROM {table} WHERE uid = CAST(? AS TEXT) GROUP BY name"
-        found = connection.execute(query, (uid,))
-        return json.dumps({_text(name): _text(value) for name, value in found}, sort_keys=True)
+        values = connection.execute(query, (uid,))
+        return json.dumps({_text(name): _text(value) for name, value in values}, sort_keys=True)
 
     return read
 
@@ -166,8 +166,8 @@ def _indexes(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _first_column(connection: sqlite3.Connection, index: str) -> str | None:
-    found = connection.execute("SELECT name FROM pragma_index_info(?) WHERE seqno = 0", (index,)).fetchone()
-    return None if found is None or found[0] is None else found[0].decode()
+    row = connection.execute("SELECT name FROM pragma_index_info(?) WHERE seqno = 0", (index,)).fetchone()
+    return None if row is None or row[0] is None else row[0].decode()
 
 
 def _text(value: Any) -> Any:
@@ -178,13 +178,13 @@ _CHUNK = 1 << 20
 
 
 def unpack(packed: Path, target: Path, where: str) -> None:
-    """Decompress a database into a file, piece by piece; the file is there whole, or not at all.
+    """Decompress a database into a file, atomically.
 
     Args:
-        where: what messages call the packed file.
+        where: the packed file's name in messages.
 
-    Raises: UserError if it is not a whole Zstandard file, holds something else than a SQLite database, or its content
-        does not fit on the disk; or if the package that decompresses is not installed.
+    Raises: UserError if it is not a complete Zstandard file of a SQLite database, its content does not fit on the disk,
+        or the package that decompresses is not installed.
     """
     try:
         import zstandard
@@ -218,18 +218,18 @@ def _write(out: BinaryIO, piece: bytes, target: Path) -> None:
 
 
 class DatabaseFile(FileSource):
-    """A LEMUR database on this machine. What is compressed is decompressed once, into the cache."""
+    """A LEMUR database on this machine. A compressed one is decompressed once, into the cache."""
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows that the LEMUR API returns of it.
+        """Yield the rows that the LEMUR API returns for it.
 
         Raises: UserError as `unpack` and `read_database` do.
         """
         with read_errors(self._path), self._path.open("rb") as file:
             packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
-        yield from read_database(self._unpacked() if packed else self._path, self.where)
+        yield from read_database(self._unpacked_path() if packed else self._path, self.where)
 
-    def _unpacked(self) -> Path:
+    def _unpacked_path(self) -> Path:
         with read_errors(self._path):
             digest = sha256_file(self._path)
         target = cache_folder("lemur-db") / f"{digest[:16]}.db"

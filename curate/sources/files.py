@@ -1,4 +1,4 @@
-"""Foreign records as rows: what does not fit is null or a problem; and the rows of one JSONL, CSV or Parquet file."""
+"""Foreign records as rows, with invalid values as null or a problem; and the rows of one JSONL, CSV or Parquet file."""
 
 import contextlib
 import csv
@@ -23,7 +23,7 @@ from lemur_core.files.markdown import shown
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 
-#: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
+#: The columns that a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
 COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")
 REQUIRED = ("nn", "nn_code")
 
@@ -33,9 +33,9 @@ SURROGATE = "nn_code has a lone surrogate, not valid Unicode"
 
 
 def check_columns(where: str, columns: Collection[str]) -> None:
-    """Nothing, if rows can be read from a table of these columns.
+    """Raise UserError unless rows can be read from a table of these columns.
 
-    Raises: UserError if a required column is not there, or one that would be read is there twice.
+    Raises: UserError if a required column is missing, or a column to read occurs twice.
     """
     known = list(columns)
     there = ", ".join(shown(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
@@ -48,7 +48,7 @@ def check_columns(where: str, columns: Collection[str]) -> None:
 
 
 def read_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of ROW_SCHEMA that a record of Python values stands for."""
+    """Convert a record of Python values into a row of ROW_SCHEMA."""
     code, problem = read_code(record.get("nn_code"))
     return {
         "nn": read_text(record.get("nn")) or "",
@@ -66,13 +66,13 @@ def read_row(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def broken_row(problem: str, nn: str = "") -> dict[str, Any]:
-    """The row that stands for a record that cannot be read."""
+def build_broken_row(problem: str, nn: str = "") -> dict[str, Any]:
+    """Return the row of a record that cannot be read."""
     return {"nn": nn, "problem": problem}
 
 
 def read_code(value: object) -> tuple[str | None, str | None]:
-    """The code, or None and the problem with it."""
+    """Return the code, or None and its problem."""
     if value is None:
         return None, MISSING
     if isinstance(value, bytes):
@@ -88,12 +88,12 @@ def read_code(value: object) -> tuple[str | None, str | None]:
 
 
 def not_a_string(kind: str) -> str:
-    """The problem of code of another type."""
+    """Return the problem of code of another type."""
     return f"nn_code is not a string ({kind})"
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text can be encoded, that is, holds no lone surrogate."""
+    """Return True if the text can be encoded, that is, holds no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -102,7 +102,7 @@ def is_unicode(text: str) -> bool:
 
 
 def read_text(value: object) -> str | None:
-    """Text as it is (what is not valid Unicode in it as an escape), anything else as JSON with sorted keys."""
+    """Return text as it is (with invalid Unicode escaped), and anything else as JSON with sorted keys."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):
@@ -116,13 +116,13 @@ def read_text(value: object) -> str | None:
 
 
 def read_license(value: object) -> str | None:
-    """The SPDX expression that a text stands for, NOASSERTION where that is not known; None where nothing is said."""
+    """Return the SPDX expression for a text, NOASSERTION if unknown; None if there is no text."""
     text = read_text(value)
     return license_of_fields(text, "", ()) if text and text.strip() else None
 
 
 def read_number(value: object) -> float | None:
-    """A finite number, also from its digits; None for anything else."""
+    """Return a finite number, also from its digits; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (str, bytes, numbers.Real, Decimal)):
         return None
     try:
@@ -133,7 +133,7 @@ def read_number(value: object) -> float | None:
 
 
 def read_integer(value: object) -> int | None:
-    """A whole number of 64 bits, also from its digits or a float such as 3.0; None for anything else."""
+    """Return a 64-bit integer, also from its digits or a float such as 3.0; None for anything else."""
     number = _exact_integer(value)
     if number is None:
         real = read_number(value)
@@ -151,7 +151,7 @@ def _exact_integer(value: object) -> int | None:
 
 
 def read_batch(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch of any columns."""
+    """Yield the rows of a batch with any columns."""
     columns = {name: _values(batch.column(name)) for name in COLUMNS if name in batch.schema.names}
     kind = _storage(batch.column("nn_code")).type
     for record in zip(*columns.values(), strict=True):
@@ -168,12 +168,12 @@ def _storage(values: pa.Array) -> pa.Array:
 
 
 def _values(values: pa.Array) -> list[object]:
-    """A column as Python values; text as bytes, since a file may claim falsely that it is UTF-8."""
+    """Return a column as Python values; text as bytes, since a file may claim falsely that it is UTF-8."""
     values = _storage(values)
     if not _is_text(values.type):
         return [_python(value) for value in values]
-    found: list[object] = values.cast(pa.large_binary()).to_pylist()
-    return found
+    python_values: list[object] = values.cast(pa.large_binary()).to_pylist()
+    return python_values
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -183,7 +183,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _python(value: pa.Scalar) -> object:
-    """A Python value; a map as a dictionary; None for what Python cannot hold (a time in the year 300000)."""
+    """Return a Python value; a map as a dictionary; None for what Python cannot hold (a time in the year 300000)."""
     try:
         plain = value.as_py()
     except (ValueError, OverflowError):
@@ -192,15 +192,15 @@ def _python(value: pa.Scalar) -> object:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file's content as a stream; that of a .gz file decompressed."""
+    """Open the file's content as a stream; a .gz file is decompressed."""
     return cast(BinaryIO, gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Failures to read a file, as one line.
+    """Report failures to read a file as one line.
 
-    Raises: UserError instead of what the system or the decompressor raised.
+    Raises: UserError instead of the errors of the system or the decompressor.
     """
     try:
         yield
@@ -211,16 +211,16 @@ def read_errors(path: Path) -> Iterator[None]:
 
 
 def describe_file(path: Path) -> Input:
-    """A file for the manifest.
+    """Describe a file for the manifest.
 
-    Raises: UserError if it cannot be read any more.
+    Raises: UserError if it can no longer be read.
     """
     with read_errors(path):
         return Input(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
 
 
 class FileSource(RowSource):
-    """What the sources of one file share."""
+    """Base class of the sources that read one file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.name, str(path))
@@ -239,15 +239,15 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class JsonlFile(FileSource):
-    """A .jsonl or .ndjson file, plain or gzipped. Every line but a blank one is a row, whatever it holds.
+    """A .jsonl or .ndjson file, plain or gzipped. Every line that is not blank is a row, whatever it holds.
 
     Source: https://jsonlines.org
     """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """As of every source; a required column must be in some object of the first batch.
+        """Yield batches as every source does; some object of the first batch must have each required column.
 
-        Raises: UserError if it is in none, or as `RowSource.batches` does.
+        Raises: UserError if none has it, or as `RowSource.batches` does.
         """
         checked = False
         for batch in super().batches():
@@ -257,11 +257,11 @@ class JsonlFile(FileSource):
             yield batch
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """Each line as a row.
+        """Yield each line as a row.
 
         Raises: UserError if the file cannot be read.
         """
-        self._columns: dict[str, None] = {}  # of all objects met
+        self._columns: dict[str, None] = {}  # of all objects read
         with read_errors(self._path), open_bytes(self._path) as file:
             for number, line in enumerate(file, start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
@@ -273,35 +273,35 @@ def _read_line(number: int, line: bytes, columns: dict[str, None]) -> dict[str, 
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return broken_row(f"invalid UTF-8 at byte {error.start}")
+        return build_broken_row(f"invalid UTF-8 at byte {error.start}")
     except json.JSONDecodeError as error:
         reason = f"{error.msg.removesuffix(' at')} at character {error.pos}"
-        return broken_row(f"line {number}: not a JSON object: {reason}")
+        return build_broken_row(f"line {number}: not a JSON object: {reason}")
     except RecursionError:
-        return broken_row(f"line {number}: not a JSON object: nested too deeply")
+        return build_broken_row(f"line {number}: not a JSON object: nested too deeply")
     except ValueError:  # the interpreter's limit on the digits of an integer
-        return broken_row(f"line {number}: not a JSON object: a number has too many digits")
+        return build_broken_row(f"line {number}: not a JSON object: a number has too many digits")
     if not isinstance(record, dict):
-        return broken_row(f"line {number}: not a JSON object: it is a {type(record).__name__}")
+        return build_broken_row(f"line {number}: not a JSON object: it is a {type(record).__name__}")
     if len(columns) < 1000:  # objects with ever new keys must not fill the memory
         columns.update(dict.fromkeys(record))
     return read_row(record)
 
 
-#: Characters in one field at most. Also what bounds memory when a quote is never closed.
+#: Maximum characters in one field; also bounds memory if a quote is never closed.
 _FIELD_LIMIT = 1 << 28
 
 
 class CsvFile(FileSource):
     """A .csv file, plain or gzipped, in the dialect of spreadsheets: commas, doubled quotes, newlines inside quotes.
 
-    Every record but a blank line is a row, whatever it holds. An empty field is null (an empty nn_code stays empty).
+    Every record except a blank line is a row, whatever it holds. An empty field is null, except an empty nn_code.
 
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The file's rows in its order.
+        """Yield the file's rows in order.
 
         Raises: UserError if the file cannot be read, or its header lacks a required column.
         """
@@ -320,7 +320,7 @@ class CsvFile(FileSource):
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    yield broken_row(f"line {line}: not a CSV record: {error}")
+                    yield build_broken_row(f"line {line}: not a CSV record: {error}")
                     continue
                 if fields:
                     yield _read_fields(line, header, fields)
@@ -338,11 +338,11 @@ class CsvFile(FileSource):
 
 def _read_fields(line: int, header: list[str], fields: list[str]) -> dict[str, Any]:
     if len(fields) != len(header):
-        return broken_row(f"line {line}: {len(fields)} fields, the header names {len(header)}")
+        return build_broken_row(f"line {line}: {len(fields)} fields, the header names {len(header)}")
     record: dict[str, Any] = {}
     for name, field in zip(header, fields, strict=True):
         if name in COLUMNS and (field or name == "nn_code"):
-            # Bytes again where they may not be UTF-8, so that they are judged as in every other source.
+            # bytes again if they may not be UTF-8, so that they are treated as in every other source
             record[name] = field if field.isascii() else field.encode("utf-8", "surrogateescape")
     return read_row(record)
 
@@ -358,7 +358,7 @@ class ParquetFile(FileSource):
     """One .parquet file."""
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The file's rows in its order.
+        """Yield the file's rows in order.
 
         Raises: UserError if it cannot be read, or lacks a required column.
         """
@@ -375,7 +375,7 @@ class ParquetFile(FileSource):
 
 
 def _rows_at_a_time(metadata: pq.FileMetaData, wanted: list[str]) -> int:
-    """As many rows as fit a batch where they are largest, by the sizes that the file states."""
+    """Return how many rows fit a batch where they are largest, by the sizes that the file states."""
     largest = 1
     for place in range(metadata.num_row_groups):
         group = metadata.row_group(place)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.sources.files import ParquetFile, broken_row, describe_file, read_row
+from curate.sources.files import ParquetFile, build_broken_row, describe_file, read_row
 from curate.sources.rows import RowSource
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Input
@@ -19,7 +19,7 @@ from manifests.records import LEVELS
 
 
 class FolderSource(RowSource):
-    """What the sources of a folder share: the files with one suffix, by their relative paths."""
+    """Base class of the sources that read the files of a folder with one suffix, by their relative paths."""
 
     suffix: str
 
@@ -28,7 +28,7 @@ class FolderSource(RowSource):
         self._folder = folder
 
     def inputs(self) -> list[Input]:
-        """The folder as one input: its digest is that of the sorted relative paths, each with that of its content."""
+        """Return the folder as one input: its digest covers the sorted relative paths and their contents."""
         digest, size = hashlib.sha256(), 0
         for path in self.files():
             content, length = self._describe(path)
@@ -38,9 +38,9 @@ class FolderSource(RowSource):
         return [Input(name=self.name, sha256=digest.hexdigest(), bytes=size)]
 
     def files(self) -> list[Path]:
-        """The files, sorted by path; hidden folders and __pycache__ are passed over.
+        """Return the files, sorted by path, without hidden folders and __pycache__.
 
-        Links to files are listed, links to folders are not followed: what lies inside the folder is met anyway.
+        Links to files are listed; links to folders are not followed: what lies inside the folder is listed anyway.
 
         Raises: UserError if a folder cannot be listed.
         """
@@ -48,16 +48,16 @@ class FolderSource(RowSource):
         def refuse(error: OSError) -> None:
             raise UserError(f"{error.filename}: cannot be listed: {error.strerror}; check its permissions") from error
 
-        found = []
+        paths = []
         for inside, folders, names in os.walk(self._folder, onerror=refuse):
             folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
-            found += [Path(inside, name) for name in names if name.endswith(self.suffix)]
-        return sorted(found, key=Path.as_posix)
+            paths += [Path(inside, name) for name in names if name.endswith(self.suffix)]
+        return sorted(paths, key=Path.as_posix)
 
     def _describe(self, path: Path) -> tuple[str, int]:
-        """SHA-256 and size of a file."""
-        found = describe_file(path)
-        return found.sha256, found.bytes
+        """Return the SHA-256 and size of a file."""
+        described = describe_file(path)
+        return described.sha256, described.bytes
 
 
 class PythonFolder(FolderSource):
@@ -69,7 +69,7 @@ class PythonFolder(FolderSource):
     suffix = ".py"
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each file.
+        """Yield a row for each file.
 
         Raises: UserError if a folder cannot be listed.
         """
@@ -80,7 +80,7 @@ class PythonFolder(FolderSource):
                 yield _read_file(name, self._read(path))
             except (OSError, _OutsideError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
-                yield broken_row(f"cannot be read: {reason}", name)
+                yield build_broken_row(f"cannot be read: {reason}", name)
 
     def _describe(self, path: Path) -> tuple[str, int]:
         try:
@@ -94,7 +94,7 @@ class PythonFolder(FolderSource):
         if target is not file and not target.is_relative_to(self._folder.resolve()):
             raise _OutsideError("a link that leaves the folder is not followed")
         if not target.is_file():
-            raise _OutsideError("it is no file, nor a link to one")
+            raise _OutsideError("it is neither a file nor a link to one")
         return target.read_bytes()
 
 
@@ -104,7 +104,7 @@ class ParquetFolder(FolderSource):
     suffix = ".parquet"
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The files' rows, each file in its order.
+        """Yield the rows of all files, each in its order.
 
         Raises: UserError if a file cannot be read or lacks a required column.
         """
@@ -126,7 +126,7 @@ def _read_file(name: str, content: bytes) -> dict[str, Any]:
 
 T = TypeVar("T")
 
-#: What stands before the id of a block in the name of its record, so that `--include block` means all of them.
+#: The prefix of a block's record name, so that `--include block` selects all of them.
 PREFIX = "block"
 
 _COLUMNS = ("block", "level", "error_kind", "license", "lean_license", "code", "lean_code")
@@ -136,10 +136,10 @@ _ROWS = 500  # read at a time
 
 
 class ExtractionFolder(RowSource):
-    """The blocks of one extraction folder, in the order of its table: lean forms, where there are, else closed files.
+    """The blocks of one extraction folder, in the order of its table: minimized if possible, else self-contained.
 
-    A snapshot is published with all its code, so a block of which any part has a licence that is unknown or not
-    permissive hands over no code; nor does one that does not execute. Both keep their row, which says so.
+    A snapshot is published with all its code, so a block with a part under an unknown or non-permissive licence gets no
+    code, nor does one that does not execute. Both keep their row, which says why.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,34 +147,34 @@ class ExtractionFolder(RowSource):
         self._folder = folder
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each block.
+        """Yield a row for each block.
 
         Raises: UserError if a table cannot be read.
         """
-        return self._blocks(list(_COLUMNS), _row_of)
+        return self._blocks(list(_COLUMNS), _build_row)
 
     def inputs(self) -> list[Input]:
-        """The two files that are read."""
-        found = [describe_file(path) for path in self.files()]
-        return [Input(name=f"{self.name}/{item.name}", sha256=item.sha256, bytes=item.bytes) for item in found]
+        """Return the two files that are read."""
+        described = [describe_file(path) for path in self.files()]
+        return [Input(name=f"{self.name}/{item.name}", sha256=item.sha256, bytes=item.bytes) for item in described]
 
     def files(self) -> list[Path]:
-        """The two files that are read."""
+        """Return the two files that are read."""
         return [self._folder / name for name in (TABLE, REQUIREMENTS)]
 
     def license(self, stated: str | None) -> str:  # noqa: ARG002 (blocks state theirs)
-        """That of all parts of the blocks that hand over their code, together.
+        """Return the combined licence of all parts of the blocks with code.
 
         Raises: UserError if a table cannot be read.
         """
         about = [name for name in _COLUMNS if name not in _TEXTS]
-        found = self._blocks(
-            about, lambda block, parts: set() if _problem_of(block, parts) else _licenses(block, parts)
+        licenses = self._blocks(
+            about, lambda block, parts: set() if _find_problem(block, parts) else _licenses(block, parts)
         )
-        return all_of(set().union(*found))
+        return all_of(set().union(*licenses))
 
     def _blocks(self, columns: list[str], read: Callable[[dict[str, Any], Parts], T]) -> Iterator[T]:
-        """What `read` makes of each block, in the order of the table."""
+        """Yield the row of each block, in the order of the table."""
         parts = read_parts(self._folder)
         path = self._folder / TABLE
         try:
@@ -188,25 +188,25 @@ class ExtractionFolder(RowSource):
 
 
 def is_extraction(folder: Path) -> bool:
-    """Whether a folder is one that `lemur extract` wrote."""
+    """Return True if a folder was written by `lemur extract`."""
     return (folder / TABLE).is_file() and (folder / REQUIREMENTS).is_file()
 
 
-def _row_of(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
+def _build_row(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
     name = f"{PREFIX}-{block['block']}"
-    if problem := _problem_of(block, parts):
-        return broken_row(problem, name)
+    if problem := _find_problem(block, parts):
+        return build_broken_row(problem, name)
     license_ = all_of(_licenses(block, parts))
     return read_row({"nn": name, "nn_code": block["lean_code"] or block["code"], "license": license_})
 
 
 def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:
-    """Those of what a block hands over."""
+    """Return the licences of the parts of a block."""
     return parts.licenses(block) if block["lean_license"] is None else {block["lean_license"]}
 
 
-def _problem_of(block: dict[str, Any], parts: Parts) -> str | None:
-    """Why a block hands over no code."""
+def _find_problem(block: dict[str, Any], parts: Parts) -> str | None:
+    """Return why a block gets no code."""
     if LEVELS.index(block["level"]) < _RUNS:
         return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
     if block["block"] not in parts.made_from:

@@ -34,7 +34,7 @@ from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 
 _CODES = "ab/nn/nn/"
-#: Up to release 2.0.6 the folders lay in `stat/` itself; `stat/run/` holds measurements on phones, not training.
+#: Up to release 2.0.6 the folders were in `stat/` itself; `stat/run/` holds measurements on phones, not training.
 _STATS = re.compile(r"ab/nn/stat/(?:train/)?([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
 _PARTS = 16
 
@@ -52,7 +52,7 @@ class _Best(NamedTuple):
 
 
 def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Network codes by name, with the newlines that Python's text mode would give."""
+    """Return network codes by name, with newlines as in Python's text mode."""
     codes = {}
     for name in archive.namelist():
         stem = name.removeprefix(_CODES)
@@ -62,20 +62,20 @@ def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
 
 
 def stat_files(archive: zipfile.ZipFile) -> list[str]:
-    """The files of training statistics, sorted."""
+    """Return the files of training statistics, sorted."""
     return sorted(name for name in archive.namelist() if _STATS.fullmatch(name))
 
 
 def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
-    """Rows without their code (column `code` is an index) and the table of codes (column `code`), one for each name."""
+    """Return rows without code (column `code` is an index) and the table of codes (column `code`), one per name."""
     best: list[_Best] = []
     parameters: dict[str, dict[str, Any]] = {}
     step = -(-len(files) // _PARTS) if files else 1
     parts = [files[i : i + step] for i in range(0, len(files), step)]
     with progress("reading LEMUR statistics", len(files), "files") as advance:
-        for part, (rows, found) in zip(parts, map_items(partial(_read_part, wheel), parts), strict=True):
+        for part, (rows, part_parameters) in zip(parts, map_items(partial(_read_part, wheel), parts), strict=True):
             best += rows
-            for uid, values in found.items():
+            for uid, values in part_parameters.items():
                 _merge(parameters, uid, values)
             advance(len(part))
     best.sort(key=lambda row: row[:6])
@@ -119,22 +119,24 @@ def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, di
                 trial_id = _trial_id([transform, uid, *config, duration, accuracy])
                 tie = (transform, duration is not None, duration or 0, trial_id)
                 best.append(_Best(*config, tie, float(accuracy), duration, uid))
-    return best, {uid: {name: _stored(value) for name, value in values.items()} for uid, values in parameters.items()}
+    return best, {
+        uid: {name: _store_value(value) for name, value in values.items()} for uid, values in parameters.items()
+    }
 
 
 @functools.cache
 def _archive(wheel: Path) -> zipfile.ZipFile:
-    """The wheel, opened once a worker: its directory of a hundred thousand names takes a second to read."""
+    """Open the wheel once per worker: reading its directory of a hundred thousand names takes a second."""
     return zipfile.ZipFile(wheel)
 
 
 def _trial_id(values: list[Any]) -> str:
-    """The id that LEMUR gives a trial: MD5 of the printed values without white space."""
+    """Return the id that LEMUR gives a trial: the MD5 of the printed values without white space."""
     return hashlib.md5("".join(str(values).split()).encode(), usedforsecurity=False).hexdigest()
 
 
 def _merge(parameters: dict[str, dict[str, Any]], uid: str, values: dict[str, Any]) -> None:
-    """Add a trial's hyperparameters to those of its uid; of two values the one that SQLite orders last stays."""
+    """Add a trial's hyperparameters to those of its uid; of two values the one that SQLite orders last wins."""
     known = parameters.setdefault(uid, values)
     if known is values or known == values:
         return
@@ -144,18 +146,18 @@ def _merge(parameters: dict[str, dict[str, Any]], uid: str, values: dict[str, An
 
 
 def _sqlite_order(value: Any) -> tuple[bool, Any]:
-    stored = _stored(value)
+    stored = _store_value(value)
     return isinstance(stored, str), stored
 
 
-def _stored(value: Any) -> Any:
-    """A value as SQLite's NUMERIC affinity stores it: integral floats and booleans become integers."""
+def _store_value(value: Any) -> Any:
+    """Convert a value as SQLite's NUMERIC affinity does: integral floats and booleans become integers."""
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**51):
         return int(value)
     return value
 
 
-#: Part of the cached tables' name: a change of how a wheel is read must not meet tables read in an older way.
+#: Part of the cached tables' name: code that reads wheels differently must not use tables read in an older way.
 _TABLES_FORMAT = 2
 _METADATA = b"METADATA"  # of the schema
 
@@ -175,9 +177,9 @@ class LemurRelease(Source):
         self._input: Input | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Rows ordered by task, dataset, metric, nn, epoch; ties for the best accuracy as its database orders them.
+        """Yield rows by task, dataset, metric, nn, epoch; ties for the best accuracy as its database orders them.
 
-        Raises: UserError if the release does not exist, carries no codes, or its digest is wrong.
+        Raises: UserError if the release does not exist, has no codes, or its digest is wrong.
         """
         rows, codes = self._tables()
         for start in range(0, rows.num_rows, BATCH_ROWS):
@@ -193,13 +195,13 @@ class LemurRelease(Source):
             yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
     def inputs(self) -> list[Input]:
-        """The wheel."""
+        """Return the wheel as an input."""
         self._wheel()
         assert self._input is not None
         return [self._input]
 
     def license(self, stated: str | None) -> str:  # noqa: ARG002 (the distribution states its own)
-        """That of the distribution's metadata.
+        """Return the licence in the distribution's metadata.
 
         Source: https://packaging.python.org/specifications/core-metadata/
         """
@@ -212,7 +214,7 @@ class LemurRelease(Source):
         return pq.read_table(rows), pq.read_table(codes).column("code").combine_chunks()
 
     def _files(self) -> tuple[Path, Path]:
-        """The tables of codes, with the distribution's metadata in its schema, and of rows; made where they are not."""
+        """Return the tables of codes, with the distribution's metadata in the schema, and of rows; built if missing."""
         wheel = self._wheel()
         assert self._input is not None
         key = f"{self._input.sha256[:16]}-v{_TABLES_FORMAT}"

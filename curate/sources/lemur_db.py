@@ -1,7 +1,7 @@
-"""LEMUR as it is published today: a compressed SQLite database on the Hugging Face Hub, one file a version.
+"""LEMUR as currently published: a compressed SQLite database on the Hugging Face Hub, one file per version.
 
-The Hub's listing says which versions there are and what their files must be. A file is put there anew under the same
-name when the corpus changes, so what is kept in the cache is named by version and content.
+The Hub's listing states the versions and the digests of their files. A file is replaced under the same name when the
+corpus changes, so cached files are named by version and content.
 
 Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABrain-One/nn-dataset
 """
@@ -38,7 +38,7 @@ _AGAIN = "what was fetched stays"
 
 
 class _Facts(Record):
-    """What is known of a version in the cache; written last, so that its database is whole."""
+    """The facts about a version in the cache; written last, so that its database is complete."""
 
     version: str
     packed: Input  # the file on the Hub
@@ -53,41 +53,41 @@ class _Listed:
 
 
 class LemurDatabase(RowSource):
-    """The rows of one version of LEMUR's database: those that the LEMUR API returns of it, in its order.
+    """The rows of one version of LEMUR's database, as the LEMUR API returns them, in its order.
 
     Args:
         version: of the database; None is the newest on the Hub.
     """
 
     def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:
-        self._version = None if version is None else _checked(version)
+        self._version = None if version is None else _check_version(version)
         self._hub = hub or Hub()
-        self._found: tuple[Path, _Facts] | None = None
+        self._database_file: tuple[Path, _Facts] | None = None
         super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows, fetched first where the cache lacks them.
+        """Yield the rows, fetched first if they are not cached.
 
-        Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, a file is not what the
-            Hub states, or as `unpack` and `read_database` do.
+        Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, a file differs from
+            the Hub's listing, or as `unpack` and `read_database` do.
         """
         yield from read_database(self._database()[0], self.name)
 
     def inputs(self) -> list[Input]:
-        """The file on the Hub."""
+        """Return the file on the Hub as an input."""
         return [self._database()[1].packed]
 
     def license(self, stated: str | None) -> str:
-        """What the repository's card states, else what the user has stated."""
-        found = self._database()[1].license
-        return found if found != NOASSERTION else super().license(stated)
+        """Return the licence on the repository's card, else the one stated by the user."""
+        stated_license = self._database()[1].license
+        return stated_license if stated_license != NOASSERTION else super().license(stated)
 
     def _database(self) -> tuple[Path, _Facts]:
-        if self._found is None:
+        if self._database_file is None:
             with self._hub.session():
-                self._found = self._find()
-            self.name = self.where = f"lemur-db@{self._found[1].version}"
-        return self._found
+                self._database_file = self._find()
+            self.name = self.where = f"lemur-db@{self._database_file[1].version}"
+        return self._database_file
 
     def _find(self) -> tuple[Path, _Facts]:
         try:
@@ -97,13 +97,13 @@ class LemurDatabase(RowSource):
         version = self._choose(listed)
         file = listed.files[version]
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
-        return _cached(folder) or self._fetch(version, listed, folder)
+        return _find_cached(folder) or self._fetch(version, listed, folder)
 
     def _without_hub(self, error: RetryableError) -> tuple[Path, _Facts]:
-        """The version that was asked for, where the cache has it."""
-        found = [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _cached(folder)) is not None]
-        known = sorted({facts.version for _, facts in found}, key=Version)
-        fitting = [item for item in found if item[1].version == self._version]
+        """Return the requested version if it is cached."""
+        cached = [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _find_cached(folder)) is not None]
+        known = sorted({facts.version for _, facts in cached}, key=Version)
+        fitting = [item for item in cached if item[1].version == self._version]
         if not fitting:
             here = f"lemur-db@{', lemur-db@'.join(known)} (in the cache), " if known else ""
             raise RetryableError(f"{error}; without the Hub there are {here}lemur and files") from error
@@ -154,7 +154,7 @@ class LemurDatabase(RowSource):
 _DATABASE, _FACTS = "ab.nn.db", "facts.json"
 
 
-def _cached(folder: Path) -> tuple[Path, _Facts] | None:
+def _find_cached(folder: Path) -> tuple[Path, _Facts] | None:
     try:
         facts = _Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError):
@@ -163,7 +163,7 @@ def _cached(folder: Path) -> tuple[Path, _Facts] | None:
 
 
 def _check(packed: Path, file: "RepoFile", what: str) -> Input:
-    """A fetched file for the manifest, if it is what the Hub's listing says."""
+    """Describe a fetched file for the manifest, if it matches the Hub's listing."""
     size, digest = packed.stat().st_size, sha256_file(packed)
     same = digest == file.lfs.sha256 if file.lfs else blob_sha1(packed.read_bytes()) == file.blob_id  # these are small
     if size != file.size or not same:
@@ -179,7 +179,7 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def _checked(version: str) -> str:
+def _check_version(version: str) -> str:
     if not _is_version(version):
         raise UsageError(f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest")
     return str(Version(version))

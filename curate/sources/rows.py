@@ -1,4 +1,4 @@
-"""The one shape in which every source hands over its rows: Arrow batches with the columns of the LEMUR API."""
+"""The common shape of all sources' rows: Arrow batches with the columns of the LEMUR API."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION
 
-#: Columns of an input row. `nn_code` is null when the row cannot be used; `problem` then says why in a few words.
+#: Columns of an input row. `nn_code` is null if the row cannot be used; `problem` then says why in a few words.
 ROW_SCHEMA = pa.schema(
     [
         ("nn", pa.string()),
@@ -24,17 +24,17 @@ ROW_SCHEMA = pa.schema(
         ("duration", pa.float64()),
         ("prm", pa.string()),
         ("arch_uid", pa.string()),
-        ("license", pa.string()),  # SPDX expression of this row's code; null where the source says it of all or none
+        ("license", pa.string()),  # SPDX expression of this row's code; null if stated for all rows or none
         ("problem", pa.string()),
     ]
 )
 
-#: Rows handed over at a time: enough to amortise calls, small enough to stay far from the memory limit.
+#: Rows per batch: enough to amortise calls, few enough to stay far from the memory limit.
 BATCH_ROWS = 2_000
 
 
 class Source(ABC):
-    """A supplier of rows. `name` is what the manifest calls it, `where` what messages call it."""
+    """A source of rows. `name` identifies it in the manifest, `where` in messages."""
 
     def __init__(self, name: str, where: str = "") -> None:
         self.name = name
@@ -42,27 +42,27 @@ class Source(ABC):
 
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of ROW_SCHEMA, at most BATCH_ROWS rows each, in input order; the same each time."""
+        """Yield record batches of ROW_SCHEMA, at most BATCH_ROWS rows each, in input order; the same each time."""
 
     @abstractmethod
     def inputs(self) -> list[Input]:
-        """What was read, never by an absolute path, with digests; complete once `batches` has been consumed."""
+        """Return what was read, without absolute paths, with digests; complete once `batches` has been consumed."""
 
     def files(self) -> list[Path]:
-        """Every file that is read, sorted; none for rows that come from elsewhere."""
+        """Return every file that is read, sorted; empty for rows from elsewhere."""
         return []
 
     def license(self, stated: str | None) -> str:
-        """The SPDX expression of the rows; what a user has stated where they state none, else NOASSERTION."""
+        """Return the SPDX expression of the rows; if they state none, what the user has stated, else NOASSERTION."""
         return stated or NOASSERTION
 
 
 def to_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """One record batch of ROW_SCHEMA from dictionaries; missing keys become nulls."""
+    """Build one record batch of ROW_SCHEMA from dictionaries; missing keys become nulls."""
     return pa.RecordBatch.from_pylist(rows, schema=ROW_SCHEMA)
 
 
-#: Text in one batch at most, unless a single row is larger: keeps memory bounded when codes are huge.
+#: Maximum text in one batch, unless a single row is larger: bounds memory for huge codes.
 BATCH_CHARACTERS = 32 << 20
 
 
@@ -71,10 +71,10 @@ class RowSource(Source):
 
     @abstractmethod
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows in their order, read anew."""
+        """Read the rows again, in their order."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS.
+        """Yield the rows in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS.
 
         Raises: UserError if there are none, or as `read_rows` does.
         """
@@ -84,7 +84,7 @@ class RowSource(Source):
             size = sum(len(value) for value in row.values() if isinstance(value, str))
             if held and (len(held) == BATCH_ROWS or characters + size > BATCH_CHARACTERS):
                 batch = to_batch(held)
-                held, characters = [], 0  # let the texts go before the consumer works on the batch
+                held, characters = [], 0  # free the texts before the consumer works on the batch
                 yield batch
             held.append(row)
             characters += size

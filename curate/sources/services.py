@@ -1,4 +1,4 @@
-"""Rows that a library hands over: a dataset of the Hugging Face Hub, and the LEMUR API installed beside this tool."""
+"""Rows from a library: a dataset of the Hugging Face Hub, and the LEMUR API installed in this environment."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from curate.sources.database import arch_uid_of
+from curate.sources.database import parse_arch_uid
 from curate.sources.files import COLUMNS, check_columns, read_row
 from curate.sources.rows import BATCH_ROWS, RowSource
 from lemur_core.files.errors import UserError
@@ -29,14 +29,14 @@ class _Service(RowSource):
 
     @abstractmethod
     def hand_over(self) -> Iterator[dict[str, Any]]:
-        """The rows, asked for anew."""
+        """Request the rows again."""
 
     def label(self) -> str:
-        """What the manifest calls it."""
+        """Return the name used in the manifest."""
         return self.name
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows, as they are handed over."""
+        """Yield the rows as they are returned."""
         digest, size = hashlib.sha256(), 0
         for row in self.hand_over():
             line = json.dumps(row, sort_keys=True).encode() + b"\n"
@@ -46,7 +46,7 @@ class _Service(RowSource):
         self._input = Input(name=self.label(), sha256=digest.hexdigest(), bytes=size)
 
     def inputs(self) -> list[Input]:
-        """The source, with the digest of its rows."""
+        """Return the source, with the digest of its rows."""
         if self._input is None:
             deque(self.read_rows(), maxlen=0)
         assert self._input is not None
@@ -61,9 +61,9 @@ class HubDataset(_Service):
         super().__init__(spec)
 
     def hand_over(self) -> Iterator[dict[str, Any]]:
-        """The rows of the splits, each in its order.
+        """Yield the rows of the splits, each in its order.
 
-        Raises: RetryableError if the Hub cannot be reached; UserError if the dataset is not there, cannot be read as
+        Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist, cannot be read as
             rows, or lacks a required column.
         """
         import datasets
@@ -72,7 +72,7 @@ class HubDataset(_Service):
             splits = datasets.load_dataset(self._repo, revision=self._revision, streaming=True)
             for split in sorted(splits):
                 where, rows = f"{self.name}, split {split}", splits[split]
-                columns = rows.column_names  # None when only the rows themselves can tell
+                columns = rows.column_names  # None if only the rows themselves have them
                 if columns is not None:
                     check_columns(where, columns)
                     rows = rows.select_columns([name for name in COLUMNS if name in columns])
@@ -83,12 +83,12 @@ class HubDataset(_Service):
                     yield read_row(record)
 
 
-#: The column of the API that a later nn-dataset has the `arch_uid` in.
+#: The API's column for the `arch_uid`, in later releases of nn-dataset.
 _ID = "nn_id"
 _OWN_MODULES = ("ab", "ab.nn", "ab.nn.api")
 _INSTEAD = "or curate the released corpus: lemur curate lemur"
 
-#: What foreign code raises while it is imported or reads its database; anything else is a bug worth its traceback.
+#: The errors of foreign code while it is imported or reads its database; any other is a bug that needs a traceback.
 _FAILURES = (OSError, sqlite3.Error, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -103,7 +103,7 @@ class InstalledLemur(_Service):
         self._frame: Any = None
 
     def hand_over(self) -> Iterator[dict[str, Any]]:
-        """The API's rows in its order.
+        """Yield the API's rows in its order.
 
         Raises: UserError if the API cannot be imported or fails.
         """
@@ -112,7 +112,7 @@ class InstalledLemur(_Service):
         return _read_frame(self._frame)
 
     def label(self) -> str:
-        """The installed release."""
+        """Return the installed release."""
         return _describe()
 
 
@@ -161,7 +161,7 @@ def _read_frame(frame: Any) -> Iterator[dict[str, Any]]:
             record = {name: value for name, value, there in zip(names, values, known, strict=True) if there}
             code, id_ = record.get("nn_code"), record.get(_ID)
             if isinstance(code, str) and isinstance(id_, str):
-                record.setdefault("arch_uid", arch_uid_of(code, id_))
+                record.setdefault("arch_uid", parse_arch_uid(code, id_))
             yield read_row(record)
 
 

@@ -63,10 +63,10 @@ class Curated:
         return [self.code(number) for number in self.outcome.kept]
 
     def kept_names(self) -> list[str]:
-        return [self.rows[self.outcome.shown[number]]["nn"] for number in self.outcome.kept]
+        return [self.rows[self.outcome.representatives[number]]["nn"] for number in self.outcome.kept]
 
     def kept_row(self, code: str) -> Row:
-        return self.rows[self.outcome.shown[self.number(code)]]
+        return self.rows[self.outcome.representatives[self.number(code)]]
 
     def number(self, code: str) -> int:
         return self.corpus.ids.index(hashlib.sha256(code.encode()).hexdigest())

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from curate.compute.graphs import Traced
-from curate.folder.report.arch_uid import arch_uids
+from curate.compute.graphs import GraphTrace
+from curate.folder.report.arch_uid import arch_uid_section
 from curate.folder.report.facts import gather_facts
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}{}\n"
@@ -31,10 +31,10 @@ def section(curated: Any, uids: list[str | None], graphs: list[tuple[str, str] |
         answers = [{"error": "x: y"} if g is None else {"graph": g[0], "graph_widths": g[1]} for g in graphs]
         outcome = replace(
             outcome,
-            graphs={found.number(row["nn_code"]): Traced(a) for row, a in zip(found.rows, answers, strict=True)},
+            graphs={found.number(row["nn_code"]): GraphTrace(a) for row, a in zip(found.rows, answers, strict=True)},
         )
     facts = gather_facts(found.corpus, outcome, {"lexical": 0.9, "structural": 0.95})
-    return "\n".join(arch_uids(facts, found.corpus, outcome))
+    return "\n".join(arch_uid_section(facts, found.corpus, outcome))
 
 
 def test_nothing_to_tell(curated: Any) -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("datatrove", reason="needs the extra cluster")
 
 from curate.cluster import command, steps
 from curate.cluster.work import Work
-from curate.compute.graphs import NetworkTracer, Traced
+from curate.compute.graphs import GraphTrace, NetworkTracer
 from curate.dedup import strict
 from curate.model.options import CurateOptions
 from curate.run import pipeline
@@ -77,17 +77,17 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def run_all(every_step: Iterable[Step], *, apart: bool = False) -> None:
+def run_all(every_step: Iterable[Step], *, in_new_process: bool = False) -> None:
     """Run each rank in its turn, the last one first; apart: as in another process, which has but what was put."""
     for step in every_step:
         for rank in reversed(range(step.tasks)):
-            run = pickle.loads(pickle.dumps(step.run)) if apart else step.run
+            run = pickle.loads(pickle.dumps(step.run)) if in_new_process else step.run
             run(rank, step.tasks)
 
 
 def queue_here(plan: Work, out: Path) -> None:
     """Run what would be queued on Slurm."""
-    run_all(command._queued(plan, out, False), apart="://" in plan.files.address)
+    run_all(command._queue_steps(plan, out, False), in_new_process="://" in plan.files.address)
 
 
 def same_in_tasks(
@@ -174,13 +174,13 @@ class _Drawn:
     def __init__(self) -> None:
         self.asked: list[int] = []  # how many networks were traced at a time
 
-    def run(self, _: NetworkTracer, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, Traced]]:
+    def run(self, _: NetworkTracer, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, GraphTrace]]:
         self.asked.append(len(payloads))
         for number, payload in payloads.items():
             drawn = int(hashlib.sha256(payload["code"].encode()).hexdigest(), 16)
             graph, widths = (hashlib.sha256(str(drawn % count).encode()).hexdigest() for count in (24, 6))
             found = {"graph": graph, "graph_widths": widths, "torch": TORCH, "form": FORM}
-            yield number, Traced({"error": "forward_failed: drawn"} if drawn % 24 == 0 else found)
+            yield number, GraphTrace({"error": "forward_failed: drawn"} if drawn % 24 == 0 else found)
 
 
 @pytest.mark.slow
@@ -199,10 +199,10 @@ def test_graphs_in_tasks_write_the_same_bytes(
     traced = drawn.asked
     assert len(traced) == (3 if graph == "survivors" else 1)
     for parts, every_step in (
-        (1, command._watched),
-        (2, command._watched),
-        (7, command._watched),
-        (2, command._queued),
+        (1, command._watch_steps),
+        (2, command._watch_steps),
+        (7, command._watch_steps),
+        (2, command._queue_steps),
     ):
         folder = tmp_path / f"{parts} {every_step.__name__}"
         plan = Work(Exchange(folder / "work"), options, parts)
@@ -211,7 +211,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
         run_all(every_step(plan, folder / "out", False))
         assert tables(folder / "out") == expected
         assert sum(drawn.asked) == sum(traced)
-        passes = 1 if graph != "survivors" else 3 if every_step is command._queued else 4
+        passes = 1 if graph != "survivors" else 3 if every_step is command._queue_steps else 4
         assert plan.last_pass(9) == passes
 
 
@@ -235,7 +235,7 @@ def test_a_delta_in_tasks_is_the_same(
     curate(source, tmp_path / "at once", options, against=parents, jobs=1)
     plan = Work(Exchange(tmp_path / "work"), options, parts, parents)
     steps.store_rows(plan, source)
-    run_all(command._watched(plan, tmp_path / "in tasks", False))
+    run_all(command._watch_steps(plan, tmp_path / "in tasks", False))
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
     stages = pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist()
     assert {None, "exact"} < {*stages}

@@ -326,7 +326,7 @@ def test_explain_reaches_the_published_record(pool: Pool, make: Make, base: Path
     assert f"in {base}" in "\n".join(told.lines)
     moved = tmp_path / "elsewhere"
     shutil.move(delta, moved)
-    with pytest.raises(UserError, match=rf"is a delta against {base.name} .* not beside it; name that folder"):
+    with pytest.raises(UserError, match=rf"is a delta against {base.name} .* not next to it; name that folder"):
         explain(moved, "net-2")
     assert explain(moved, "net-2", [base]).facts["canonical"]["name"] == "net-0"
 
@@ -431,7 +431,9 @@ def test_verify_wants_the_same_rules(pool: Pool, make: Make, base: Path) -> None
     delta = make([row(pool, 54, 0.5)], base)
     manifest = read_manifest(delta)
     write_manifest(delta, manifest.model_copy(update={"parameters": manifest.parameters | {"lexical_threshold": 0.8}}))
-    with pytest.raises(UserError, match=rf"was made with --lexical-threshold 0.9, {delta.name} has 0.8; give the same"):
+    with pytest.raises(
+        UserError, match=rf"was created with --lexical-threshold 0.9, {delta.name} has 0.8; use the same"
+    ):
         verify(delta, jobs=1)
 
 
@@ -450,11 +452,11 @@ def table(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--lexical-threshold", "0.8"), "was made with --lexical-threshold 0.9, this run has 0.8"),
-        (("--structural-threshold", "0.9"), "was made with --structural-threshold 0.95, this run has 0.9"),
-        (("--tokens", "literal"), "was made with --tokens abstract, this run has literal"),
-        (("--profile", "nn-dup"), "was made with --profile strict, this run has nn-dup"),
-        (("--graph", "all"), "was made with --graph off, this run has all"),
+        (("--lexical-threshold", "0.8"), "was created with --lexical-threshold 0.9, this run has 0.8"),
+        (("--structural-threshold", "0.9"), "was created with --structural-threshold 0.95, this run has 0.9"),
+        (("--tokens", "literal"), "was created with --tokens abstract, this run has literal"),
+        (("--profile", "nn-dup"), "was created with --profile strict, this run has nn-dup"),
+        (("--graph", "all"), "was created with --graph off, this run has all"),
     ],
 )
 def test_other_rules_are_refused(
@@ -482,7 +484,7 @@ def test_mistakes_get_one_line(
     assert "no such folder" in refused(lemur_here, table, tmp_path, tmp_path / "none")
     said = refused(lemur_here, table, tmp_path, delta)
     assert f"is a delta against {base.name} (manifest " in said
-    assert said.endswith("which is not given; add --against with that folder")
+    assert said.endswith("which is missing; add --against with that folder")
     assert "is the same snapshot as" in refused(lemur_here, table, tmp_path, base, base)
     changed = tmp_path / "changed"
     shutil.copytree(base, changed)
@@ -493,7 +495,7 @@ def test_mistakes_get_one_line(
     assert "decisions.parquet: No such file" in refused(lemur_here, table, tmp_path, changed)
     done = lemur_here("verify", base, "--against", delta, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("was not made against it, but against nothing: it is no delta")
+    assert done.stderr.splitlines()[-1].endswith("does not extend it; it extends nothing: it is not a delta")
 
 
 def test_the_command_from_end_to_end(

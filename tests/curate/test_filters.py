@@ -124,7 +124,9 @@ def test_profile_nn_dup_decides_as_if_the_rest_were_all(
         *range(len(rows))
     } - {*left}
     assert list(found.splits.values()) == list(alone.splits.values())
-    assert [rows[row] for row in found.shown.values()] == [rows[left[row]] for row in alone.shown.values()]
+    assert [rows[row] for row in found.representatives.values()] == [
+        rows[left[row]] for row in alone.representatives.values()
+    ]
 
 
 def test_unknown_value_names_the_nearest_and_the_most_frequent(curated: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.compute.graphs import GraphTracer, Traced, choose_traced
+from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced
 from curate.folder.explain import explain
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions, Graphs
@@ -215,18 +215,18 @@ class _Known:
 
     def __init__(self, graphs: Sequence[int | None]) -> None:
         self._graphs = graphs
-        self.known: dict[int, Traced] = {}
+        self.known: dict[int, GraphTrace] = {}
 
     def trace(self, shown: dict[int, int]) -> None:
         for code in shown:
             graph = self._graphs[code]
-            self.known[code] = Traced({"graph": str(graph)} if graph is not None else {"error": "does not run"})
+            self.known[code] = GraphTrace({"graph": str(graph)} if graph is not None else {"error": "does not run"})
 
 
 class _Order:
     def __init__(self, count: int) -> None:
         self.order = list(range(count))
-        self.shown = {code: code for code in self.order}
+        self.representatives = {code: code for code in self.order}
 
 
 @settings(max_examples=200, deadline=None)
@@ -253,7 +253,7 @@ def test_deciding_survivors_first_changes_nothing(data: st.DataObject) -> None:
 
     everything, survivors = _Known(graphs), _Known(graphs)
     records: Any = _Order(count)
-    everything.trace(records.shown)
+    everything.trace(records.representatives)
     lazy: Any = survivors
     chosen = choose_traced(records, lambda found: decide(survivors, found.order), lazy)
     assert chosen.verdicts == decide(everything, records.order).verdicts

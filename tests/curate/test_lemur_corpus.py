@@ -152,7 +152,7 @@ def test_shuffled_rows_give_the_same_snapshot(run: Run, real_rows: LemurRelease,
         outcome = curate_strict(corpus, CurateOptions())
         records = {record["id"]: record for record in run.records}
         assert {corpus.ids[code] for code in outcome.kept} == set(records)
-        shown = corpus.rows.take([outcome.shown[code] for code in outcome.kept]).to_pylist()
+        shown = corpus.rows.take([outcome.representatives[code] for code in outcome.kept]).to_pylist()
         for code, row in zip(outcome.kept, shown, strict=True):
             record = records[corpus.ids[code]]
             assert row.pop("license") is None  # no row states one: the records have that of the source

@@ -21,7 +21,7 @@ import pytest
 from datasketch import MinHash
 
 import curate.compat.code as text
-from curate.compat.code import NnDupFeatures, family_of, nndup_features
+from curate.compat.code import NnDupFeatures, get_family, nndup_features
 from curate.compat.profile import NnDupResult, curate_nndup
 from curate.compat.stages import SKETCH_SCHEME, NnDupOptions, sketch_options
 from curate.sources.rows import Source
@@ -483,7 +483,7 @@ def test_fingerprint() -> None:
     ],
 )
 def test_family(name: str, code: str, family: str) -> None:
-    assert family_of(name, nndup_features(code)) == family
+    assert get_family(name, nndup_features(code)) == family
 
 
 def test_the_witness_is_kept_and_carries_the_similarity_of_the_stage() -> None:

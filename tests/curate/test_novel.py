@@ -329,5 +329,7 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
 
     specs = tmp_path / "blocks" / "specs.jsonl"
     specs.write_text(specs.read_text().replace('"form": 1', '"form": 0'))
-    with pytest.raises(UserError, match=r"alpha\.blocks\.Gate: form 0 of torch .*; extract anew, or use that torch"):
+    with pytest.raises(
+        UserError, match=r"alpha\.blocks\.Gate: form 0 of torch .*; extract it again, or use that torch"
+    ):
         novel([file(GATED)], [tmp_path / "blocks"])

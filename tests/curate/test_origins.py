@@ -72,7 +72,7 @@ def test_where_a_code_is_from(repositories: Path, network: Callable[..., str]) -
     assert library.blocks == 4, "one is too short, one has no code"
 
     def of(code: str) -> tuple[str, float, str] | None:
-        found = library.of_classes(class_texts(code))
+        found = library.find_origin(class_texts(code))
         return found and (found.block, found.similarity, found.license)
 
     assert of(network([4, 5, 6, 7], variable="z", width=8, docstring="Mine.", comment="new")) == (

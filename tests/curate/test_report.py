@@ -338,7 +338,14 @@ def written(folder: Path, rows: Sequence[Row], decisions: list[Verdict], options
     """The report of given decisions."""
     folder.mkdir(exist_ok=True)
     source = open_source(str(write_rows(folder / "rows.jsonl", rows, options)))
-    nothing: dict[str, Any] = {"kept": [], "shown": {}, "splits": {}, "clusters": {}, "families": {}, "scores": {}}
+    nothing: dict[str, Any] = {
+        "kept": [],
+        "representatives": {},
+        "splits": {},
+        "clusters": {},
+        "families": {},
+        "scores": {},
+    }
     outcome = Outcome(decisions, **{**nothing, "weights": {}, **kept})
     with CodeFile(folder / "codes") as file:
         corpus = read_corpus(source, file, options.tokens, jobs=1)
@@ -424,7 +431,7 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monke
         Verdict("lexical", 0, 0.31, "near"),
         Verdict("structural", 0, 0.95, "near"),
     ]
-    kept = {"kept": [0], "shown": {0: 0}, "splits": {0: "train"}, "families": {0: "f1", 1: "f2", 2: "f3"}}
+    kept = {"kept": [0], "representatives": {0: 0}, "splits": {0: "train"}, "families": {0: "f1", 1: "f2", 2: "f3"}}
     text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
     steps = {cells[0]: cells[1:] for cells in table_of(text, "From rows to records")}
     assert [number(cell) for cell in steps["further rows of a network"][:1]] == [2]
@@ -442,7 +449,7 @@ def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path, monkeypatc
     rows = [row("a-twin", network([0, 1])), row("b-shown", network([0, 1])), row("c-1", network([5, 3]))]
     decisions = [Verdict(None, 0, None, "kept") for _ in range(2)]
     decisions.append(Verdict("structural", 0, 0.9, "near"))
-    kept = {"kept": [0], "shown": {0: 1}, "splits": {0: "train"}, "families": {0: "f", 1: "f"}}
+    kept = {"kept": [0], "representatives": {0: 1}, "splits": {0: "train"}, "families": {0: "f", 1: "f"}}
     text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
     assert [cells[1] for cells in table_of(text, "The largest groups")] == ["b-shown"]
 

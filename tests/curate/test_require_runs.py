@@ -128,7 +128,7 @@ def test_what_stood_behind_a_failing_network_comes_forward(codes: list[str], cur
     assert [decision.stage for decision in result.decisions] == [None, "lexical", None]
     outcome, check = require(result, {codes[0]})
     assert [decision.stage for decision in outcome.decisions] == ["filter", None, "lexical"]
-    outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
+    outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     counts = count_decisions(result.corpus, outcome)
     assert counts["runs"]["left_out"] == {"forward_failed": 1}
     assert counts["rows"]["filter"] == 1

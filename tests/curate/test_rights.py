@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
-from curate.model.rights import Origin, Rights, stays
+from curate.model.rights import Origin, Rights, is_withheld
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
@@ -170,4 +170,4 @@ def test_no_licence_is_weaker_than_what_is_known(
     ).of(0)
     known = [*own, *([origin] if origin else []), *([] if own and source in (stated, NOASSERTION) else [source])]
     assert is_permissive(found) == all(map(is_permissive, known)) == is_permissive(all_of(known))
-    assert stays(found, "MIT") == (not is_permissive(found))
+    assert is_withheld(found, "MIT") == (not is_permissive(found))

@@ -502,7 +502,7 @@ def test_sources_of_one_name_are_refused(table: Path, tmp_path: Path) -> None:
     shutil.copy(table, other / table.name)
     with pytest.raises(UserError, match=r"^rows\.jsonl: two sources have this name; leave one out"):
         open_sources([str(table), str(other / table.name)])
-    with pytest.raises(UserError, match="no SOURCE is given"):
+    with pytest.raises(UserError, match="no SOURCE; name at least one"):
         open_sources([])
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curate.sources import open_source
-from curate.sources.database import arch_uid_of, read_database
+from curate.sources.database import parse_arch_uid, read_database
 from curate.sources.rows import ROW_SCHEMA
 from lemur_core.files.errors import UserError
 
@@ -183,9 +183,9 @@ def test_older_database_without_an_index_of_hyperparameters(tmp_path: Path) -> N
 
 def test_arch_uid_of() -> None:
     code = "import torch\n\nx = 1\n"
-    assert arch_uid_of(code, md5(code)) is None
-    assert arch_uid_of(code, "c" * 32) == "c" * 32
-    assert arch_uid_of(code, "") is None
+    assert parse_arch_uid(code, md5(code)) is None
+    assert parse_arch_uid(code, "c" * 32) == "c" * 32
+    assert parse_arch_uid(code, "") is None
 
 
 def test_arch_uid_is_the_id_of_a_newer_database(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.sources import open_source, open_sources, parents_of
+from curate.sources import find_source_parents, open_source, open_sources
 from manifests.folders.manifest import Parent, parent_of
 
 
@@ -24,7 +24,7 @@ def snapshot(tmp_path: Path, finished: Callable[..., Path]) -> Path:
 
 
 def parents(*paths: Path) -> list[Parent]:
-    return parents_of(open_sources([str(path) for path in paths]) if paths[1:] else open_source(str(paths[0])))
+    return find_source_parents(open_sources([str(path) for path in paths]) if paths[1:] else open_source(str(paths[0])))
 
 
 def test_rows_have_the_folder_that_lists_their_file_as_parent(

@@ -1,10 +1,10 @@
-"""The report of a curation: `report.md`, with figures beside it, all of it counted from the decisions."""
+"""The report of a curation: `report.md` and its figures, all counted from the decisions."""
 
 from pathlib import Path
 from typing import Any
 
 from curate.folder.report import records, sections
-from curate.folder.report.arch_uid import arch_uids
+from curate.folder.report.arch_uid import arch_uid_section
 from curate.folder.report.facts import gather_facts
 from curate.folder.report.figures import draw_figures
 from curate.folder.report.graphs import draw_graphs
@@ -28,8 +28,8 @@ def write_report(
     """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
 
     Args:
-        counts: of `curate.published.outcome.count_decisions`.
-        name: of the source.
+        counts: from `curate.published.outcome.count_decisions`.
+        name: the name of the source.
     """
     thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
     facts = gather_facts(corpus, outcome, thresholds)
@@ -49,7 +49,7 @@ def write_report(
         *sections.head(name, facts, options, outcome),
         *sections.funnel(facts, options),
         *figure("funnel"),
-        *sections.beside(facts, outcome),
+        *sections.delta(facts, outcome),
         *sections.stages(facts),
         *figure("similarity"),
         *sections.lsh(outcome.details, options),
@@ -65,7 +65,7 @@ def write_report(
         *records.pretrained(facts, corpus, outcome.rights),
         *sections.graphs(facts, outcome, counts),
         *(line for key in graphs for line in figure(key)),
-        *arch_uids(facts, corpus, outcome),
+        *arch_uid_section(facts, corpus, outcome),
         *records.runs(facts, corpus, outcome, counts),
         *records.origins(facts, outcome),
         *chat_section(outcome.chat),

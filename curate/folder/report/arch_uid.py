@@ -1,8 +1,8 @@
-"""LEMUR's own identity of a network, `arch_uid`, beside ours: which of the two says of which codes that they are one.
+"""LEMUR's own identity of a network, `arch_uid`, compared with ours: which codes does each consider equal?
 
-`arch_uid` is worked out from the text: it keeps apart what has another order of operators, helper or training glue, and
-says something of what never ran, too. Ours is the graph of what was run, and for the rest the likeness of texts. Each
-code is compared with one other: the first of those that an identity calls the same, a kept one where there is one.
+`arch_uid` is computed from the text: it distinguishes codes by the order of operators, helpers or training code, and
+includes code that never runs. Ours is the graph of what was run, or else the similarity of texts. Each code is
+compared with one other: the first that an identity considers equal, a kept one if possible.
 """
 
 from collections import Counter, defaultdict
@@ -19,9 +19,9 @@ Pair = tuple[int, int]
 _EXAMPLES = 3
 
 
-def arch_uids(facts: Facts, corpus: Corpus, outcome: Outcome) -> list[str]:
-    """The section of the report; empty where the source states no `arch_uid`."""
-    uids = _stated(facts, corpus)
+def arch_uid_section(facts: Facts, corpus: Corpus, outcome: Outcome) -> list[str]:
+    """Return the section of the report; empty if the source states no `arch_uid`."""
+    uids = _collect_uids(facts, corpus)
     if not uids:
         return []
     kept = set(outcome.kept)
@@ -46,20 +46,20 @@ def arch_uids(facts: Facts, corpus: Corpus, outcome: Outcome) -> list[str]:
     ]
 
 
-def _stated(facts: Facts, corpus: Corpus) -> dict[int, str]:
-    """The `arch_uid` of each code that has one; of several the first row's."""
+def _collect_uids(facts: Facts, corpus: Corpus) -> dict[int, str]:
+    """Return the `arch_uid` of each code that has one; if it has several, that of its first row."""
     column = corpus.rows.column("arch_uid")
     if column.null_count == len(column):
         return {}
-    found: dict[int, str] = {}
+    uids: dict[int, str] = {}
     for code, uid in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
         if uid is not None and code in facts.verdicts:
-            found.setdefault(code, uid)
-    return found
+            uids.setdefault(code, uid)
+    return uids
 
 
 def _pairs(identity: Mapping[int, Hashable], order: Callable[[int], tuple[bool, str, str]]) -> Iterator[Pair]:
-    """Each code with the first of those that have its identity."""
+    """Yield each code with the first of those that share its identity."""
     members: dict[Hashable, list[int]] = defaultdict(list)
     for code in sorted(identity, key=order):
         members[identity[code]].append(code)
@@ -73,7 +73,7 @@ def _identities(
     order: Callable[[int], tuple[bool, str, str]],
     examples: Callable[[Iterable[Pair]], str],
 ) -> list[str]:
-    """The two identities side by side, over the codes that have both."""
+    """Compare the two identities over the codes that have both."""
     graphs = {code: traced for code, traced in (outcome.graphs or {}).items() if traced.graph and code in uids}
     if not graphs:
         return []
@@ -103,41 +103,45 @@ def _decisions(
     outcome: Outcome,
     examples: Callable[[Iterable[Pair]], str],
 ) -> list[str]:
-    """What curation decided of codes with one arch_uid, and whose arch_uid its removals join."""
+    """Return what curation decided on codes with one arch_uid, and whether its removals share one."""
     kept = set(outcome.kept)
     both = [(first, other) for first, other in merged if other in kept]
-    found: Counter[tuple[str, bool]] = Counter()
-    apart: dict[str, list[Pair]] = defaultdict(list)
+    counts: Counter[tuple[str, bool]] = Counter()
+    pairs_apart: dict[str, list[Pair]] = defaultdict(list)
     for code, verdict in facts.verdicts.items():
         other = verdict.canonical
         if verdict.stage in DUPLICATE_STAGES and other is not None and code in uids and other in uids:
             assert verdict.stage is not None
-            found[verdict.stage, uids[code] == uids[other]] += 1
+            counts[verdict.stage, uids[code] == uids[other]] += 1
             if uids[code] != uids[other]:
-                apart[verdict.stage].append((other, code))
+                pairs_apart[verdict.stage].append((other, code))
     rows = [
-        [stage, count(found[stage, True]), count(found[stage, False]), examples(apart[stage])]
+        [stage, count(counts[stage, True]), count(counts[stage, False]), examples(pairs_apart[stage])]
         for stage in DUPLICATE_STAGES
-        if found[stage, True] or found[stage, False]
+        if counts[stage, True] or counts[stage, False]
     ]
-    said = f"{plural(len(both), 'kept record has', 'kept records have')} the arch_uid of another kept one"
-    lines = [f"{said}{_graphs_of(both, outcome)}, for example {examples(both)}." if both else f"{said}.", ""]
+    summary = f"{plural(len(both), 'kept record has', 'kept records have')} the arch_uid of another kept one"
+    lines = [f"{summary}{_graphs_clause(both, outcome)}, for example {examples(both)}." if both else f"{summary}.", ""]
     if rows:
         head = ["removed at", "arch_uid of the kept one", "another", "for example"]
         lines += ["Removed codes beside the kept record that stands for them:", "", *table(head, rows)]
     return lines
 
 
-def _graphs_of(pairs: Iterable[Pair], outcome: Outcome) -> str:
-    """What the graphs say of pairs, as a clause."""
+def _graphs_clause(pairs: Iterable[Pair], outcome: Outcome) -> str:
+    """Summarize how the graphs of pairs compare, as a clause."""
     graphs = outcome.graphs or {}
     known = [pair for pair in pairs if pair[0] in graphs and pair[1] in graphs]
-    said = Counter(graphs[first].agrees(graphs[other]) for first, other in known)
-    told = [f"{count(number)} {_SAID[agreement]}" for agreement in _SAID if (number := said[agreement])]
-    return f" (by their graphs {', '.join(told)})" if told else ""
+    counts = Counter(graphs[first].agrees(graphs[other]) for first, other in known)
+    phrases = [
+        f"{count(number)} {_AGREEMENT_TEXT[agreement]}"
+        for agreement in _AGREEMENT_TEXT
+        if (number := counts[agreement])
+    ]
+    return f" (by their graphs {', '.join(phrases)})" if phrases else ""
 
 
-_SAID: dict[Agreement | None, str] = {
+_AGREEMENT_TEXT: dict[Agreement | None, str] = {
     "same": "equal",
     "widths": "equal up to widths",
     "different": "different",

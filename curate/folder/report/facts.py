@@ -1,4 +1,4 @@
-"""What the report tells, counted once from the decisions: the fate of every row, network and code."""
+"""The facts of the report, counted once from the decisions: the outcome of every row, network and code."""
 
 import sys
 from collections import Counter
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from curate.model.corpus import Corpus
-from curate.model.options import prefix_of
+from curate.model.options import get_prefix
 from curate.published.outcome import DUPLICATE_STAGES, Outcome
 from lemur_core.similarity.selection import Verdict
 
@@ -18,42 +18,42 @@ BENCHMARK = ("img-classification", "cifar-10", "acc")
 _BEST = 10
 _NO_EPOCH = sys.maxsize
 
-#: What can become of a network or a code, in the order of the funnel.
-FATES = ("filter", *DUPLICATE_STAGES, "leak", "kept")
+#: The possible outcomes of a network or a code, in the order of the funnel.
+OUTCOMES = ("filter", *DUPLICATE_STAGES, "leak", "kept")
 
-#: Of several rows of one network the one of the best fate speaks for it.
+#: The row with the best outcome represents its network.
 _RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "leak": 5, "repeat": 6, "filter": 7}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Counts by fate. Each of `rows`, `networks` and `codes` adds up to all rows, networks and codes of the input."""
+    """Counts by outcome. `rows`, `networks` and `codes` each add up to all rows, networks and codes of the input."""
 
-    rows: Counter[str]  # by FATES, `invalid`, and `further`: rows of a network that another row speaks for
+    rows: Counter[str]  # by OUTCOMES, `invalid`, and `further`: repeat evaluations of a network
     stages: Counter[str]  # rows by stage as the decisions name it
     networks: Counter[str]  # distinct (name, code) pairs
     codes: Counter[str]
     prefixes: dict[str, Counter[str]]  # networks, most first
     families: dict[str, Counter[str]]  # codes, most first
-    verdicts: dict[int, Verdict]  # by code: of its best network
-    names: dict[int, str]  # by code: the name of that network; of a published record its label
+    verdicts: dict[int, Verdict]  # by code: the verdict on its best network
+    names: dict[int, str]  # by code: the name of that network; for a published record its label
     how: dict[int, str]  # removed code -> what it shares with its kept record, see HOW
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
     best: list[tuple[int, float, int | None]]  # code, accuracy and epoch of the ten best on BENCHMARK, best first
 
     def similarity(self, code: int) -> float:
-        """The similarity of a code to the kept one that stands for it."""
+        """Return the similarity of a code to its canonical."""
         similarity = self.verdicts[code].similarity
         return 1.0 if similarity is None else similarity
 
     def removed(self, stage: str) -> list[int]:
-        """The codes removed at a stage, least similar first."""
+        """Return the codes removed at a stage, least similar first."""
         codes = [code for code, verdict in self.verdicts.items() if verdict.stage == stage]
         return sorted(codes, key=lambda code: (self.similarity(code), self.ids[code]))
 
     def groups(self) -> list[tuple[int, list[int]]]:
-        """Each kept code that stands for others, with those, least similar first; the largest group first."""
+        """Return each kept code that has duplicates, with those, least similar first; the largest group first."""
         members: dict[int, list[int]] = {}
         for stage in DUPLICATE_STAGES:
             for code in self.removed(stage):
@@ -65,7 +65,7 @@ class Facts:
         return sorted(members.items(), key=lambda item: (-len(item[1]), self.ids[item[0]]))
 
 
-#: By stage: what a removed code and its kept record have in common, the nearest first.
+#: By stage: what a removed code and its canonical have in common, the closest first.
 HOW = {
     "exact": ("all code; comments, docstrings or layout differ",),
     "lexical": (
@@ -90,7 +90,7 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
         thresholds: of the stages `lexical` and `structural`.
     """
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
-    speaks: dict[tuple[str, int], int] = {}  # network -> its row of the best fate
+    representatives: dict[tuple[str, int], int] = {}  # network -> its row with the best outcome
     invalid = []
     stages: Counter[str] = Counter()
     filtered_rows = 0
@@ -101,23 +101,23 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
             invalid.append((row, name, outcome.decisions[row].reason))
             continue
         filtered_rows += stage == "filter"
-        known = speaks.setdefault((name, code), row)
-        if _RANK[stage] < _RANK[stage_of[known]]:
-            speaks[name, code] = row
-    fate_of = {network: stage_of[row] for network, row in speaks.items()}
-    networks = Counter(fate_of.values())
+        previous = representatives.setdefault((name, code), row)
+        if _RANK[stage] < _RANK[stage_of[previous]]:
+            representatives[name, code] = row
+    outcome_of = {network: stage_of[row] for network, row in representatives.items()}
+    networks = Counter(outcome_of.values())
     rows = networks.copy()
     rows["filter"], rows["invalid"] = filtered_rows, len(invalid)
     rows["further"] = len(stage_of) - sum(rows.values())
-    chosen = _best_networks(speaks, fate_of, outcome)
-    verdicts = {code: outcome.decisions[speaks[name, code]] for code, name in chosen.items()}
+    chosen = _best_networks(representatives, outcome_of, outcome)
+    verdicts = {code: outcome.decisions[representatives[name, code]] for code, name in chosen.items()}
     families = {code: outcome.families.get(code, corpus.features.family[code]) for code in verdicts}
     return Facts(
         rows=rows,
         stages=stages,
         networks=networks,
         codes=Counter(verdict.outcome for verdict in verdicts.values()),
-        prefixes=_by_group((prefix_of(name), fate) for (name, _), fate in fate_of.items()),
+        prefixes=_by_group((get_prefix(name), network_outcome) for (name, _), network_outcome in outcome_of.items()),
         families=_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
         names=chosen | {number: record.label for number, record in outcome.published.items()},
@@ -133,14 +133,14 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
 
 
 def _best_codes(corpus: Corpus, codes: Collection[int]) -> list[tuple[int, float, int | None]]:
-    """The distinct codes with the highest accuracies on one benchmark, over all epochs; of equals the first by id."""
+    """Return the distinct codes with the highest accuracies on one benchmark, over all epochs; ties in order of id."""
     columns = [corpus.rows.column(name) for name in ("task", "dataset", "metric")]
     wanted = np.ones(corpus.rows.num_rows, bool)
     for column, name in zip(columns, BENCHMARK, strict=True):
         wanted &= np.asarray(pc.fill_null(pc.equal(column, name), False))
     accuracies = np.nan_to_num(corpus.rows.column("accuracy").to_numpy(), nan=-np.inf)
     epochs = corpus.rows.column("epoch").to_pylist()
-    best: dict[int, tuple[float, int]] = {}  # code -> its highest accuracy, negative, and the first epoch that has it
+    best: dict[int, tuple[float, int]] = {}  # code -> its highest accuracy, negated, and its first epoch
     for row in np.flatnonzero(wanted & np.isfinite(accuracies)).tolist():
         code = int(corpus.code_of_row[row])
         reached = -float(accuracies[row]), _NO_EPOCH if epochs[row] is None else epochs[row]
@@ -150,26 +150,26 @@ def _best_codes(corpus: Corpus, codes: Collection[int]) -> list[tuple[int, float
     return [(code, -low, None if epoch == _NO_EPOCH else epoch) for code, (low, epoch) in ranked]
 
 
-def compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    """The groups of which an option left at least one member in."""
-    return {name: fates for name, fates in groups.items() if fates.total() > fates["filter"]}
+def select_compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+    """Return the groups of which at least one member was compared."""
+    return {name: counts for name, counts in groups.items() if counts.total() > counts["filter"]}
 
 
 def _best_networks(
-    speaks: dict[tuple[str, int], int], fate_of: dict[tuple[str, int], str], outcome: Outcome
+    representatives: dict[tuple[str, int], int], outcome_of: dict[tuple[str, int], str], outcome: Outcome
 ) -> dict[int, str]:
-    """The name of each code's best network, of equals the first; a kept code goes by its shown name."""
-    shown = set(outcome.shown.values())
+    """Return the name of each code's best network, the first of equals; a kept code has its representative's name."""
+    kept_rows = set(outcome.representatives.values())
     best: dict[int, tuple[int, bool, str]] = {}
-    for (name, code), row in speaks.items():
-        key = (_RANK[fate_of[name, code]], row not in shown, name)
+    for (name, code), row in representatives.items():
+        key = (_RANK[outcome_of[name, code]], row not in kept_rows, name)
         if code not in best or key < best[code]:
             best[code] = key
     return {code: name for code, (_, _, name) in best.items()}
 
 
 def _how(code: int, verdict: Verdict, corpus: Corpus, thresholds: dict[str, float]) -> str:
-    """The phrase of HOW for a removed code; told from the features, so that both profiles are described alike."""
+    """Return the phrase of HOW for a removed code, derived from the features, so it is the same for both profiles."""
     features, other, phrases = corpus.features, verdict.canonical, HOW[verdict.outcome]
     if verdict.stage in ("exact", "graph"):
         return phrases[0]
@@ -184,6 +184,6 @@ def _how(code: int, verdict: Verdict, corpus: Corpus, thresholds: dict[str, floa
 
 def _by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:
     counted: dict[str, Counter[str]] = {}
-    for group, fate in pairs:
-        counted.setdefault(group, Counter())[fate] += 1
+    for group, outcome in pairs:
+        counted.setdefault(group, Counter())[outcome] += 1
     return dict(sorted(counted.items(), key=lambda item: (-item[1].total(), item[0])))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from curate.folder.report.facts import Facts, compared_groups
+from curate.folder.report.facts import Facts, select_compared_groups
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files.figures import BEHIND, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import count, plural, shown
@@ -34,7 +34,7 @@ _LINEAR = 30  # numbers up to here are drawn on a linear scale
 def draw_figures(
     folder: Path, facts: Facts, thresholds: dict[str, float], pretrained: Collection[int] = ()
 ) -> dict[str, str]:
-    """Draw what there is to show into `folder`.
+    """Draw the figures that have data into `folder`.
 
     Args:
         thresholds: of the stages `lexical` and `structural`.
@@ -48,8 +48,8 @@ def draw_figures(
     if any(facts.codes[stage] for stage in thresholds):
         drawings["similarity"] = lambda figure: _similarity(figure, facts, thresholds)
     for name, groups in (
-        ("prefixes", compared_groups(facts.prefixes)),
-        ("families", compared_groups(facts.families)),
+        ("prefixes", select_compared_groups(facts.prefixes)),
+        ("families", select_compared_groups(facts.families)),
     ):
         if len(groups) > 1:
             drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
@@ -61,7 +61,7 @@ def draw_figures(
 
 
 def _funnel(figure: "Figure", facts: Facts) -> None:
-    """Distinct codes, and what each stage leaves of them."""
+    """Draw the distinct codes, and how many each stage leaves."""
     left = facts.codes.total() - facts.codes["filter"]
     steps = [("distinct codes", left, "")]
     stages = [stage for stage in DUPLICATE_STAGES if stage != "graph" or facts.codes[stage]]
@@ -75,7 +75,7 @@ def _funnel(figure: "Figure", facts: Facts) -> None:
 
 
 def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
-    """Bars of what is left after each step, the part that the step took off in a lighter colour."""
+    """Draw bars of what is left after each step, with what the step removed in a lighter colour."""
     whole = max(1, *(number for _, number, _ in steps))
     for place, (_, number, note) in enumerate(steps):
         before = steps[place - 1][1] if place else number
@@ -101,18 +101,18 @@ def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
 
 
 def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) -> None:
-    """Histograms of the similarity to the kept record, one panel a stage, equals in a bar of their own."""
+    """Draw histograms of the similarity to the kept record, a panel per stage, with a separate bar for equal codes."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
-    found = {stage: [facts.similarity(code) for code in facts.removed(stage)] for stage in thresholds}
-    found = {stage: values for stage, values in found.items() if values}
-    lowest = min(min(thresholds.values()), *(min(values) for values in found.values()))
+    similarities = {stage: [facts.similarity(code) for code in facts.removed(stage)] for stage in thresholds}
+    similarities = {stage: values for stage, values in similarities.items() if values}
+    lowest = min(min(thresholds.values()), *(min(values) for values in similarities.values()))
     width = 0.005 if lowest >= 0.8 else 0.02
     first = int(lowest / width + 1e-9)
     last = round(1 / width)
-    figure.set_size_inches(_WIDTH, 0.8 + 1.75 * len(found))
-    panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (stage, values) in zip(panels, found.items(), strict=True):
+    figure.set_size_inches(_WIDTH, 0.8 + 1.75 * len(similarities))
+    panels = figure.subplots(len(similarities), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (stage, values) in zip(panels, similarities.items(), strict=True):
         bins = Counter(last if value == 1.0 else min(int(value / width + 1e-9), last - 1) for value in values)
         places = sorted(bins)
         color = STAGE_COLORS[stage]
@@ -161,7 +161,7 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
 
 
 def _best(figure: "Figure", facts: Facts, pretrained: Collection[int]) -> None:
-    """Horizontal bars of the best accuracies; hatched, what loads trained weights."""
+    """Draw horizontal bars of the best accuracies; networks with trained weights are hatched."""
     from matplotlib.patches import Patch
 
     numbers = [100 * accuracy for _, accuracy, _ in facts.best]
@@ -185,10 +185,10 @@ def _group_drawing(groups: dict[str, Counter[str]], unit: str) -> "Callable[[Fig
 
 
 def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> None:
-    """Horizontal bars, on a logarithmic scale where numbers are large: all of a group, and before it what was kept."""
+    """Draw horizontal bars, logarithmic for large numbers: all of a group, and in front of it those kept."""
     from matplotlib.ticker import MaxNLocator
 
-    bars = [(shown(name, 24).strip() or "(no name)", fates.total(), fates["kept"]) for name, fates in groups.items()]
+    bars = [(shown(name, 24).strip() or "(no name)", counts.total(), counts["kept"]) for name, counts in groups.items()]
     if len(bars) > _BARS:
         tail = bars[_BARS - 1 :]
         bars = bars[: _BARS - 1]

@@ -1,4 +1,4 @@
-"""Graphs of a few networks as pictures for the report: a twin that the texts hide, a frequent one, the best one."""
+"""Pictures of a few graphs for the report: twins with different texts, a frequent network, the best one."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from lemur_core.files.markdown import code_span, count, plural, ratio
 from lemur_core.graphs.graph import LEAVES, Graph, unpack
 from lemur_core.similarity.features.minhash import jaccard
 
-#: Boxes of a picture on a page; larger graphs are folded.
+#: Maximum number of boxes in a picture; larger graphs are folded.
 BOXES = 24
 
 
 def draw_graphs(folder: Path, corpus: Corpus, facts: Facts, outcome: Outcome) -> dict[str, str]:
-    """Draw what there is to show into `folder`, as `NAME.svg`. Returns: the captions by name, as they stand."""
+    """Draw the chosen graphs into `folder`, as `NAME.svg`. Returns: the captions by name, in order."""
     from lemur_core.describe.picture import draw
 
     captions: dict[str, str] = {}
     drawn: set[str] = set()
-    for name, code, title, caption in _chosen(corpus, facts, outcome):
+    for name, code, title, caption in _choose_pictures(corpus, facts, outcome):
         assert outcome.graphs is not None
         traced = outcome.graphs[code]
         assert traced.graph is not None
@@ -32,10 +32,10 @@ def draw_graphs(folder: Path, corpus: Corpus, facts: Facts, outcome: Outcome) ->
     return captions
 
 
-def _chosen(corpus: Corpus, facts: Facts, outcome: Outcome) -> Iterator[tuple[str, int, str, str]]:
-    """Name, code, title and caption of each picture."""
-    shown = {code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.barred(code)}
-    graphs = {code: traced.graph for code, traced in shown.items() if traced.graph is not None}
+def _choose_pictures(corpus: Corpus, facts: Facts, outcome: Outcome) -> Iterator[tuple[str, int, str, str]]:
+    """Yield the name, code, title and caption of each picture."""
+    publishable = {code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.barred(code)}
+    graphs = {code: traced.graph for code, traced in publishable.items() if traced.graph is not None}
     kept = [code for code in outcome.kept if code in graphs]
     twins = [code for code in facts.removed("graph") if code in graphs]
     if twins:
@@ -52,14 +52,14 @@ def _chosen(corpus: Corpus, facts: Facts, outcome: Outcome) -> Iterator[tuple[st
             f" shingles they share {ratio(near[code])}.",
         )
     shared = Counter(graphs.values())
-    often = max(kept, key=lambda one: (shared[graphs[one]], facts.ids[one]), default=None)
-    if often is not None and shared[graphs[often]] > 1:
+    common = max(kept, key=lambda one: (shared[graphs[one]], facts.ids[one]), default=None)
+    if common is not None and shared[graphs[common]] > 1:
         yield (
             "graph_common",
-            often,
-            facts.names[often],
-            f"What {count(shared[graphs[often]])} of {plural(len(graphs), 'traced code')} compute;"
-            f" {code_span(facts.names[often], 60)} stands for them.",
+            common,
+            facts.names[common],
+            f"What {count(shared[graphs[common]])} of {plural(len(graphs), 'traced code')} compute;"
+            f" {code_span(facts.names[common], 60)} stands for them.",
         )
     scored = [code for code in kept if outcome.scores.get(code) is not None]
     best = max(scored, key=lambda one: (outcome.scores[one] or 0.0, facts.ids[one]), default=None)
@@ -80,7 +80,7 @@ def _lexical(corpus: Corpus, one: int, other: int | None) -> float:
 
 
 def _size(outcome: Outcome, code: int) -> int:
-    """Operations in eval mode."""
+    """Count the operations in eval mode."""
     assert outcome.graphs is not None
     nodes = unpack(outcome.graphs[code].answer["eval"])["nodes"]
     return sum(op not in LEAVES for op, *_ in nodes)

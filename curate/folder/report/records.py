@@ -1,4 +1,4 @@
-"""The parts of a curation report that show single records: groups, rescued, trained weights, runs, invalid rows."""
+"""The sections of a curation report that list single records: groups, rescued, trained weights, runs, invalid rows."""
 
 import re
 import statistics
@@ -7,23 +7,23 @@ from typing import Any
 
 from curate.compute.runs import RunResult
 from curate.folder.report.facts import Facts
-from curate.folder.report.sections import LONG_TABLE, folded
+from curate.folder.report.sections import LONG_TABLE, fold_rows
 from curate.model.corpus import Corpus
-from curate.model.options import prefix_of
+from curate.model.options import get_prefix
 from curate.model.rights import Rights
 from curate.published.outcome import Outcome
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
 
-#: Rows of a table that shall be whole, unless something is very odd.
+#: Maximum number of rows of a table that should normally be complete.
 WHOLE_TABLE = 500
 
 
 def rescued(facts: Facts) -> list[str]:
-    """Records that are kept for the support of a prefix or family."""
+    """List the records kept for the support of a prefix or family."""
     codes = [code for code, verdict in facts.verdicts.items() if verdict.rescued is not None]
     if not codes:
         return []
-    codes.sort(key=lambda code: (prefix_of(facts.names[code]), facts.names[code], facts.ids[code]))
+    codes.sort(key=lambda code: (get_prefix(facts.names[code]), facts.names[code], facts.ids[code]))
     kinds = Counter(facts.verdicts[code].rescued for code in codes)
     labels = {"prefix": "for the minimum of a prefix", "topup": "as a top-up"}
     summary = ", ".join(
@@ -38,12 +38,12 @@ def rescued(facts: Facts) -> list[str]:
         "",
         f"Kept though others rank before them: {summary}.",
         "",
-        *table(["record", "id", "why"], folded(rows, LONG_TABLE), 3),
+        *table(["record", "id", "why"], fold_rows(rows, LONG_TABLE), 3),
     ]
 
 
 def best(facts: Facts, corpus: Corpus) -> list[str]:
-    """The best codes on one benchmark, with what became of each."""
+    """List the best codes on one benchmark, with their outcomes."""
     if not facts.best:
         return []
     rows = [
@@ -51,7 +51,7 @@ def best(facts: Facts, corpus: Corpus) -> list[str]:
             str(place),
             code_span(facts.names[code]),
             f"`{facts.ids[code][:12]}`",
-            _what_became(code, facts),
+            _describe_outcome(code, facts),
             "yes" if code in corpus.features.pretrained else "",
             "–" if epoch is None else count(epoch),
             f"{100 * accuracy:.2f} %",
@@ -70,9 +70,9 @@ def best(facts: Facts, corpus: Corpus) -> list[str]:
 
 
 def pretrained(facts: Facts, corpus: Corpus, rights: Rights) -> list[str]:
-    """Every code that loads trained weights, and the lines that say so, of what is not kept from publishing."""
-    found = corpus.features.pretrained
-    codes = [code for code in facts.verdicts if code in found]
+    """List every code that loads trained weights, with the lines that do, unless its licence forbids showing them."""
+    evidence_of = corpus.features.pretrained
+    codes = [code for code in facts.verdicts if code in evidence_of]
     if not codes:
         return []
     codes.sort(key=lambda code: (facts.verdicts[code].outcome != "kept", facts.names[code], facts.ids[code]))
@@ -87,14 +87,16 @@ def pretrained(facts: Facts, corpus: Corpus, rights: Rights) -> list[str]:
     rows = []
     for code in codes:
         lines_of = [
-            (item.line, "" if rights.barred(code) else f": {code_span(item.text, 110)}") for item in found[code]
+            (item.line, "" if rights.barred(code) else f": {code_span(item.text, 110)}") for item in evidence_of[code]
         ]
         evidence = "<br>".join(f"{line}{text}" for line, text in lines_of)
-        rows.append([code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", _what_became(code, facts), evidence])
-    return lines + table(["name", "id", "outcome", "line: code"], folded(rows, WHOLE_TABLE), 4)
+        rows.append(
+            [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", _describe_outcome(code, facts), evidence]
+        )
+    return lines + table(["name", "id", "outcome", "line: code"], fold_rows(rows, WHOLE_TABLE), 4)
 
 
-def _what_became(code: int, facts: Facts) -> str:
+def _describe_outcome(code: int, facts: Facts) -> str:
     verdict = facts.verdicts[code]
     if verdict.kept or verdict.canonical is None:
         return "kept" if verdict.kept else "left out by an option"
@@ -102,7 +104,7 @@ def _what_became(code: int, facts: Facts) -> str:
 
 
 def invalid(facts: Facts) -> list[str]:
-    """Why rows could not be used, and the first of each kind."""
+    """List why rows are unusable, with the first of each kind."""
     if not facts.invalid:
         return []
     kinds: dict[str, list[tuple[int, str, str]]] = {}
@@ -116,45 +118,49 @@ def invalid(facts: Facts) -> list[str]:
         rows.append(
             [plain(cases[0][2] if same else kind), first + (", …" if len(cases) > 3 else ""), count(len(cases))]
         )
-    return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], folded(rows, LONG_TABLE), 2)]
+    return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], fold_rows(rows, LONG_TABLE), 2)]
 
 
 def origins(facts: Facts, outcome: Outcome) -> list[str]:
-    """Which codes are from repositories, by licence and source, with examples; nothing where that was not asked."""
+    """List the codes that come from repositories, by licence and source, with examples; empty if not requested."""
     rights = outcome.rights
     if rights.origins is None:
         return []
     kept = set(outcome.kept)
-    found = {code: rights.origins[code] for code in sorted(rights.origins, key=lambda one: facts.ids[one])}
+    code_origins = {code: rights.origins[code] for code in sorted(rights.origins, key=lambda origin: facts.ids[origin])}
     stated = outcome.details["origins"]
-    barred = sum(rights.barred(code) for code in found if code in kept)
+    barred = sum(rights.barred(code) for code in code_origins if code in kept)
     lines = [
         "## Where codes are from",
         "",
         f"Compared with {plural(stated['blocks'], 'block')} of {', '.join(map(code_span, stated['folders']))}, class by"
-        f" class: {plural(len(found.keys() & kept), 'kept record')} of {count(len(kept))} and"
-        f" {plural(len(found.keys() - kept), 'removed code')} have a class of one of them (Jaccard ≥"
+        f" class: {plural(len(code_origins.keys() & kept), 'kept record')} of {count(len(kept))} and"
+        f" {plural(len(code_origins.keys() - kept), 'removed code')} have a class of one of them (Jaccard ≥"
         f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more). For {count(barred)} of the"
         " records the licence does not let the code be passed on: publishing leaves it out.",
         "",
     ]
     for title, named in (
-        ("licence", {code: one.license for code, one in found.items()}),
-        ("source", {code: one.source for code, one in found.items()}),
+        ("licence", {code: origin.license for code, origin in code_origins.items()}),
+        ("source", {code: origin.source for code, origin in code_origins.items()}),
     ):
         of_kept = Counter(name for code, name in named.items() if code in kept)
-        rows = [[code_span(name, 60), count(of_kept[name]), count(n)] for name, n in _most(Counter(named.values()))]
-        lines += table([title, "kept records", "codes"], folded(rows, LONG_TABLE)) if rows else []
-    shown = sorted(found.items(), key=lambda item: (item[0] not in kept, not rights.barred(item[0])))[:LONG_TABLE]
+        rows = [
+            [code_span(name, 60), count(of_kept[name]), count(n)] for name, n in _sort_by_count(Counter(named.values()))
+        ]
+        lines += table([title, "kept records", "codes"], fold_rows(rows, LONG_TABLE)) if rows else []
+    shown = sorted(code_origins.items(), key=lambda item: (item[0] not in kept, not rights.barred(item[0])))[
+        :LONG_TABLE
+    ]
     rows = [
         [
             code_span(facts.names[code]),
-            code_span(one.name, 40),
-            code_span(one.block),
-            code_span(one.license, 40),
-            ratio(one.similarity),
+            code_span(origin.name, 40),
+            code_span(origin.block),
+            code_span(origin.license, 40),
+            ratio(origin.similarity),
         ]
-        for code, one in shown
+        for code, origin in shown
     ]
     return lines + table(["record", "its class", "is from", "licence", "similarity"], rows, 4) if rows else lines
 
@@ -164,18 +170,20 @@ _MEMBERS_SHOWN = 3
 
 
 def largest_groups(facts: Facts) -> list[str]:
-    """The kept records that stand for most others, with their least and most similar members."""
+    """List the kept records with most duplicates, with their least and most similar members."""
     groups = facts.groups()
     if not groups:
         return []
     biggest = len(groups[0][1])
-    standing = f"{plural(len(groups), 'kept record stands', 'kept records stand')} for others"
-    lines = ["## The largest groups", "", f"{standing}; the largest group has {plural(biggest + 1, 'record')}.", ""]
+    summary = f"{plural(len(groups), 'kept record stands', 'kept records stand')} for others"
+    lines = ["## The largest groups", "", f"{summary}; the largest group has {plural(biggest + 1, 'record')}.", ""]
     rows = []
     for place, (canonical, members) in enumerate(groups[:LARGEST_GROUPS], start=1):
         similarities = [facts.similarity(code) for code in members]
-        prefixes = Counter(prefix_of(facts.names[code]) for code in (canonical, *members))
-        common = ", ".join(f"{code_span(prefix, 20)} {count(number)}" for prefix, number in _most(prefixes)[:3])
+        prefixes = Counter(get_prefix(facts.names[code]) for code in (canonical, *members))
+        common = ", ".join(
+            f"{code_span(prefix, 20)} {count(number)}" for prefix, number in _sort_by_count(prefixes)[:3]
+        )
         rows.append(
             [
                 f"{place}",
@@ -203,7 +211,7 @@ def _member(code: int, facts: Facts) -> str:
     return f"{code_span(facts.names[code])} {ratio(facts.similarity(code))} {verdict.outcome}"
 
 
-def _most(counted: Counter[str]) -> list[tuple[str, int]]:
+def _sort_by_count(counted: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counted.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -226,32 +234,32 @@ _MEANING = {
 
 
 def runs(facts: Facts, corpus: Corpus, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
-    """How many of the kept networks run, why others do not, and each of those; nothing when runs were not checked."""
+    """Report how many kept networks run, and why the others do not; empty if runs were not checked."""
     if outcome.runs is None:
         return []
-    found = counts["runs"]
+    run_counts = counts["runs"]
     lines = [
         "## Networks that run",
         "",
-        f"{plural(found['runs'], 'kept network')} of {count(len(outcome.kept))} ran:"
+        f"{plural(run_counts['runs'], 'kept network')} of {count(len(outcome.kept))} ran:"
         " constructed as `Net(in_shape, out_shape, prm, device)` and run forward on two samples of the size that the"
         " record's transform gives, on a CPU, in eval mode, without trained weights (column `runs`)."
-        f" {count(found['fails'])} do not run, {count(found['not_tried'])} could not be tried.",
+        f" {count(run_counts['fails'])} do not run, {count(run_counts['not_tried'])} could not be tried.",
         "",
     ]
-    if found["errors"]:
+    if run_counts["errors"]:
         lines += _by_task(corpus, outcome)
-        lines += _categories(found["errors"], "kept networks")
+        lines += _categories(run_counts["errors"], "kept networks")
         lines += _failures(facts, outcome.runs)
-    if found["left_out"]:
+    if run_counts["left_out"]:
         lines += ["Left out because they do not run or could not be tried (`--require-runs`):", ""]
-        lines += _categories(found["left_out"], "codes")
+        lines += _categories(run_counts["left_out"], "codes")
     return lines
 
 
 def _by_task(corpus: Corpus, outcome: Outcome) -> list[str]:
     assert outcome.runs is not None
-    tasks = corpus.rows.column("task").take([outcome.shown[code] for code in outcome.kept]).to_pylist()
+    tasks = corpus.rows.column("task").take([outcome.representatives[code] for code in outcome.kept]).to_pylist()
     counted: dict[str, Counter[bool | None]] = {}
     for code, task in zip(outcome.kept, tasks, strict=True):
         counted.setdefault(task or "", Counter())[outcome.runs[code].runs] += 1
@@ -259,7 +267,7 @@ def _by_task(corpus: Corpus, outcome: Outcome) -> list[str]:
     rows = [
         [code_span(task, 40), count(c.total()), count(c[True]), count(c[False]), count(c[None])] for task, c in ranked
     ]
-    return table(["task", "kept", "run", "do not", "not tried"], folded(rows, LONG_TABLE))
+    return table(["task", "kept", "run", "do not", "not tried"], fold_rows(rows, LONG_TABLE))
 
 
 def _categories(errors: dict[str, int], unit: str) -> list[str]:
@@ -275,4 +283,4 @@ def _failures(facts: Facts, results: dict[int, RunResult]) -> list[str]:
     rows = [
         [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", plain(results[code].error or "")] for code in failed
     ]
-    return table(["name", "id", "error"], folded(rows, WHOLE_TABLE), 3)
+    return table(["name", "id", "error"], fold_rows(rows, WHOLE_TABLE), 3)

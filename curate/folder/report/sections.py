@@ -1,10 +1,10 @@
-"""The sections of a curation report, each a list of Markdown lines; empty where there is nothing to say."""
+"""The sections of a curation report, each a list of Markdown lines; empty if there is nothing to report."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from curate.folder.report.facts import FATES, HOW, Facts, compared_groups
+from curate.folder.report.facts import HOW, OUTCOMES, Facts, select_compared_groups
 from curate.model.filters import BY_VALUE
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
 from curate.published.outcome import DUPLICATE_STAGES, Outcome
@@ -12,10 +12,10 @@ from lemur_core.files.markdown import code_span, count, percent, plain, plural, 
 from lemur_core.sandbox.runtime import option_for
 from manifests.records import Agreement
 
-#: Rows of a table before the rest is folded into one.
+#: Maximum number of rows of a table; the rest is folded into one.
 LONG_TABLE = 20
 
-#: Where no graphs are.
+#: The note shown if there are no graphs.
 NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
 
 _STEPS = {
@@ -31,14 +31,14 @@ _STEPS = {
 }
 
 
-def folded(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
-    """The rows of a table, those beyond a limit as one that says how many they are."""
+def fold_rows(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
+    """Fold the rows of a table beyond a limit into one that counts them."""
     rest = [[f"{count(len(rows) - limit)} others", *[""] * (len(rows[0]) - 1)]] if len(rows) > limit else []
     return [*rows[:limit], *rest]
 
 
 def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> list[str]:
-    """What this is, the one-line result, the settings, and what could not be done as asked."""
+    """Return the title, the one-line result, the settings, and what could not be done."""
     compared, notes = outcome.graphs is not None, outcome.notes
     kept, codes = facts.codes["kept"], facts.codes.total()
     result = f"**{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}).**"
@@ -73,7 +73,7 @@ def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> l
         settings.append("only networks that run")
     if kept:
         by_prefix = sorted(facts.prefixes.items(), key=lambda item: (-item[1]["kept"], item[0]))
-        most = [(prefix, fates["kept"]) for prefix, fates in by_prefix if fates["kept"]]
+        most = [(prefix, counts["kept"]) for prefix, counts in by_prefix if counts["kept"]]
         shares = [f"{code_span(prefix, 40)} {count(number)} ({percent(number, kept)})" for prefix, number in most[:4]]
         if len(most) > 4:
             rest = sum(number for _, number in most[4:])
@@ -85,8 +85,8 @@ def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> l
     return lines
 
 
-def beside(facts: Facts, outcome: Outcome) -> list[str]:
-    """What a delta was compared with, and what of that decided how much; nothing of a whole snapshot."""
+def delta(facts: Facts, outcome: Outcome) -> list[str]:
+    """Report what a delta was compared with, and what that decided; empty for a whole snapshot."""
     stated = outcome.details.get("against")
     if stated is None:
         return []
@@ -110,7 +110,7 @@ def beside(facts: Facts, outcome: Outcome) -> list[str]:
 
 
 def funnel(facts: Facts, options: CurateOptions) -> list[str]:
-    """The table of rows, networks and codes by what became of them; each column adds up."""
+    """Return the table of rows, networks and codes by outcome; each column adds up."""
     lines = ["## From rows to records", ""]
     rows = [
         [
@@ -123,7 +123,7 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
         if step in ("invalid", "filter", "graph", "leak") and not facts.rows[step]:
             continue
         cells = [label, f"{count(facts.rows[step])} ({percent(facts.rows[step], facts.rows.total())})"]
-        if step in FATES:
+        if step in OUTCOMES:
             codes = facts.codes[step]
             cells += [count(facts.networks[step]), count(codes), percent(codes, facts.codes.total())]
         else:
@@ -151,7 +151,7 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
 
 
 def stages(facts: Facts) -> list[str]:
-    """How removed records resemble the kept one."""
+    """Return how removed records resemble the kept ones."""
     removed = sum(facts.codes[stage] for stage in DUPLICATE_STAGES)
     if not removed:
         return []
@@ -167,7 +167,7 @@ def stages(facts: Facts) -> list[str]:
 
 
 def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
-    """How candidates were proposed, and how many true pairs that missed."""
+    """Report how candidate pairs were proposed, and how many true pairs were missed."""
     facts = details.get("lsh")
     if not facts:
         return []
@@ -185,27 +185,27 @@ def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
 
 
 def graphs(facts: Facts, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
-    """What the networks compute: how many were traced, and what the graphs say of what the texts say."""
+    """Report how many networks were traced, and how their graphs agree with the decisions by text."""
     if outcome.graphs is None:
         return []
-    found, kept = counts["graphs"], len(outcome.kept)
+    stated, kept = counts["graphs"], len(outcome.kept)
     lines = [
         "## What the networks compute",
         "",
         f"{plural(len(outcome.graphs), 'code was', 'codes were')} run in the sandbox,"
-        f" {count(found['traced'])} have a graph. Of {plural(kept, 'kept record')} {count(found['kept'])} have one:"
-        f" {count(found['distinct'])} computations, {count(found['distinct_up_to_widths'])} up to widths."
+        f" {count(stated['traced'])} have a graph. Of {plural(kept, 'kept record')} {count(stated['kept'])} have one:"
+        f" {count(stated['distinct'])} computations, {count(stated['distinct_up_to_widths'])} up to widths."
         " What has no graph is decided by its text alone.",
         "",
     ]
-    if found["not_traced"]:
-        rows = [[f"`{name}`", count(number)] for name, number in found["not_traced"].items()]
+    if stated["not_traced"]:
+        rows = [[f"`{name}`", count(number)] for name, number in stated["not_traced"].items()]
         lines += table(["no graph", "codes"], rows)
-    if found["missing_packages"]:
+    if stated["missing_packages"]:
         lines += ["Codes that import what the declared runtime does not hold, and how to let them:", ""]
         rows = [
             [f"`{name}`", count(number), f"`{option_for(name) or '--runtime NAME'}`"]
-            for name, number in found["missing_packages"].items()
+            for name, number in stated["missing_packages"].items()
         ]
         lines += [*table(["package", "codes", "option"], rows), ""]
     agreements = Counter(
@@ -214,9 +214,9 @@ def graphs(facts: Facts, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
         if verdict.stage in DUPLICATE_STAGES and code in outcome.graphs and verdict.canonical in outcome.graphs
     )
     rows = [
-        [stage, *(count(agreements[stage, said]) for said in _AGREEMENTS)]
+        [stage, *(count(agreements[stage, agreement]) for agreement in _AGREEMENTS)]
         for stage in DUPLICATE_STAGES
-        if any(agreements[stage, said] for said in _AGREEMENTS)
+        if any(agreements[stage, agreement] for agreement in _AGREEMENTS)
     ]
     if rows:
         lines += ["What the graphs say of removals, where both codes were traced:", ""]
@@ -228,14 +228,16 @@ _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None
 
 
 def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
-    """A table of groups before and after, with what removed them and the drop rate of what was compared."""
-    kept_in_all = sum(fates["kept"] for fates in groups.values())
-    columns = [fate for fate in FATES if fate != "kept" and any(fates[fate] for fates in groups.values())]
-    compared = compared_groups(groups)
+    """Return a table of groups before and after, with what removed them and the drop rate of what was compared."""
+    kept_in_all = sum(counts["kept"] for counts in groups.values())
+    columns = [
+        outcome for outcome in OUTCOMES if outcome != "kept" and any(counts[outcome] for counts in groups.values())
+    ]
+    compared = select_compared_groups(groups)
     tail = list(compared)[LONG_TABLE:] if len(compared) > LONG_TABLE + 1 else []
     rows = [
-        [code_span(name, 40), *_group_cells(fates, columns, kept_in_all)]
-        for name, fates in compared.items()
+        [code_span(name, 40), *_group_cells(counts, columns, kept_in_all)]
+        for name, counts in compared.items()
         if name not in tail
     ]
     for names, what in ((tail, "others"), (list(groups.keys() - compared.keys()), "left out by an option")):
@@ -246,14 +248,14 @@ def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]])
     return [f"## {title}", "", *table(heads, rows)] if rows else []
 
 
-def _group_cells(fates: Counter[str], columns: list[str], kept_in_all: int) -> list[str]:
-    dropped, kept = sum(fates[stage] for stage in DUPLICATE_STAGES), fates["kept"]
+def _group_cells(counts: Counter[str], columns: list[str], kept_in_all: int) -> list[str]:
+    dropped, kept = sum(counts[stage] for stage in DUPLICATE_STAGES), counts["kept"]
     shares = [percent(dropped, dropped + kept), percent(kept, kept_in_all)]
-    return [count(fates.total()), *(count(fates[column]) for column in columns), count(kept), *shares]
+    return [count(counts.total()), *(count(counts[column]) for column in columns), count(kept), *shares]
 
 
 def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:
-    """Records and leak-free groups of each split."""
+    """Return the records and split groups of each split."""
     if not outcome.kept:
         return []
     sizes: dict[str, Counter[str]] = {split: Counter() for split in counts["splits"]}
@@ -280,7 +282,7 @@ def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> 
 
 
 def weights(facts: Facts, outcome: Outcome, options: CurateOptions) -> list[str]:
-    """What `--upweight` did to the records."""
+    """Report the effect of `--upweight` on the records."""
     if not options.upweight:
         return []
     prefixes = [prefix for prefix, _ in options.upweight]

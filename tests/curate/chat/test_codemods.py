@@ -64,7 +64,7 @@ def replaced(pairs: dict[str, str]) -> str:
 )
 def test_faults(kind: str, old: str, new: str) -> None:
     file = SourceFile(BEFORE)
-    found = {file.edited(fault.edits): fault for fault in faults(file)[kind]}
+    found = {file.apply_edits(fault.edits): fault for fault in faults(file)[kind]}
     for code, fault in found.items():
         ast.parse(code)
         pairs = zip(BEFORE.split("\n"), code.split("\n"), strict=False)
@@ -130,7 +130,7 @@ FUNCTIONAL, SGD, AFTER_SGD = (
 def test_changes(kind: str, new: str, lines: tuple[int, ...], pairs: dict[str, str]) -> None:
     file = SourceFile(BEFORE)
     (change,) = [change for change in changes(file)[kind] if change.new == new]
-    assert file.edited(change.edits) == replaced(pairs)
+    assert file.apply_edits(change.edits) == replaced(pairs)
     assert change.lines == lines
 
 
@@ -160,7 +160,7 @@ def test_a_new_optimizer_comes_with_what_it_changes_beside(
 ) -> None:
     file = SourceFile(f"x = torch.optim.{call}\n")
     found = [change for change in changes(file)["optimizer"] if change.new == new]
-    assert [(file.edited(change.edits), change.notes) for change in found] == (
+    assert [(file.apply_edits(change.edits), change.notes) for change in found] == (
         [] if expected is None else [(f"x = torch.optim.{expected}\n", notes)]
     )
 

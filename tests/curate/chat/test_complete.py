@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from curate.chat.change import change_all
 from curate.chat.complete import MARK, completions, gaps, put_back
-from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, design, explain, output_of
+from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, describe_output, design, explain
 from curate.chat.network import Child, Facts, Lab, Network, read_code
 from curate.chat.repair import repairs
 from curate.compute.runs import Case
@@ -132,7 +132,7 @@ def test_no_answer_is_a_file_with_residue(line: str) -> None:
 )
 def test_boxes_and_decoded_words_are_no_output_to_state(task: str, output: str | None, known: bool) -> None:
     item = replace(network(file()), task=task, facts=replace(MEASURED, output=output))
-    assert output_of(item) == (output if known else None)
+    assert describe_output(item) == (output if known else None)
 
 
 def test_hyperparameters_may_be_stated_as_a_dictionary() -> None:
