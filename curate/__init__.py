@@ -4,14 +4,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from curate.from_lemur import curate_from_lemur
+    from curate.interface import Snapshot, curate
+    from curate.model.options import CurateOptions
+else:
 
-__all__ = ["curate_from_lemur"]
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is asked for (PEP 562): the commands import this package, too."""
+        if name == "curate_from_lemur":
+            from curate import from_lemur as module
+        elif name == "CurateOptions":
+            from curate.model import options as module
+        elif name in __all__:
+            from curate import interface as module
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(module, name)
 
 
-def __getattr__(name: str) -> object:
-    """Import the public function on demand (PEP 562): the commands import this package too."""
-    if name in __all__:
-        from curate.from_lemur import curate_from_lemur
-
-        return curate_from_lemur
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["CurateOptions", "Snapshot", "curate", "curate_from_lemur"]

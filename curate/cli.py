@@ -202,8 +202,6 @@ def curate(
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.model.options import CurateOptions, parse_upweight
-    from curate.sources import open_sources
-    from lemur_core.files.atomic import check_free
     from lemur_core.sandbox.runtime import expand_sets
     from manifests.provenance.licenses import stated_expression
 
@@ -238,31 +236,32 @@ def curate(
         topup_structural_max=topup_structural_max,
     )
     division = divided(out, executor, tasks, workers, work)
-    opened = open_sources(source)
-    check_free(out, force=force)
+    folders: dict[str, Any] = {"against": against or (), "origins": origins or (), "force": force}
     if division is None:
-        from curate.run.pipeline import curate as run
+        from curate.interface import curate as run
 
-        manifest = run(opened, out, options, against=against or (), origins=origins or (), jobs=jobs, force=force)
+        manifest = run(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
     else:
         from curate.cluster.command import curate_in_tasks
+        from curate.sources import open_sources
+        from lemur_core.files.atomic import check_free
 
-        made = curate_in_tasks(
+        opened = open_sources(source)
+        check_free(out, force=force)
+        result = curate_in_tasks(
             opened,
             source,
             out,
             options,
             division.executor.value,
-            against=against or (),
-            origins=origins or (),
             tasks=division.tasks,
             workers=division.workers,
             work=division.work,
-            force=force,
+            **folders,
         )
-        if made is None:
+        if result is None:
             return
-        manifest = made
+        manifest = result
     _print_summary(out, manifest, as_json=as_json)
 
 

@@ -1,23 +1,26 @@
-"""Extraction of validated blocks and source-free specs from source code."""
+"""Source code in, validated blocks and neutral specs out."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extract.extractor import BlockExtractor, extract_to
+    from extract.extractor import BlockExtractor
+    from extract.extractor import extract_to as extract_to
+    from extract.interface import BlockLibrary, ExtractOptions, LibraryBlock, extract
     from extract.model.blocks import load_block
-    from extract.model.results import Options
+    from extract.model.results import Options as Options
+else:
 
-__all__ = ["BlockExtractor", "Options", "extract_to", "load_block"]
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is asked for (PEP 562): the sandbox imports this package, too."""
+        if name == "load_block":
+            from extract.model import blocks as module
+        elif name in ("BlockExtractor", "Options", "extract_to"):
+            from extract import extractor as module
+        elif name in __all__:
+            from extract import interface as module
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(module, name)
 
 
-def __getattr__(name: str) -> object:
-    """Return the public names, imported on first use (PEP 562): the sandbox imports this package, too."""
-    if name == "load_block":
-        from extract.model.blocks import load_block
-
-        return load_block
-    if name in __all__:
-        from extract import extractor
-
-        return getattr(extractor, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["BlockExtractor", "BlockLibrary", "ExtractOptions", "LibraryBlock", "extract", "load_block"]

@@ -1,10 +1,10 @@
-"""Commands of extraction: parse, call and print. Each command imports its slow dependencies itself."""
+"""The commands of extraction: they parse, call and print. Heavy imports wait for the command that needs them."""
 
 import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (
 
 
 class LevelName(StrEnum):
-    """Levels at which blocks can be validated."""
+    """The rungs that blocks can be taken to."""
 
     discovered = "discovered"
     emitted = "emitted"
@@ -34,7 +34,7 @@ class LevelName(StrEnum):
 
 
 class IndexPolicy(StrEnum):
-    """Treatment of files that are not indexed."""
+    """What becomes of files that are not indexed."""
 
     missing = "missing"
     force = "force"
@@ -51,7 +51,7 @@ def extract(
     corpus: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; default without --source: quick."
+            metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; quick when there is no --source."
         ),
     ] = None,
     source: Annotated[list[str] | None, typer.Option(metavar="SOURCE", help=_SOURCE)] = None,
@@ -76,31 +76,31 @@ def extract(
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N.", rich_help_panel=_SCOPE)] = None,
     start_from: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Skip classes before NAME.", rich_help_panel=_SCOPE)
+        str | None, typer.Option(metavar="NAME", help="Leave out what comes before NAME.", rich_help_panel=_SCOPE)
     ] = None,
     index: Annotated[
-        IndexPolicy, typer.Option(help="Parse only missing files, all files again, or none.")
+        IndexPolicy, typer.Option(help="Parse what is missing, everything anew, or nothing.")
     ] = IndexPolicy.missing,
-    level: Annotated[LevelName, typer.Option(help="Highest level at which blocks are validated.")] = LevelName.backward,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run blocks again that failed before.")] = False,
+    level: Annotated[LevelName, typer.Option(help="The rung to take blocks to.")] = LevelName.backward,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")] = False,
     fidelity: Annotated[
-        bool, typer.Option("--fidelity", help="Compare running blocks with the originals, installed separately.")
+        bool, typer.Option("--fidelity", help="Compare what runs with the originals, installed apart.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Selects the held-out specs and the wording of conversations.")] = 42,
+    seed: Annotated[int, typer.Option(help="Draws which specs are held out, and the wording of conversations.")] = 42,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Generate conversations from the facts in the specs.", rich_help_panel=_CHAT)
+        bool, typer.Option("--chat", help="Make conversations from the specs' facts.", rich_help_panel=_CHAT)
     ] = False,
     include_code: Annotated[
         bool,
         typer.Option(
             "--include-code",
-            help="With --chat: also include code, only of blocks with permissive licences.",
+            help="With --chat: also ask for code; only of blocks under permissive licences.",
             rich_help_panel=_CHAT,
         ),
     ] = False,
     chat_max_tokens: Annotated[
         int,
-        typer.Option("--chat-max-tokens", metavar="N", min=1, help="Omit longer ones.", rich_help_panel=_CHAT),
+        typer.Option("--chat-max-tokens", metavar="N", min=1, help="Leave out longer ones.", rich_help_panel=_CHAT),
     ] = 8192,
     executor: ExecutorOption = None,
     tasks: TasksOption = None,
@@ -111,56 +111,46 @@ def extract(
         bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
     ] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without a sandbox. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Extract classes of repositories into closed, validated files, each with its provenance."""
-    from extract.chat.build import ChatOptions
-    from extract.extractor import extract_to, read_names
-    from extract.model.results import Options
-    from extract.resolve.discover import Selection
+    """Turn classes of real repositories into closed, validated files, each with its provenance."""
+    from extract import interface
+    from extract.extractor import read_names
     from lemur_core.files.atomic import check_free
-    from lemur_core.files.errors import UsageError
 
-    if include_code and not chat:
-        raise UsageError(
-            "--include-code: no conversations are generated without --chat; add --chat, or omit --include-code"
-        )
-    division = divided(out, executor, tasks, workers, work)
-    check_free(out, force=force)
-    wanted = (*(names or ()), *(read_names(names_file) if names_file else ()))
-    selection = Selection(
-        names=wanted,
+    options = interface.ExtractOptions(
         repositories=tuple(repo or ()),
         paths=tuple(path or ()),
         symbols=tuple(symbol or ()),
         limit=limit,
         start_from=start_from,
-    )
-    options = Options(
-        corpus=corpus,
-        sources=tuple(source or ()),
-        selection=selection,
         index=index.value,
         level=level.value,
         retry_failed=retry_failed,
         fidelity=fidelity,
-        jobs=jobs,
-        unsafe=unsafe_no_sandbox,
-        timings=timings,
         seed=seed,
-        chat=ChatOptions(seed, chat_max_tokens, include_code) if chat else None,
+        chat=chat,
+        include_code=include_code,
+        chat_max_tokens=chat_max_tokens,
+        timings=timings,
+        unsafe_no_sandbox=unsafe_no_sandbox,
     )
+    division = divided(out, executor, tasks, workers, work)
+    check_free(out, force=force)
+    chosen = (*(names or ()), *(read_names(names_file) if names_file else ()))
+    run: dict[str, Any] = {"corpus": corpus, "names": chosen, "options": options, "jobs": jobs}
     if division is None:
-        _print_summary(extract_to(out, options, force=force), out, as_json)
+        library = interface.extract(source or (), out=out, **run, force=force, progress=True)
+        _print_summary(library.manifest, out, as_json)
         return
     from extract.cluster import extract_in_tasks
 
     manifest = extract_in_tasks(
         out,
-        options,
+        interface.plan_extraction(source or (), **run),
         division.executor.value,
         tasks=division.tasks,
         workers=division.workers,
@@ -188,12 +178,11 @@ def show(
     ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     graph: Annotated[
-        Path | None,
-        typer.Option("--graph", metavar="FILE.svg", help="Also draw its computation graph.", show_default=False),
+        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
-    """Show one block: provenance, level, requirements, code."""
+    """Show one block: provenance, how far it came, what it needs, its code."""
     from extract.model.blocks import draw_block, show_block
 
     if graph is not None:
@@ -218,13 +207,13 @@ def rebuild(
             "--in", metavar="DIR", help="An extraction folder; not needed for a spec alone.", show_default=False
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without a sandbox. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
-    """Rebuild a block from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
+    """Write a block anew from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
     from extract.proofs.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
@@ -253,7 +242,7 @@ def migrate(
         typer.Option(
             "--out",
             metavar="NEW.py",
-            help="File to write; default: next to the host, HOST-BLOCK.py; in a project, next to similar modules.",
+            help="File to write; default: next to the host, HOST-BLOCK.py; in a project, beside modules of its kind.",
         ),
     ] = None,
     site: Annotated[
@@ -285,7 +274,7 @@ def migrate(
     classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Use the full closed file, not the lean form.", rich_help_panel="Into a project"),
+        typer.Option("--full", help="The whole closed file, not the lean form.", rich_help_panel="Into a project"),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
     force: Annotated[
@@ -296,11 +285,11 @@ def migrate(
         ),
     ] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without a sandbox. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Insert a block, with everything it needs, into another network or project, and prove that the result works."""
+    """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
     from extract.migrate.network.command import Options, list_sites, migrate_into_network
     from lemur_core.files.errors import UsageError
 

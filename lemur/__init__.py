@@ -1,5 +1,24 @@
 """The command, and what looks over several packages."""
 
-from lemur.cli import main
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from lemur.cli import main as main
+    from lemur.interface import publish, run_pipeline, synthesize, trace, verify
+    from lemur_core.files.errors import UsageError, UserError
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is asked for (PEP 562): errors do not need the packages below."""
+        if name == "main":
+            from lemur import cli as module
+        elif name in ("UsageError", "UserError"):
+            from lemur_core.files import errors as module
+        elif name in __all__:
+            from lemur import interface as module
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(module, name)
+
+
+__all__ = ["UsageError", "UserError", "publish", "run_pipeline", "synthesize", "trace", "verify"]

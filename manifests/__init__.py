@@ -1,1 +1,18 @@
-"""Records, schemas, manifests and dataset folders: everything that is written to disk."""
+"""What is written down: records, schemas, manifests, dataset folders."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from manifests.interface import FinishedFolder, open_folder, pull, read_manifest
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is asked for (PEP 562): all packages import this one."""
+        if name in __all__:
+            from manifests import interface
+
+            return getattr(interface, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["FinishedFolder", "open_folder", "pull", "read_manifest"]

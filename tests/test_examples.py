@@ -164,7 +164,11 @@ def test_what_is_not_run_is_in_the_documents() -> None:
         assert any(re.match(pattern, command) for command in commands), pattern
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "sandbox.md"], ids=lambda page: page.name)
+#: Pages whose Python another test runs, or that is not meant to be run.
+_NO_PYTHON = ("api.md", "sandbox.md")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in _NO_PYTHON], ids=lambda page: page.name)
 def test_python_runs(page: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = list(some.blocks(page, "python"))
     if not pieces:

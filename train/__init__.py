@@ -1,1 +1,24 @@
 """Blocks in, trained CIFAR-10 models, ablation tables and LEMUR records out."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from train.interface import Run, ablate, assemble, register, train
+    from train.lemur.check import check_nn
+    from train.model.recipe import Network, Recipe, find_recipe
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is asked for (PEP 562): a recipe does not need PyTorch."""
+        if name in ("Network", "Recipe", "find_recipe"):
+            from train.model import recipe as module
+        elif name == "check_nn":
+            from train.lemur import check as module
+        elif name in __all__:
+            from train import interface as module
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(module, name)
+
+
+__all__ = ["Network", "Recipe", "Run", "ablate", "assemble", "check_nn", "find_recipe", "register", "train"]

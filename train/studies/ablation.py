@@ -220,7 +220,8 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
         frame.table("Variants", ["variant", "runs", "failed", "accuracy, %", "std", "training"], cells),
         frame.pairs("Against the full recipe", "points", bars, intro),
     ]
-    lead = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')} on {parameters['data']}, all with the same seeds."
+    size = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')}"
+    lead = f"{size} on {parameters['data']}, all with the same seeds."
     return frame.Page(
         "Ablation", manifest.kind, lead, [view for view in views if view["rows"]], runs_library(folder, names)
     )

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.resolve.standins import convolutions as ops
+from extract.standins import convolutions as ops
 
 
 def random(*shape, seed=0):

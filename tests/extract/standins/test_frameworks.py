@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from extract.resolve.standins import attention, frameworks, pretrained, settings
+from extract.standins import attention, frameworks, pretrained, settings
 
 
 def test_registry_builds_by_name_scope_class_and_list() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.resolve.standins import points as ops
+from extract.standins import points as ops
 
 
 def random(*shape, seed=0):

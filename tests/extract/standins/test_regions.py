@@ -9,7 +9,7 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.resolve.standins import regions
+from extract.standins import regions
 
 ROIS = torch.tensor(
     [

@@ -1,0 +1,240 @@
+"""The Python interface of curation: one function that writes a snapshot, and the snapshot as an object.
+
+Everything here calls the modules below; the command line and programs therefore do the same.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from curate.folder.explain import Explanation, explain, read_errors
+from curate.folder.explain import Snapshot as SnapshotTables
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions
+from curate.published.delta_check import record_files
+from curate.published.novel import Neighbour, novel
+from curate.run.pipeline import curate as curate_source
+from curate.sources import open_sources
+from lemur_core.files.atomic import check_free
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import quieted
+from manifests.folders.checks import Check
+from manifests.folders.manifest import Manifest
+from manifests.records import Decision, LemurRecord, first_fault
+
+PathLike = str | os.PathLike[str]
+
+
+def curate(
+    source: PathLike | Sequence[PathLike],
+    *,
+    out: PathLike,
+    options: CurateOptions | None = None,
+    against: Sequence[PathLike] = (),
+    origins: Sequence[PathLike] = (),
+    jobs: int | None = None,
+    force: bool = False,
+    progress: bool = False,
+) -> "Snapshot":
+    """Deduplicate, split and explain a corpus of network codes, and write a snapshot of it.
+
+    Args:
+        source: what `lemur curate` takes as SOURCE: `lemur[@VERSION]`, a table, a folder of Python files, a dataset of
+            the Hub; or several of these.
+        out: the folder to write; it is written completely or not at all.
+        options: the profile, thresholds, filters and everything else that decides what is kept; those of the profile
+            `strict` by default.
+        against: finished snapshots; `out` becomes a delta that holds only what is new compared with them.
+        origins: extractions; each code is compared with their blocks, which states its origin and licence.
+        jobs: worker processes; all cores by default.
+        force: replace a folder that exists.
+        progress: show progress on stderr.
+
+    Returns:
+        The snapshot in `out`.
+
+    Raises:
+        UserError: if a source cannot be read, no record is left, or `out` cannot be written.
+        UsageError: if options contradict each other.
+
+    Example:
+        ```python
+        from curate import CurateOptions, curate
+
+        snapshot = curate("networks.jsonl", out="snapshot", options=CurateOptions(graph="off"))
+        print(f"{len(snapshot.kept)} of {len(snapshot.decisions)} rows are kept")
+        ```
+    """
+    sources = [source] if isinstance(source, str | os.PathLike) else source
+    folder = Path(out)
+    with contextlib.nullcontext() if progress else quieted():
+        rows = open_sources([os.fspath(item) for item in sources])
+        check_free(folder, force=force)
+        curate_source(
+            rows,
+            folder,
+            options or CurateOptions(),
+            against=list(map(Path, against)),
+            origins=list(map(Path, origins)),
+            jobs=jobs,
+            force=force,
+        )
+    return Snapshot(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class NoveltyReport:
+    """Compare one network with the records of a snapshot.
+
+    Attributes:
+        known: the snapshot would not keep the network in addition to its records.
+        nearest: the nearest records, those that make the network known first, then by similarity.
+        error: why the network was compared by text and structure alone; None if it was traced.
+    """
+
+    known: bool
+    nearest: tuple[Neighbour, ...]
+    error: str | None
+
+
+@dataclass(frozen=True, init=False)
+class Snapshot:
+    """Open a folder that `curate` wrote. A snapshot is a path, too: pass it wherever a folder is expected.
+
+    Attributes:
+        folder: the folder of the snapshot.
+        manifest: how it was made, with counts and digests.
+
+    Args:
+        folder: a finished snapshot or delta.
+
+    Raises:
+        UserError: if the folder is not a snapshot.
+
+    Example:
+        ```python
+        from curate import Snapshot
+
+        snapshot = Snapshot("snapshot")
+        removed = [decision for decision in snapshot.decisions if not decision.kept]
+        print(removed[0].nn, removed[0].stage, removed[0].reason)
+        print("\\n".join(snapshot.explain(removed[0].nn).lines))
+        assert all(check.ok for check in snapshot.verify())
+        assert snapshot.novelty(snapshot.kept[0].nn_code).known
+        ```
+    """
+
+    folder: Path
+    manifest: Manifest = field(repr=False, compare=False)
+
+    def __init__(self, folder: PathLike) -> None:
+        path = Path(folder)
+        with read_errors(path):
+            manifest = SnapshotTables(path).manifest
+        object.__setattr__(self, "folder", path)
+        object.__setattr__(self, "manifest", manifest)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @cached_property
+    def kept(self) -> tuple[LemurRecord, ...]:
+        """Return the kept records of all splits, with their codes."""
+        with read_errors(self.folder), _schema_errors(self.folder):
+            tables = [pq.read_table(path) for path in record_files(self.folder)]
+            rows = [row for table in tables for row in table.to_pylist()]
+            return tuple(LemurRecord.model_validate(row) for row in rows)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return one decision for each input row, in input order: kept, or removed and why."""
+        with read_errors(self.folder), _schema_errors(self.folder):
+            rows = pq.read_table(self.folder / "decisions.parquet").to_pylist()
+            return tuple(Decision.model_validate(row) for row in rows)
+
+    def explain(self, name_or_id: str, *, against: Sequence[PathLike] = ()) -> Explanation:
+        """Explain why one network was kept or removed, with the difference to the record that represents it.
+
+        Args:
+            name_or_id: an exact name, an id, or at least its first six digits.
+            against: the parents of a delta, if they are in other places than next to it.
+
+        Returns:
+            `lines` to print, and the same as `facts`.
+
+        Raises:
+            UserError: if nothing, or more than one network, has this name or id.
+        """
+        return explain(self.folder, name_or_id, list(map(Path, against)))
+
+    def verify(self, *, against: Sequence[PathLike] = (), jobs: int | None = None) -> tuple[Check, ...]:
+        """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.
+
+        Args:
+            against: the parents of a delta, if they are in other places than next to it.
+            jobs: worker processes; all cores by default.
+        """
+        with quieted():
+            return tuple(verify(self.folder, against=list(map(Path, against)), jobs=jobs))
+
+    def novelty(
+        self,
+        code: str,
+        *,
+        task: str = "img-classification",
+        prm: Mapping[str, Any] | None = None,
+        runtime: Sequence[str] = (),
+        jobs: int | None = None,
+        unsafe_no_sandbox: bool = False,
+    ) -> NoveltyReport:
+        """Compare a network with the records of the snapshot, by text, by structure and by its graph.
+
+        The network is traced in the sandbox if the snapshot holds graphs.
+
+        Args:
+            code: the text of a Python file, a network by LEMUR's contract or a module.
+            task: the task whose inputs the network is traced with.
+            prm: hyperparameters; usual ones by default, then those of the nearest records.
+            runtime: packages that the network can import in addition to the declared runtime.
+            jobs: worker processes; all cores by default.
+            unsafe_no_sandbox: run the network without the sandbox; only for code that you trust.
+
+        Returns:
+            Whether the network is known, and the nearest records.
+
+        Raises:
+            UserError: if the code is not Python, or the folder cannot be compared with.
+            UsageError: if the task is not known.
+        """
+        with quieted(), tempfile.TemporaryDirectory(prefix="lemur-novelty-") as scratch:
+            path = Path(scratch) / "network.py"
+            path.write_text(code, encoding="utf-8", newline="")
+            result = novel(
+                [path],
+                [self.folder],
+                task=task,
+                prm=None if prm is None else json.dumps(dict(prm)),
+                jobs=jobs,
+                unsafe=unsafe_no_sandbox,
+                runtime=tuple(runtime),
+            )
+        (facts,) = result.facts["files"]
+        return NoveltyReport(result.known, tuple(Neighbour(**near) for near in facts["nearest"]), facts["error"])
+
+
+@contextlib.contextmanager
+def _schema_errors(folder: Path) -> Iterator[None]:
+    """Raise UserError instead of the error of a row that is not valid."""
+    try:
+        yield
+    except ValidationError as error:
+        raise UserError(f"{folder}: damaged snapshot: {first_fault(error)}; make the folder again") from error

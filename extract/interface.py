@@ -1,0 +1,395 @@
+"""The Python interface of extraction: one function that writes a library of blocks, and the library as objects.
+
+Everything here calls the modules below; the command line and programs therefore do the same.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from extract.chat.build import ChatOptions
+from extract.extractor import extract_to
+from extract.folder.verify import verify
+from extract.model.blocks import damaged, find, find_block, load_block, read_extraction_manifest, read_rows
+from extract.model.results import Options
+from extract.proofs.rebuild import rebuild_rows
+from extract.resolve.discover import Selection
+from extract.resolve.index import Policy
+from extract.search.index import open_index
+from extract.search.ranking import Filters, search
+from lemur_core.files.atomic import check_free
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.progress import quieted
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.serialization import from_notation
+from lemur_core.graphs.symbolic import at
+from manifests.conversations.conversation import MAX_TOKENS
+from manifests.folders.checks import Check
+from manifests.folders.kinds import Link, manifest_link
+from manifests.folders.manifest import Manifest
+from manifests.provenance import SPECS
+from manifests.records import Block, Level, Spec
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOptions:
+    """Choose which classes become blocks, and how far each of them is validated.
+
+    Args:
+        repositories: take only classes of these sources, with or without their version.
+        paths: take only classes in these files or folders of their source; patterns are allowed.
+        symbols: take only classes whose bare or qualified name matches one of these patterns.
+        limit: take at most this many classes.
+        start_from: leave out the classes before the one of this name.
+        index: parse the files that are missing in the index (`missing`), all files (`force`) or none (`skip`).
+        level: validate blocks up to this level.
+        retry_failed: run blocks again that failed in an earlier run.
+        fidelity: compare the blocks that run with the classes of their own installed package.
+        seed: draws the held-out specs and the wording of conversations.
+        chat: write conversations for fine-tuning, made from the facts of the specs.
+        include_code: with `chat`, also ask for code, of blocks under permissive licences only.
+        chat_max_tokens: leave out longer conversations.
+        timings: write the seconds of each block into the table, whose bytes then differ from run to run.
+        unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
+
+    Raises:
+        UsageError: if `include_code` is set without `chat`.
+
+    Example:
+        ```python
+        from extract import ExtractOptions
+
+        options = ExtractOptions(symbols=("*Excitation",), level="forward")
+        ```
+    """
+
+    repositories: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    limit: int | None = None
+    start_from: str | None = None
+    index: Policy = "missing"
+    level: Level = "backward"
+    retry_failed: bool = False
+    fidelity: bool = False
+    seed: int = 42
+    chat: bool = False
+    include_code: bool = False
+    chat_max_tokens: int = MAX_TOKENS
+    timings: bool = False
+    unsafe_no_sandbox: bool = False
+
+    def __post_init__(self) -> None:
+        if self.include_code and not self.chat:
+            raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")
+
+
+def plan_extraction(
+    sources: Sequence[str],
+    *,
+    corpus: str | None = None,
+    names: Sequence[str] = (),
+    options: ExtractOptions | None = None,
+    jobs: int | None = None,
+) -> Options:
+    """Return the complete options of a run, as `extract_to` and `extract_in_tasks` take them."""
+    options = options or ExtractOptions()
+    scope = (options.paths, options.symbols, options.limit, options.start_from)
+    return Options(
+        corpus=corpus,
+        sources=tuple(sources),
+        selection=Selection(tuple(names), options.repositories, *scope),
+        index=options.index,
+        level=options.level,
+        retry_failed=options.retry_failed,
+        fidelity=options.fidelity,
+        jobs=jobs,
+        unsafe=options.unsafe_no_sandbox,
+        timings=options.timings,
+        seed=options.seed,
+        chat=ChatOptions(options.seed, options.chat_max_tokens, options.include_code) if options.chat else None,
+    )
+
+
+def extract(
+    source: PathLike | Sequence[PathLike] = (),
+    *,
+    out: PathLike,
+    corpus: str | None = None,
+    names: Sequence[str] = (),
+    options: ExtractOptions | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    progress: bool = False,
+) -> "BlockLibrary":
+    """Extract the `nn.Module` classes of repositories as closed, validated blocks, and write a folder of them.
+
+    Args:
+        source: `NAME[@VERSION]` of a released package, `git+URL[@REV]` or a folder; or several of these.
+        out: the folder to write; it is written completely or not at all.
+        corpus: the name of a shipped corpus or a JSON file; `quick` if there is no source either.
+        names: bare names, qualified names or block ids; all classes in scope by default.
+        options: which classes, and how far they are validated; all of them, up to `backward`, by default.
+        jobs: worker processes; all cores by default.
+        force: replace a folder that exists.
+        progress: show progress on stderr.
+
+    Returns:
+        The library in `out`.
+
+    Raises:
+        UserError: if a source, a name or `out` cannot be used, or there is no sandbox.
+        RetryableError: if a package index or repository cannot be reached.
+
+    Example:
+        ```python
+        from extract import extract
+
+        library = extract("./mylib", names=["SqueezeExcitation", "ConvNormAct"], out="blocks")
+        print(library.manifest.counts["reached"]["backward"])
+        ```
+    """
+    sources = [source] if isinstance(source, str | os.PathLike) else source
+    folder = Path(out)
+    run = plan_extraction([os.fspath(item) for item in sources], corpus=corpus, names=names, options=options, jobs=jobs)
+    with contextlib.nullcontext() if progress else quieted():
+        check_free(folder, force=force)
+        extract_to(folder, run, force=force)
+    return BlockLibrary(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltBlock:
+    """Hold the module that was written from a spec alone, and how it compares with the original.
+
+    Attributes:
+        code: the text of the module.
+        proved: outputs, gradients and buffers were compared with the original; False if the original cannot be run.
+        exact: they are equal in every bit.
+        any_size: they are equal at sizes that were never traced, too.
+    """
+
+    code: str
+    proved: bool
+    exact: bool
+    any_size: bool
+
+
+@dataclass(frozen=True)
+class LibraryBlock:
+    """Represent one block of a library: its code, its spec, its graph and its provenance.
+
+    Nothing is executed by reading the attributes. Only `load` runs the block in your process.
+
+    Attributes:
+        folder: the folder of the library.
+        row: the row of the block in the table of blocks.
+
+    Example:
+        ```python
+        block = library["SqueezeExcitation"]
+        print(block.id, block.level, block.license)
+        module = block.load(trusted=True)(16)
+        ```
+    """
+
+    folder: Path
+    row: Block = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """Return the id of the block, `SOURCE::QUALNAME`."""
+        return self.row.block
+
+    @property
+    def name(self) -> str:
+        """Return the bare name of the class."""
+        return self.row.name
+
+    @property
+    def level(self) -> Level:
+        """Return the highest level of validation that the block reached."""
+        return self.row.level
+
+    @property
+    def license(self) -> str:
+        """Return the SPDX expression of the block's licence, or `NOASSERTION`."""
+        return self.row.license
+
+    @property
+    def code(self) -> str | None:
+        """Return the closed file of the block; None if it was not emitted or not published."""
+        return self.row.code
+
+    @property
+    def minimized(self) -> str | None:
+        """Return the file cut down to the statements that the known arguments reach; None if there is none."""
+        return self.row.lean_code
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """Return the neutral spec of the block, without source text; None if it has none."""
+        marker = json.dumps(self.id, ensure_ascii=False)
+        try:
+            with (self.folder / SPECS).open(encoding="utf-8") as lines:
+                specs = (Spec.model_validate_json(line) for line in lines if marker in line)
+                return next((spec for spec in specs if spec.block == self.id), None)
+        except (OSError, ValueError) as error:
+            raise damaged(self.folder, error) from error
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """Return the graph of the block in eval mode, at the sizes of its arguments; None if it is not known."""
+        if self.spec is None or self.spec.algorithm is None:
+            return None
+        try:
+            return at(from_notation(self.spec.algorithm.eval, self.spec.algorithm.sizes))
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{self.id}: its graph cannot be read: {error}; extract it again") from error
+
+    def load(self, *, trusted: bool, minimized: bool = False) -> type[Any]:
+        """Execute the file of the block in this process, outside the sandbox, and return the class.
+
+        Args:
+            trusted: say that you trust the code; it must be True.
+            minimized: load the minimized form, if there is one.
+
+        Returns:
+            The class, a subclass of `torch.nn.Module` for blocks that reached level `executed`.
+
+        Raises:
+            UsageError: if `trusted` is not True.
+            UserError: if the block has no code, its file was changed, or a package is missing.
+        """
+        if trusted is not True:
+            raise UsageError(f"{self.id}: loading it executes its code here; pass trusted=True if you trust it")
+        return load_block(self.folder, self.id, lean=minimized)
+
+    def rebuild(self, *, unsafe_no_sandbox: bool = False) -> RebuiltBlock:
+        """Write the block again from its spec alone, and compare it with the original in the sandbox.
+
+        Args:
+            unsafe_no_sandbox: run the code without the sandbox; only for code that you trust.
+
+        Returns:
+            The module and how it compares.
+
+        Raises:
+            UserError: if the spec has no algorithm, or the rebuilt module is not equal to the original.
+        """
+        spec = self.spec
+        if spec is None or spec.algorithm is None:
+            raise UserError(f"{self.id}: its spec does not state what it computes; choose another block")
+        with quieted():
+            (result,) = rebuild_rows(self.folder, [spec], jobs=1, unsafe=unsafe_no_sandbox)
+        if result.step not in ("equal", "traced"):
+            raise UserError(f"{self.id}: cannot be rebuilt: {result.cause}")
+        proved, facts = result.step == "equal", result.found
+        return RebuiltBlock(
+            facts["source"], proved, proved and bool(facts["bits"]), proved and bool(facts["proved_free"])
+        )
+
+    def trace(self) -> tuple[Link, ...]:
+        """Return the steps from the block back to the lines of the release that its code is from."""
+        return (*find(self.folder, self.id).links, manifest_link(self.folder, read_extraction_manifest(self.folder)))
+
+
+@dataclass(frozen=True, init=False)
+class BlockLibrary:
+    """Open a folder that `extract` wrote. A library is a path, too: pass it wherever a folder is expected.
+
+    Attributes:
+        folder: the folder of the library.
+        manifest: how it was made, with counts and digests.
+
+    Args:
+        folder: a finished extraction.
+
+    Raises:
+        UserError: if the folder is not an extraction.
+
+    Example:
+        ```python
+        from extract import BlockLibrary
+
+        library = BlockLibrary("blocks")
+        block = library["SqueezeExcitation"]
+        nearest = library.search("channel attention", limit=5)
+        assert all(check.ok for check in library.verify())
+        ```
+    """
+
+    folder: Path
+    manifest: Manifest = field(repr=False, compare=False)
+
+    def __init__(self, folder: PathLike) -> None:
+        object.__setattr__(self, "folder", Path(folder))
+        object.__setattr__(self, "manifest", read_extraction_manifest(self.folder))
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Return the ids of all blocks, in the order of the table."""
+        return tuple(row["block"] for row in read_rows(self.folder, ["block"]))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[LibraryBlock]:
+        return (self[block] for block in self.ids)
+
+    def __contains__(self, block: object) -> bool:
+        return block in self.ids
+
+    def __getitem__(self, name: str) -> LibraryBlock:
+        """Return the block of an id, a qualified name or a bare name; of several, that of the first source.
+
+        Raises:
+            UserError: if no block has this name; the message lists near names.
+        """
+        return LibraryBlock(self.folder, find_block(self.folder, name).row)
+
+    def search(
+        self,
+        query: str = "",
+        *,
+        limit: int | None = 10,
+        categories: Sequence[str] = (),
+        level: Level | None = None,
+        licenses: Sequence[str] = (),
+        sources: Sequence[str] = (),
+    ) -> tuple[LibraryBlock, ...]:
+        """Return the blocks that match a query in words, best first; all that pass the filters without a query.
+
+        Args:
+            query: names, layers, or what a block does.
+            limit: blocks at most; None for all.
+            categories: only these categories.
+            level: only blocks of this level or a higher one.
+            licenses: only these SPDX licences.
+            sources: only these sources, with or without their version.
+
+        Raises:
+            UserError: if no block matches, or a filter names a value that no block has.
+        """
+        filters = Filters(tuple(categories), level, tuple(licenses), tuple(sources))
+        hits = search(open_index(self.folder), query, filters, limit).hits
+        return tuple(self[hit["block"]] for hit in hits)
+
+    def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
+        """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.
+
+        Args:
+            jobs: worker processes; all cores by default.
+        """
+        with quieted():
+            return tuple(verify(self.folder, jobs=jobs))

@@ -1,0 +1,329 @@
+"""The Python interface over all packages: any finished folder, synthesis, and the whole pipeline.
+
+Everything here calls the modules below; the command line and programs therefore do the same.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from curate.interface import Snapshot
+from extract.interface import BlockLibrary
+from lemur.finished.folders import trace as trace_row
+from lemur.finished.folders import verify_folder
+from lemur.pipeline.runner import Done, run_stages
+from lemur.pipeline.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
+from lemur.synthesis.command import Ask, Service, Training, run_synthesis
+from lemur.synthesis.models.model import Sampling
+from lemur.synthesis.prompting.plan import Choice
+from lemur_core.files.progress import quieted
+from manifests.folders.checks import Check
+from manifests.folders.frame import write_page
+from manifests.folders.kinds import Link
+from manifests.interface import open_folder
+from manifests.publish.publishing import Published
+from manifests.publish.publishing import publish as publish_folder
+from train.interface import Run
+
+PathLike = str | os.PathLike[str]
+
+
+def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | None = None) -> tuple[Check, ...]:
+    """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
+
+    Nothing in the folder is executed.
+
+    Args:
+        folder: a folder that any command wrote.
+        against: the parents of a delta, if they are in other places than next to it.
+        jobs: worker processes; all cores by default.
+
+    Returns:
+        All checks in a fixed order, each with its name, `ok` and a detail.
+
+    Raises:
+        UserError: if the folder has no valid manifest.
+
+    Example:
+        ```python
+        from lemur import verify
+
+        failed = [check.name for check in verify("snapshot") if not check.ok]
+        assert not failed
+        ```
+    """
+    with quieted():
+        return tuple(verify_folder(Path(folder), against=list(map(Path, against)), jobs=jobs))
+
+
+def trace(wanted: PathLike, *folders: PathLike) -> tuple[Link, ...]:
+    """Follow one row of a finished folder back to the lines of the release that its code is from.
+
+    Args:
+        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that blocks were put
+            into.
+        folders: the folder that it is in, then those that it was made from; of a Python file, those that hold its
+            blocks.
+
+    Returns:
+        The steps, each with what it is, its name and its facts.
+
+    Raises:
+        UserError: if a folder is not finished, or it holds nothing of this name.
+
+    Example:
+        ```python
+        from lemur import trace
+
+        for link in trace("SqueezeExcitation", "blocks"):
+            print(link.what, link.name)
+        ```
+    """
+    return tuple(trace_row(os.fspath(wanted), list(map(Path, folders))))
+
+
+def publish(
+    folder: PathLike,
+    *,
+    repo_id: str,
+    dry_run: bool = False,
+    revision: str = "main",
+    tag: str | None = None,
+    private: bool = False,
+    force: bool = False,
+    not_secret: Collection[str] = (),
+    page: bool = False,
+) -> Published:
+    """Put a finished folder on the Hugging Face Hub, in one commit or not at all. Nothing is asked before that.
+
+    Args:
+        folder: a finished folder; one that fails a check is not published.
+        repo_id: `OWNER/NAME` of the dataset repository.
+        dry_run: change nothing; the result states what would change.
+        revision: the branch; it is created if it does not exist.
+        tag: a name for the commit.
+        private: make a new repository private.
+        force: overwrite what somebody else changed there.
+        not_secret: digests of findings that only look like secrets.
+        page: publish the page of the folder, too.
+
+    Returns:
+        What changed, or would change: files, the commit, and codes that were withheld for their licence.
+
+    Raises:
+        UserError: if a check fails, the folder holds something that must not be published, or the Hub refuses.
+        RetryableError: if the Hub cannot be reached.
+
+    Example:
+        ```python
+        from lemur import publish
+
+        plan = publish("snapshot", repo_id="OWNER/NAME", dry_run=True)
+        print(plan.changes, plan.withheld)
+        ```
+    """
+    with quieted():
+        return publish_folder(
+            Path(folder),
+            repo_id,
+            verify=verify_folder,
+            revision=revision,
+            tag=tag,
+            private=private,
+            force=force,
+            dry_run=dry_run,
+            not_secret=not_secret,
+            page=page,
+        )
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """Hold the outcome of a synthesis. It is a path, too.
+
+    Attributes:
+        folder: the folder with every attempt and the accepted networks.
+        counts: by model: attempts, answers, accepted networks, and at which step the others failed.
+    """
+
+    folder: Path
+    counts: Mapping[str, Any] = field(repr=False, compare=False)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def accepted(self) -> tuple[dict[str, Any], ...]:
+        """Return the rows of the accepted networks, in the columns of a LEMUR record."""
+        return tuple(open_folder(self.folder).rows("records"))
+
+
+def synthesize(
+    library: PathLike,
+    *,
+    model: str | Sequence[str],
+    out: PathLike,
+    attempts: int = 8,
+    goal: str = "",
+    blocks: int = 1,
+    query: str | None = None,
+    specs: PathLike | None = None,
+    parents: PathLike | None = None,
+    rounds: int = 2,
+    plan_first: bool = False,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    service: Service | None = None,
+    against: Sequence[PathLike] = (),
+    training: Training | None = None,
+    license: str = "NOASSERTION",  # noqa: A002 (the word of every record)
+    jobs: int | None = None,
+    unsafe_no_sandbox: bool = False,
+    force: bool = False,
+    progress: bool = False,
+) -> Synthesis:
+    """Have a language model write networks from specs, and keep those that are closed, run, learn and are new.
+
+    Args:
+        library: the extraction that holds the specs.
+        model: `NAME` or `NAME@URL` of an endpoint, else a folder or name for transformers; several are compared on the
+            same attempts.
+        out: the folder to write.
+        attempts: networks to ask for.
+        goal: the purpose of the networks, in words.
+        blocks: blocks in each network.
+        query: draw the blocks from the results of this search.
+        specs: draw the blocks from this file of candidates.
+        parents: a snapshot; ask for changes to its networks.
+        rounds: corrections after an error, at most.
+        plan_first: ask for a plan before the code.
+        seed: draws blocks and answers.
+        sampling: temperature, nucleus and length of an answer.
+        service: the endpoint, its key, budgets, retries.
+        against: further folders that a network must be new to.
+        training: a short training of accepted networks.
+        license: of the networks, as you state it.
+        jobs: worker processes; all cores by default.
+        unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
+        force: replace a folder that exists.
+        progress: show progress on stderr.
+
+    Returns:
+        The folder, with counts by model.
+
+    Raises:
+        UserError: if a folder cannot be read, the model gives no answer, or `out` cannot be written.
+        UsageError: if options contradict each other.
+
+    Example:
+        ```python
+        from lemur import synthesize
+
+        synthesis = synthesize("blocks", model="MODEL@http://localhost:8000/v1", out="synthesis", attempts=2)
+        print([row["nn"] for row in synthesis.accepted])
+        ```
+    """
+    choice = Choice(None if specs is None else Path(specs), query, blocks)
+    origin = None if parents is None else Path(parents)
+    ask = Ask(choice, goal, origin, attempts, rounds, plan_first, seed, sampling or Sampling())
+    with contextlib.nullcontext() if progress else quieted():
+        counts = run_synthesis(
+            Path(library),
+            [model] if isinstance(model, str) else list(model),
+            Path(out),
+            ask,
+            service or Service(),
+            against=list(map(Path, against)),
+            training=training,
+            license_=license,
+            jobs=jobs,
+            unsafe=unsafe_no_sandbox,
+            force=force,
+        )
+    return Synthesis(Path(out), counts)
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """Hold the outcome of the whole pipeline. It is a path, too.
+
+    Attributes:
+        folder: the folder of all stages.
+        stages: each stage, why it was made or None if it was kept, its seconds and its counts.
+    """
+
+    folder: Path
+    stages: tuple[Done, ...] = field(repr=False, compare=False)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def library(self) -> BlockLibrary:
+        """Return the extracted blocks."""
+        return BlockLibrary(self.folder / BLOCKS)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return the curated snapshot."""
+        return Snapshot(self.folder / SNAPSHOT)
+
+    @property
+    def run(self) -> Run:
+        """Return the training run."""
+        return Run(self.folder / RUN)
+
+    @property
+    def checks(self) -> Path:
+        """Return the file that lists every check of the three folders."""
+        return self.folder / CHECKS
+
+
+def run_pipeline(
+    out: PathLike = "lemur-run",
+    *,
+    data: str | None = None,
+    epochs: int = EPOCHS,
+    images: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    unsafe_no_sandbox: bool = False,
+    force: bool = False,
+    progress: bool = False,
+) -> PipelineRun:
+    """Extract, curate, assemble, train shortly and verify. Called again, it makes only what has changed.
+
+    Args:
+        out: the folder to write, or to continue in.
+        data: CIFAR-10 as for `train`, or `synthetic`; from the Hub by default.
+        epochs: of the training run.
+        images: to train on; 5,000 at most by default.
+        seed: draws splits, requests, weights and order.
+        jobs: processes and threads; all cores by default.
+        unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
+        force: make every stage again.
+        progress: show progress on stderr.
+
+    Returns:
+        The folder, with the library, the snapshot and the run in it.
+
+    Raises:
+        UserError: that names the stage that failed.
+
+    Example:
+        ```python
+        from lemur import run_pipeline
+
+        result = run_pipeline("lemur-run", data="synthetic", epochs=1)
+        print(len(result.library), result.run.record.test_accuracy)
+        ```
+    """
+    folder = Path(out)
+    with contextlib.nullcontext() if progress else quieted():
+        plan = quick_plan(data=data, epochs=epochs, images=images, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
+        done = run_stages(plan_stages(plan), folder, force=force)
+        write_page(folder, pipeline_page(folder))
+    return PipelineRun(folder, tuple(done))

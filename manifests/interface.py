@@ -1,0 +1,171 @@
+"""The Python interface to finished folders: the manifest and the rows of any of them, and folders of the Hub.
+
+`lemur.verify`, `lemur.trace` and `lemur.publish` need to know every kind of folder, so they are in `lemur`.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import quieted
+from manifests.folders.manifest import Manifest
+from manifests.folders.manifest import read_manifest as read_manifest_of
+from manifests.publish.publishing import pull as pull_folder
+
+PathLike = str | os.PathLike[str]
+
+_TABLES = (".parquet", ".jsonl")
+
+
+def read_manifest(folder: PathLike) -> Manifest:
+    """Read the manifest of a finished folder.
+
+    Args:
+        folder: a folder that any command wrote.
+
+    Returns:
+        Its kind, inputs, parameters, counts, and files with digests.
+
+    Raises:
+        UserError: if the folder has no valid manifest.
+
+    Example:
+        ```python
+        from manifests import read_manifest
+
+        print(read_manifest("snapshot").kind)
+        ```
+    """
+    return read_manifest_of(Path(folder))
+
+
+@dataclass(frozen=True)
+class FinishedFolder:
+    """Give access to a finished folder of any kind: its manifest, and its tables as rows.
+
+    Attributes:
+        folder: the folder.
+        manifest: how it was made, with counts and digests.
+
+    Example:
+        ```python
+        from manifests import open_folder
+
+        finished = open_folder("snapshot")
+        print(finished.kind, sorted(finished.tables))
+        print(next(finished.rows("decisions"))["reason"])
+        ```
+    """
+
+    folder: Path
+    manifest: Manifest = field(repr=False, compare=False)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the folder: `extraction`, `snapshot`, `run`, ..."""
+        return self.manifest.kind
+
+    @cached_property
+    def tables(self) -> dict[str, tuple[Path, ...]]:
+        """Return the files of each table, by its name.
+
+        A Parquet table is named after its folder below `data`, or after its file without the suffix (`decisions`); a
+        file of JSON lines keeps its suffix (`specs.jsonl`), because its rows may be in a Parquet table, too.
+        """
+        tables: dict[str, list[Path]] = {}
+        for item in self.manifest.outputs:
+            path = Path(item.path)
+            if path.suffix in _TABLES:
+                of_folder = path.parts[0] == "data" and len(path.parts) > 2
+                name = path.parts[1] if of_folder else path.as_posix().removesuffix(".parquet")
+                tables.setdefault(name, []).append(self.folder / path)
+        return {name: tuple(paths) for name, paths in tables.items()}
+
+    def rows(self, table: str) -> Iterator[dict[str, Any]]:
+        """Return the rows of a table one by one, in its order.
+
+        Args:
+            table: one of the names of `tables`.
+
+        Raises:
+            UserError: if there is no such table, or it cannot be read.
+        """
+        if table not in self.tables:
+            known = ", ".join(sorted(self.tables)) or "none"
+            raise UserError(f"{self.folder}: has no table {table!r}; its tables are {known}")
+        return self._read_rows(table)
+
+    def _read_rows(self, table: str) -> Iterator[dict[str, Any]]:
+        try:
+            for path in self.tables[table]:
+                if path.suffix == ".jsonl":
+                    with path.open(encoding="utf-8") as lines:
+                        yield from map(json.loads, lines)
+                    continue
+                with pq.ParquetFile(path) as file:
+                    for batch in file.iter_batches(batch_size=500):
+                        yield from batch.to_pylist()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            detail = str(error).splitlines()[0]
+            raise UserError(f"{self.folder}: {table} cannot be read: {detail}; make the folder again") from error
+
+
+def open_folder(folder: PathLike) -> FinishedFolder:
+    """Open a finished folder of any kind, for its manifest and its rows.
+
+    Args:
+        folder: a folder that any command wrote.
+
+    Returns:
+        The folder; no row is read yet.
+
+    Raises:
+        UserError: if the folder has no valid manifest.
+
+    Example:
+        ```python
+        from manifests import open_folder
+
+        blocks = [row["block"] for row in open_folder("blocks").rows("blocks")]
+        ```
+    """
+    return FinishedFolder(Path(folder), read_manifest(folder))
+
+
+def pull(repo_id: str, *, out: PathLike, revision: str = "main", force: bool = False) -> FinishedFolder:
+    """Fetch a published folder from the Hugging Face Hub, and check every file against its manifest.
+
+    Args:
+        repo_id: `OWNER/NAME` of the dataset repository.
+        out: the folder to write; it is written completely or not at all.
+        revision: a branch, a tag or a commit.
+        force: replace a folder that exists.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: if there is no such repository, or a file is not the one that the manifest states.
+        RetryableError: if the Hub cannot be reached.
+
+    Example:
+        ```python
+        from manifests import pull
+
+        finished = pull("OWNER/NAME", out="fetched")
+        ```
+    """
+    with quieted():
+        pull_folder(repo_id, Path(out), revision=revision, force=force)
+    return open_folder(out)

@@ -1,0 +1,454 @@
+"""The Python interface: what docs/api.md lists is public, documented and typed, and its examples run on small real input."""
+
+import ast
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lemur_core.files.errors import UsageError, UserError
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PACKAGES = ("curate", "extract", "lemur", "manifests", "train")
+LISTED = re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE)
+#: Names of `lemur` whose definition is on the ground floor.
+PACKAGE_OF = {"lemur_core": "lemur"}
+
+#: Examples that are not run here, and why not; mypy reads them all the same.
+NOT_RUN = {
+    "publish": "an account of the Hub; tests/manifests/publish has a Hub of its own",
+    "pull": "an account of the Hub; tests/manifests/publish has a Hub of its own",
+    "synthesize": "a language model; tests/lemur/synthesis has one of its own",
+    "run_pipeline": "minutes and the network; tests/lemur/test_run_command.py runs the same stages",
+}
+#: They replace functions of other packages, and show progress as the commands do; all others print nothing.
+SHOW_PROGRESS = ("BlockExtractor", "curate_from_lemur", "check_nn")
+#: Examples that train.
+TRAINING = "Training: `train`"
+
+LAYERS = """
+import torch
+from torch import nn
+
+
+class SqueezeExcitation(nn.Module):
+    def __init__(self, channels, reduction=4):
+        super().__init__()
+        self.reduce = nn.Conv2d(channels, channels // reduction, 1)
+        self.expand = nn.Conv2d(channels // reduction, channels, 1)
+
+    def forward(self, x):
+        scale = x.mean((2, 3), keepdim=True)
+        return x * torch.sigmoid(self.expand(torch.relu(self.reduce(scale))))
+
+
+class ConvNormAct(nn.Module):
+    def __init__(self, in_channels, out_channels, stride=1):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x)))
+"""
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+{layers}
+        self.head = nn.Linear({width}, out_shape[0])
+
+    def forward(self, {name}):
+{calls}
+        return self.head({name}.mean((2, 3)))
+"""
+KINDS = ("nn.Conv2d({a}, {b}, 3, padding=1)", "nn.Conv2d({a}, {b}, 5, padding=2, bias=False)", "nn.Identity()")
+
+
+def network(choice: int, name: str = "x") -> str:
+    """A network whose layers depend on the choice; the name of its input changes nothing else."""
+    layers, calls, width = [], [], 3
+    for place in range(6):
+        kind = KINDS[(choice // 3**place) % 3]
+        after = 8 * (place + 1) if "Conv" in kind else width
+        layers.append(f"        self.layer{place} = " + kind.format(a=width, b=after))
+        call = f"torch.{('relu', 'tanh')[(choice + place) % 2]}(self.layer{place}({name}))"
+        calls.append(f"        {name} = {call}" if choice % 2 else f"        {name} = {name} + 0 * {call}.sum()")
+        width = after if choice % 2 else width
+    return NETWORK.format(layers="\n".join(layers), calls="\n".join(calls), width=width, name=name)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the examples run."""
+    (tmp_path / "mylib").mkdir()
+    (tmp_path / "mylib" / "layers.py").write_text(LAYERS)
+    codes = [network(1), network(728), network(365), network(1, "features")]
+    rows = [
+        {"nn": f"tiny-{number}", "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc",
+         "epoch": 1, "accuracy": 0.5 + number / 100, "duration": 1, "prm": {"lr": 0.01}}
+        for number, code in enumerate(codes)
+    ]  # fmt: skip
+    (tmp_path / "networks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- what is public ---------------------------------------------------------------------------------------------------
+
+
+def package_of(path: str) -> str:
+    """The package that exports what a line `::: path` describes."""
+    first = path.partition(".")[0]
+    return PACKAGE_OF.get(first, first)
+
+
+@cache
+def definition(path: str) -> ast.FunctionDef | ast.ClassDef:
+    """The definition that a line `::: path` describes, read from its file: nothing is imported."""
+    module, _, name = path.rpartition(".")
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    return next(node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_page_lists_what_is_public(package: str) -> None:
+    listed = [path.rpartition(".")[2] for path in LISTED if package_of(path) == package]
+    assert sorted(importlib.import_module(package).__all__) == sorted(listed)
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_the_package_exports_what_the_page_describes(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    there = getattr(importlib.import_module(module), name)
+    assert getattr(importlib.import_module(package_of(path)), name) is there
+
+
+def test_the_interface_is_small() -> None:
+    assert len(LISTED) == len(set(LISTED))
+    assert 20 <= len(LISTED) <= 32
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_no_other_names(package: str) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        importlib.import_module(package).no_such_name  # noqa: B018
+
+
+INTERFACES = [path for path in LISTED if ".interface." in path]
+FUNCTIONS = [path for path in INTERFACES if isinstance(definition(path), ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("path", INTERFACES)
+def test_a_docstring_has_its_sections(path: str) -> None:
+    text = ast.get_docstring(definition(path)) or ""
+    sections = set(re.findall(r"^(Args|Attributes|Returns|Raises|Example):$", text, re.MULTILINE))
+    assert re.match(r"[A-Z].*\.( |\n|$)", text), "the first line begins with a sentence"
+    assert "Example" in sections
+    assert sections & {"Args", "Attributes"}
+
+
+@pytest.mark.parametrize("path", FUNCTIONS)
+def test_a_docstring_describes_every_argument(path: str) -> None:
+    function = definition(path)
+    assert isinstance(function, ast.FunctionDef)
+    text = ast.get_docstring(function) or ""
+    assert {"Args:", "Returns:", "Raises:"} <= set(text.splitlines())
+    names = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
+    assert [name for name in names if not re.search(rf"^    {name}: ", text, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("path", FUNCTIONS)
+def test_arguments_after_the_first_are_keywords(path: str) -> None:
+    function = definition(path)
+    assert isinstance(function, ast.FunctionDef)
+    further = [one.arg for one in function.args.args[1:]]
+    assert further == (["library"] if function.name in ("assemble", "ablate") else [])
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "lemur_core"])
+def test_a_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    assert "py.typed" in data[package]
+
+
+def test_a_package_imports_nothing_heavy() -> None:
+    """The sandbox and the command import the packages, too."""
+    heavy = ("torch", "datasets", "pyarrow", "matplotlib", "libcst", "pydantic", "typer")
+    script = f"import sys, {', '.join(PACKAGES)}; print([name for name in {heavy} if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# --- the examples -----------------------------------------------------------------------------------------------------
+
+
+def examples() -> Iterator[tuple[str, str, str]]:
+    """Section, place and text of each example: those of the page and of the docstrings, in the order of the page."""
+    for section in PAGE.split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        pieces = re.findall(r"^::: ([\w.]+)$|^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        for path, piece in pieces:
+            if piece:
+                yield title, "page", piece
+                continue
+            text = ast.get_docstring(definition(path)) or ""
+            for example in re.findall(r"^    ```python\n(.*?)^    ```$", text, re.MULTILINE | re.DOTALL):
+                yield title, path.rpartition(".")[2], textwrap.dedent(example)
+
+
+EXAMPLES = list(examples())
+
+
+def run_examples(capfd: pytest.CaptureFixture[str], *, training: bool) -> SimpleNamespace:
+    """Run the examples of these sections in one namespace, and return it. An example replaces what another wrote."""
+    names: dict[str, Any] = {"__name__": "example"}
+    for title, where, piece in EXAMPLES:
+        if where not in NOT_RUN and (title == TRAINING) is training:
+            for out in re.findall(r'out="([\w/]+)"', piece):
+                shutil.rmtree(out, ignore_errors=True)
+            capfd.readouterr()
+            exec(compile(piece, f"{title}: {where}", "exec"), names)
+            assert not (errors := capfd.readouterr().err) or any(name in piece for name in SHOW_PROGRESS), errors
+    return SimpleNamespace(**names)
+
+
+def test_every_interface_has_an_example() -> None:
+    there = {where for _, where, _ in EXAMPLES}
+    assert {path.rpartition(".")[2] for path in INTERFACES} <= there
+    assert set(NOT_RUN) <= there
+    for _, where, piece in EXAMPLES:
+        ast.parse(piece, where)
+
+
+def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Extraction, curation and finished folders; the results are what the documents say of them."""
+    names = run_examples(capfd, training=False)
+
+    library = names.library
+    assert [block.name for block in library] == ["SqueezeExcitation", "ConvNormAct"]
+    assert {block.level for block in library} == {"backward"}
+    block = library["SqueezeExcitation"]
+    assert block.id in library
+    assert "class SqueezeExcitation(nn.Module)" in block.code
+    assert "class SqueezeExcitation(nn.Module)" in block.minimized
+    assert block.spec.keeps_shape is True
+    assert len(block.graph.nodes) > 5
+    assert library.search("channel attention")[0].id == block.id
+    assert [link.what for link in block.trace()] == ["block", "release", "source", "manifest"]
+    with pytest.raises(UsageError, match="trusted=True"):
+        block.load(trusted=False)
+    with pytest.raises(UserError, match="near names: SqueezeExcitation"):
+        library["SqueezeExcitatio"]
+    with pytest.raises(FrozenInstanceError):
+        library.folder = place
+    with pytest.raises(UserError, match="not an extraction"):
+        type(library)("snapshot")
+
+    snapshot = names.snapshot
+    assert [decision.kept for decision in snapshot.decisions].count(False) == 1
+    (removed,) = [decision for decision in snapshot.decisions if not decision.kept]
+    assert removed.canonical in {record.id for record in snapshot.kept}
+    assert snapshot.explain(removed.nn).facts["canonical"]["id"] == removed.canonical
+    new = snapshot.novelty(network(200))
+    assert not new.known
+    assert new.nearest[0].folder == "snapshot"
+    with pytest.raises(FrozenInstanceError):
+        snapshot.folder = place
+    with pytest.raises(UserError, match="not a snapshot"):
+        type(snapshot)("blocks")
+
+    from manifests import open_folder
+
+    finished = open_folder(library)
+    assert finished.kind == "extraction"
+    assert [row["block"] for row in finished.rows("blocks")] == list(library.ids)
+    assert [row["block"] for row in finished.rows("specs.jsonl")] == list(library.ids)
+    assert {row["block"] for row in finished.rows("specs")} == set(library.ids)
+    with pytest.raises(UserError, match="has no table 'decisions'"):
+        finished.rows("decisions")
+    assert {row["id"] for row in open_folder(snapshot).rows("records")} == {record.id for record in snapshot.kept}
+
+
+@pytest.mark.slow
+def test_examples_of_training(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    names = run_examples(capfd, training=True)
+    run = names.run
+    assert run.ok
+    assert run.folder == Path("runs/plain")
+    assert run.record.test_accuracy is not None
+    assert len(run.history) == run.record.epochs == 1
+    assert run.weights.is_file()
+    assert run.code == names.network.code
+    assert [row.variant for row in names.study.rows] == ["full", "no flip"]
+    assert names.result.added + len(names.result.failed) == 1
+    assert names.measured.accuracy is not None
+    with pytest.raises(UserError, match="is not a training run"):
+        type(run)("mylib")
+
+
+# --- errors, and what is handed on ------------------------------------------------------------------------------------
+
+
+def test_errors_are_exceptions_with_one_line(place: Path) -> None:
+    from curate import curate
+    from extract import ExtractOptions, extract
+    from train import assemble, find_recipe
+
+    with pytest.raises(UserError, match="nothere"):
+        curate("nothere.jsonl", out="snapshot")
+    with pytest.raises(UserError, match=r"exists already"):
+        extract("./mylib", out="mylib")
+    with pytest.raises(UsageError, match="include-code"):
+        ExtractOptions(include_code=True)
+    with pytest.raises(UsageError, match="no such recipe"):
+        assemble("plainn")
+    with pytest.raises(UsageError, match="epoch"):
+        find_recipe("plain").changed(training__epoch=1)
+    assert not (place / "snapshot").exists()
+
+
+def test_all_options_of_an_extraction_are_handed_on() -> None:
+    from extract.interface import ExtractOptions, plan_extraction
+
+    options = ExtractOptions(
+        repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
+        retry_failed=True, fidelity=True, seed=1, chat=True, include_code=True, chat_max_tokens=9, timings=True,
+        unsafe_no_sandbox=True,
+    )  # fmt: skip
+    run = plan_extraction(["a"], corpus="c", names=["n"], options=options, jobs=2)
+    assert (run.corpus, run.sources, run.jobs, run.unsafe) == ("c", ("a",), 2, True)
+    assert (run.index, run.level, run.retry_failed, run.fidelity, run.timings, run.seed) == (
+        *("skip", "forward", True, True, True, 1),
+    )
+    scope = run.selection
+    assert (scope.names, scope.repositories, scope.paths, scope.symbols) == (("n",), ("r",), ("p",), ("s",))
+    assert (scope.limit, scope.start_from) == (1, "x")
+    assert run.chat is not None
+    assert (run.chat.seed, run.chat.max_tokens, run.chat.include_code) == (1, 9, True)
+    assert plan_extraction([]).chat is None
+
+
+def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import lemur.interface
+
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def run(*args: Any, **options: Any) -> dict[str, Any]:
+        calls.append((args, options))
+        return {"m": {"accepted": 0}}
+
+    monkeypatch.setattr(lemur.interface, "run_synthesis", run)
+    synthesis = lemur.interface.synthesize(
+        "blocks", model="m", out="out", attempts=3, goal="g", blocks=2, query="q", parents="s", rounds=1, plan_first=True,
+        seed=5, against=["a"], license="MIT", jobs=1, force=True,
+    )  # fmt: skip
+    ((library, models, out, ask, service), options), *more = calls
+    assert not more
+    assert (library, models, out) == (Path("blocks"), ["m"], Path("out"))
+    assert (ask.choice.query, ask.choice.count, ask.goal, ask.parents) == ("q", 2, "g", Path("s"))
+    assert (ask.attempts, ask.rounds, ask.planned, ask.seed, ask.sampling.temperature) == (3, 1, True, 5, 0.7)
+    assert service.url is None
+    assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)
+    assert synthesis.counts == {"m": {"accepted": 0}}
+
+
+def test_the_pipeline_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import lemur.interface
+
+    calls: dict[str, Any] = {}
+    monkeypatch.setattr(lemur.interface, "quick_plan", lambda **choices: calls.update(choices))
+    monkeypatch.setattr(lemur.interface, "plan_stages", lambda plan: [])
+    monkeypatch.setattr(
+        lemur.interface, "run_stages", lambda stages, out, force: calls.update(out=out, force=force) or []
+    )
+    monkeypatch.setattr(lemur.interface, "pipeline_page", lambda out: None)
+    monkeypatch.setattr(lemur.interface, "write_page", lambda folder, page: None)
+    result = lemur.interface.run_pipeline("here", data="synthetic", epochs=1, images=9, seed=4, jobs=2, force=True)
+    assert calls == {
+        "data": "synthetic", "epochs": 1, "images": 9, "seed": 4, "jobs": 2, "unsafe": False, "out": Path("here"),
+        "force": True,
+    }  # fmt: skip
+    assert (result.folder, result.stages) == (Path("here"), ())
+
+
+# --- types, seen from outside -----------------------------------------------------------------------------------------
+
+TYPED = """
+from typing import assert_type
+
+import curate
+import extract
+import lemur
+import manifests
+import train
+from lemur_core.graphs.graph import Graph
+from manifests.folders.checks import Check
+from manifests.records import Decision, LemurRecord, Spec, TrainingRecord
+
+library = extract.extract("a", out="b", options=extract.ExtractOptions(level="forward"))
+block = library["X"]
+assert_type(block.code, str | None)
+assert_type(block.spec, Spec | None)
+assert_type(block.graph, Graph | None)
+assert_type(library.search("x"), tuple[extract.LibraryBlock, ...])
+snapshot = curate.curate(library, out="c", options=curate.CurateOptions(profile="nn-dup"))
+assert_type(snapshot.kept, tuple[LemurRecord, ...])
+assert_type(snapshot.decisions, tuple[Decision, ...])
+run = train.train(train.assemble("preact_se", library), data="synthetic", seed=0, library=library)
+assert_type(run.record, TrainingRecord)
+assert_type(lemur.verify(run), tuple[Check, ...])
+assert_type(manifests.open_folder(snapshot), manifests.FinishedFolder)
+"""
+#: A line that mypy must refuse, and how.
+REFUSED = {
+    'extract.extract("a")': "call-arg",
+    'extract.ExtractOptions(level="top")': "arg-type",
+    "library.folder = 1": "misc",
+    'curate.curate("a", "b")': "call-arg",
+    "curate.no_such_name": "attr-defined",
+    "snapshot.kept[0].no_such_column": "attr-defined",
+    "train.assemble(1)": "arg-type",
+    "lemur.verify()": "call-arg",
+}
+
+
+@pytest.mark.slow
+def test_mypy_reads_examples_and_types(tmp_path: Path) -> None:
+    """All examples, those that are not run among them, pass `mypy --strict`; wrong calls do not."""
+    for number, title in enumerate(dict.fromkeys(title for title, _, _ in EXAMPLES)):
+        text = "\n".join(piece for section, _, piece in EXAMPLES if section == title)
+        (tmp_path / f"section_{number}.py").write_text(text)
+    (tmp_path / "typed.py").write_text(TYPED)
+    (tmp_path / "refused.py").write_text(TYPED + "\n".join(REFUSED) + "\n")
+    command = [sys.executable, "-m", "mypy", "--strict", *map(str, sorted(tmp_path.glob("*.py")))]
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert [line for line in errors if "refused.py" not in line] == [], done.stdout + done.stderr
+    first = TYPED.count("\n") + 1
+    for number, (line, code) in enumerate(REFUSED.items(), first):
+        assert any(f"refused.py:{number}: " in error and f"[{code}]" in error for error in errors), (
+            f"{line}: {done.stdout}"
+        )
