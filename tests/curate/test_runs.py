@@ -152,7 +152,7 @@ TRIALS: dict[str, tuple[Row, str | None, str]] = {
         ' device.type == "cpu"; Net(in_shape=(2, 3, 32, 32), out_shape=(10,), prm with batch, lr, transform))',
     ),
     "no Net": (row(NO_NET), "no_net", "no class Net"),
-    "no module": (row(NO_MODULE), "no_net", "no torch.nn.Module"),
+    "no module": (row(NO_MODULE), "no_net", "not a torch.nn.Module"),
     "no package": (row(NO_PACKAGE), "missing_dependency", "No module named 'no_such_package_anywhere'"),
     "told again": (row(TOLD_AGAIN), "missing_dependency", "ImportError: get it"),
     "does not parse": (row("class Net(\n"), "import_failed", "SyntaxError"),

@@ -80,7 +80,7 @@ def test_a_silent_server_is_not_waited_for(server: Any, fetch: Fetch, whole: dic
         ({"report.md": None}, "report.md is missing"),
         ({"report.md": b"# Rep0rt\n"}, "report.md differs from its digest"),
         ({"more.txt": b"x"}, "more.txt is not in the manifest"),
-        ({"manifest.json": None}, "has no manifest.json at main; only what lemur has published can be pulled"),
+        ({"manifest.json": None}, "has no manifest.json at main; only folders published by lemur can be pulled"),
         ({"manifest.json": b"{}"}, "its manifest.json at main is not one that lemur wrote"),
     ],
 )
