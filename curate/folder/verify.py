@@ -332,7 +332,10 @@ def _check_graphs(snapshot: _Snapshot) -> Check:
     """Check guarantee 7: identities follow from the stored graphs, no two kept records share one, the columns agree."""
     wrong, known = [], 0
     distinct: set[str | None] = set()
+    torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
     for id_, row in snapshot.graphs.items():
+        if torch is not None and row["torch"] not in (None, torch):
+            wrong.append(f"{id_[:12]}: traced with torch {row['torch']}, the manifest names {torch}")
         if id_ in snapshot.withheld:
             continue
         try:
@@ -349,6 +352,7 @@ def _check_graphs(snapshot: _Snapshot) -> Check:
             known += 1
             distinct.add(record["graph"])
     detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
+    detail += f", traced with torch {torch}" if torch is not None else ""
     return found_check("guarantee 7: no two compute the same", wrong, detail)
 
 

@@ -1,6 +1,8 @@
 """Networks that compute the same are one, what is the same up to widths stays in one split, and the folder proves it."""
 
+import importlib.metadata
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -257,3 +259,17 @@ def test_deciding_survivors_first_changes_nothing(data: st.DataObject) -> None:
     lazy: Any = survivors
     chosen = choose_traced(records, lambda found: decide(survivors, found.order), lazy)
     assert chosen.verdicts == decide(everything, records.order).verdicts
+
+
+def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(folders["survivors"], folder)
+    (graphs,) = [check for check in verify(folder) if check.name.startswith("guarantee 7")]
+    assert graphs.ok
+    assert graphs.detail.endswith(f"traced with torch {importlib.metadata.version('torch')}")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["versions"]["torch"] = "1.0"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (graphs,) = [check for check in verify(folder) if check.name.startswith("guarantee 7")]
+    assert not graphs.ok
+    assert "the manifest names 1.0" in graphs.detail
