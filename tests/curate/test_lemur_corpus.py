@@ -262,7 +262,7 @@ def test_what_torchvision_wrote_is_found(run: Run, tmp_path: Path) -> None:
     library = Origins([extraction(tmp_path / "torchvision", blocks)])
     files = sorted(run.folder.glob("data/records/*.parquet"))
     codes = [row["nn_code"] for path in files for row in pq.read_table(path, columns=["nn_code"]).to_pylist()]
-    found = [origin for code in codes if (origin := library.of_classes(class_texts(code))) is not None]
+    found = [origin for code in codes if (origin := library.find_origin(class_texts(code))) is not None]
     assert len(found) > 40
     alike = [origin for origin in found if origin.name.strip("_") == origin.block.rpartition(".")[2].strip("_")]
     assert len(alike) >= 0.95 * len(found), [(origin.name, origin.block) for origin in found if origin not in alike]
