@@ -32,7 +32,7 @@ _CODE = ("ab/nn/util/", "ab/nn/metric/", "ab/nn/loader/", "ab/nn/transform/")
 _FILES = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/api.py")
 _FORMAT = 1
 #: What nn-dataset's trainer imports besides the declared runtime.
-_TRAINER = ("pandas", "tqdm")
+_TRAINER = ("pandas", "radon", "tqdm")
 
 
 @dataclass(frozen=True, slots=True)
