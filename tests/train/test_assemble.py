@@ -101,7 +101,7 @@ def test_full_forms_are_taken_where_a_network_meets_what_was_cut(
     assert [part.code_sha256 for part in found.ingredients] == [
         open_library(folder).block("kit@1.0::kit.gates.Gate").code_sha256
     ]
-    monkeypatch.setattr("train.compose.assemble.met_a_cut", lambda _reason: False)
+    monkeypatch.setattr("train.compose.assemble.is_minimization_error", lambda _reason: False)
     with pytest.raises(UserError, match=r"network does not run: .*left out of the lean form: Gate\.forward"):
         assemble(wanted, lean)
 

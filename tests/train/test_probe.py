@@ -10,7 +10,7 @@ import pytest
 
 from train.compose.candidates import default_support
 from train.compose.probe_guest import probe_filler, probe_network
-from train.model.slots import SLOTS, sizes_of
+from train.model.slots import SLOTS, list_sizes
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
@@ -32,7 +32,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
                 "target": target,
                 "builds": list(builds),
                 "support": default_support(),
-                "sizes": sizes_of(slot, widths),
+                "sizes": list_sizes(slot, widths),
                 "strict": strict,
             }
         )
