@@ -130,7 +130,7 @@ def candidates_(
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the blocks that can fill a slot, found by running them at these widths."""
+    """List the blocks that can fill a slot, determined by running them at these widths."""
     from train.compose.candidates import candidates
 
     results = candidates(

@@ -46,10 +46,10 @@ def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -
         (["+: training.epochs=90"], "variant '+': has no letter or digit"),
         (["model.widths=[1]"], "write NAME: KEY=VALUE"),
         (["full: training.epochs=3"], "write NAME: KEY=VALUE"),
-        (["x: training.epochs=20"], "changes nothing in this recipe"),
+        (["x: training.epochs=20"], "has no effect on this recipe"),
         (["x: training.epohs=20"], "did you mean 'epochs'?"),
         (["x: training.schedule=linear"], "the values as in TOML, texts in quotes"),
-        (["x: epochs=3"], "epochs: is no key of a recipe"),
+        (["x: epochs=3"], "epochs: not a key of a recipe"),
         (["x: training.epochs=3}\ny={z=1"], "texts in quotes, in one line"),
     ],
 )

@@ -305,7 +305,7 @@ REFUSED = [
         {"attention": "Gait"},
         "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in: 'none')",
     ),
-    ({"downsample": "Blur"}, "slots.downsample: blocks: 2 blocks are called 'Blur'"),
+    ({"downsample": "Blur"}, "slots.downsample: blocks: 2 blocks are named 'Blur'"),
     (
         {"residual": "PostAct"},
         "slots.residual: kit@1.0::kit.blocks.PostAct does not fit at widths 8, 16: an activation after",
@@ -330,7 +330,7 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
 
 def test_refused_without_a_folder_or_out_of_range() -> None:
     for wanted, said in (
-        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, give --in DIR"),
+        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, pass --in DIR"),
         (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
     ):
         with pytest.raises(UserError, match=said):

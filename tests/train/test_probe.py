@@ -77,8 +77,8 @@ def test_right(name: str) -> None:
 
 WRONG = [
     ("residual", blocks.POST_ACTIVATION, "channels, channels", "an activation after the addition (ReLU)"),
-    ("residual", blocks.NO_END, "channels", "keeps no identity"),
-    ("residual", blocks.TWO_BRANCHES, "channels", "no child ends the branch"),
+    ("residual", blocks.NO_END, "channels", "has no identity shortcut"),
+    ("residual", blocks.TWO_BRANCHES, "channels", "no single child ends the branch"),
     ("residual", blocks.UNUSED, "channels", "no finite gradient reaches its parameter spare"),
     ("residual", blocks.STEM, "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
     ("residual", blocks.RESIDUAL, "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),

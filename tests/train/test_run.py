@@ -223,7 +223,7 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     shutil.copytree(tmp_path / "out.partial", tmp_path / "seed.partial")
     other = run(data, box, tmp_path / "seed", SLOW, seed=5, quiet=False)
     assert (other.status, other.seed) == ("ok", 5)
-    assert "is of another run (another recipe); training starts anew" in capsys.readouterr().err
+    assert "is of another run (another recipe); training starts from scratch" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "seed")
     rest = run(data, box, out, SLOW, recipe=LONGER, quiet=False)
     assert (rest.status, rest.epochs, rest.steps) == ("ok", 3, 24)
@@ -231,7 +231,7 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert epochs(out) == epochs(whole)
     assert rest.test_accuracy == json.loads((whole / "record.json").read_text())["test_accuracy"]
     if cut.epochs:
-        assert f"tiny: goes on after epoch {cut.epochs} of 3" in capsys.readouterr().err
+        assert f"tiny: resuming after epoch {cut.epochs} of 3" in capsys.readouterr().err
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out"]
 
 
@@ -341,7 +341,7 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
         run(data, box, out)
     in_the_way.unlink()
     assert run(data, box, out, quiet=False).status == "ok"
-    assert "tiny: goes on after epoch 2 of 2" in capsys.readouterr().err
+    assert "tiny: resuming after epoch 2 of 2" in capsys.readouterr().err
 
 
 def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:

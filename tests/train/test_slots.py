@@ -118,7 +118,7 @@ def test_arguments_of_a_recipe(arguments: dict[str, object], build: str) -> None
         ("norm", {"n": "$rate"}, "slots.norm.arguments.n: no placeholder '$rate' in slot norm; there are: $channels"),
         ("activation", {"n": "$channels"}, "there are: none"),
         ("attention", {"a b": 1}, "slots.attention.arguments.a b: not the name of an argument"),
-        ("attention", {"when": object()}, "is no value for an argument"),
+        ("attention", {"when": object()}, "is not a valid argument"),
     ],
 )
 def test_wrong_arguments_of_a_recipe(slot: str, arguments: dict[str, object], said: str) -> None:

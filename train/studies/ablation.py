@@ -60,7 +60,7 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval excludes zero."""
+        """Return whether the interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -220,7 +220,8 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
         frame.table("Variants", ["variant", "runs", "failed", "accuracy, %", "std", "training"], cells),
         frame.pairs("Against the full recipe", "points", bars, intro),
     ]
-    lead = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')} on {parameters['data']}, all with the same seeds."
+    runs = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')}"
+    lead = f"{runs} on {parameters['data']}, each seed in all of them."
     return frame.Page(
         "Ablation", manifest.kind, lead, [view for view in views if view["rows"]], runs_library(folder, names)
     )
@@ -245,11 +246,11 @@ def points(value: float | None, *, signed: bool = False) -> str:
     return "–" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
 
 
-def interval(found: Difference) -> str:
+def interval(difference: Difference) -> str:
     """Format an interval in percentage points."""
-    if found.low is None or found.high is None:
+    if difference.low is None or difference.high is None:
         return "–"
-    return f"{points(found.low, signed=True)} to {points(found.high, signed=True)}"
+    return f"{points(difference.low, signed=True)} to {points(difference.high, signed=True)}"
 
 
 def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
@@ -313,23 +314,23 @@ def paired_difference(base: Mapping[int, float], other: Mapping[int, float], *, 
     return Difference(n, mean, mean - half, mean + half)
 
 
-def draw_differences(path: Path, found: Sequence[tuple[str, Difference]]) -> None:
+def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) -> None:
     """Plot the difference of each variant to the full recipe, in percentage points, with its interval."""
 
     def draw(figure: "Figure") -> None:
-        figure.set_size_inches(8.0, 1.2 + 0.5 * len(found))
+        figure.set_size_inches(8.0, 1.2 + 0.5 * len(differences))
         axes = figure.subplots()
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.grid(axis="x")
-        for place, (_, difference) in enumerate(found):
+        for place, (_, difference) in enumerate(differences):
             if difference.mean is None:
                 continue
             colour = BLUE if difference.is_significant else FAINT
             if difference.low is not None and difference.high is not None:
                 axes.plot([100 * difference.low, 100 * difference.high], [place, place], color=colour, linewidth=2)
             axes.plot([100 * difference.mean], [place], "o", color=colour, markersize=6)
-        axes.set_yticks(range(len(found)), [f"{name} (n = {difference.n})" for name, difference in found])
-        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_yticks(range(len(differences)), [f"{name} (n = {difference.n})" for name, difference in differences])
+        axes.set_ylim(len(differences) - 0.5, -0.5)
         axes.set_xlabel("accuracy against the full recipe, percentage points")
 
     save_figure(path, draw)
