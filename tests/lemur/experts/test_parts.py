@@ -55,7 +55,7 @@ def test_held_wordings_are_new_and_of_known_words(settings_file: Path) -> None:
     ("changed", "message"),
     [
         ("out = 'x'\n[data]\nlibraries = ['library']\nblok = 1", "data.domains"),
-        ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\ngeneral = ['alpha']", "reserved for what belongs to none"),
+        ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\ngeneral = ['alpha']", "is reserved for blocks without a domain"),
         ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\nalpha = ['alpha']\n[base]\nstep = 1", "base.step"),
         ("out = ", "cannot be read"),
         ("out = 'x'", "data"),

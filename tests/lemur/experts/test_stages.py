@@ -144,7 +144,7 @@ def test_other_settings_are_refused_without_force(settings_file: Path, curator_c
         run("data", settings_file, "--seed", 1)
     run("data", settings_file, "--seed", 1, "--force")
     assert read_manifest(tmp_path / "made" / "data").parameters["seed"] == 1
-    with pytest.raises(UserError, match="no domain of the settings"):
+    with pytest.raises(UserError, match="not a domain of the settings"):
         run("adapt", settings_file, "--domain", "gamma")
     with pytest.raises(UserError, match="no such folder"):
         run("align", settings_file, "--domain", "alpha")
