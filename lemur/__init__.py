@@ -1,4 +1,4 @@
-"""The command, and what looks over several packages."""
+"""The command line, and features that span several packages."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is asked for (PEP 562): errors do not need the packages below."""
+        """Import a public name on first access (PEP 562): errors do not need the packages below."""
         if name == "main":
             from lemur import cli as module
         elif name in ("UsageError", "UserError"):

@@ -1,4 +1,4 @@
-"""The command `lemur`: mounts the packages' commands, and turns failures into one clear line."""
+"""The command `lemur`: mounts the packages' commands, and reports each failure in one clear line."""
 
 import errno
 import importlib.metadata
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _EXTRACT = "Extract: repositories in, validated blocks out"
 _FILTERS = "Filters"
 
-#: What Typer raises for a line that it cannot read: click's class, or since 0.26 its own copy of it.
+#: The exception of Typer for an invalid command line: click's class, or since 0.26 its own copy of it.
 _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
-#: The commands in the order of a newcomer's way: as they are listed by --help.
+#: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
     *("run", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "sensitivity"),
     *("train", "synthesize", "experts", "verify", "open", "trace", "publish", "pull", "doctor", "cache"),
@@ -68,7 +68,7 @@ app.add_typer(
 def _root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Tell nothing of progress; errors remain."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Hide progress; show errors only."),
 ) -> None:
     if version:
         print(f"lemur-curator {importlib.metadata.version('lemur-curator')}")
@@ -78,7 +78,7 @@ def _root(
         raise typer.Exit(2)
     if quiet:
         context.with_resource(quieted())
-    context.obj = _verify_folder  # `publish` publishes only what passes it
+    context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
 def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
@@ -91,10 +91,10 @@ def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
     against: ParentsOption = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes (default: CPU count).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
-    """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
+    """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails."""
     from lemur.finished.folders import verify_folder
 
     checks = verify_folder(folder, against=against or (), jobs=jobs)
@@ -112,9 +112,11 @@ def verify(
 @app.command("open", rich_help_panel="Any folder")
 def open_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it, or only print where it is.")] = True,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page, or only print its path.")
+    ] = True,
 ) -> None:
-    """Look at a finished folder in the browser: its page, which needs no network and no server."""
+    """Open the page of a finished folder in the browser; it needs no network and no server."""
     import webbrowser
 
     from lemur.pages import find_page
@@ -122,7 +124,7 @@ def open_(
     page = find_page(folder).resolve()
     print(page)
     if browser and not webbrowser.open(page.as_uri()):
-        note("no browser is known here; open that file in one")
+        note("no browser is available; open that file in one")
 
 
 @app.command(rich_help_panel="Any folder")
@@ -131,19 +133,22 @@ def trace(
         str,
         typer.Argument(
             metavar="ID|FILE.py",
-            help="A network, block, conversation or run; of a run, also net; or a file that blocks were put into.",
+            help="A network, block, conversation or run; net for a run's network; or a file with inserted blocks.",
             show_default=False,
         ),
     ],
     folders: Annotated[
         list[Path] | None,
         typer.Option(
-            "--in", metavar="DIR", help="The folder that it is in, then those that was made from.", show_default=False
+            "--in",
+            metavar="DIR",
+            help="The folder with the item, then the folders it was built from.",
+            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
 ) -> None:
-    """Follow one row of a finished folder back to the lines of the release that its code is from."""
+    """Trace one row of a finished folder back to the source lines that its code comes from."""
     from lemur.finished.folders import trace as trace_row
 
     chain = trace_row(wanted, folders or ())
@@ -154,30 +159,31 @@ def trace(
         print("\n".join(link.lines()))
 
 
-@app.command(rich_help_panel="The whole way, small")
+@app.command(rich_help_panel="The full pipeline, small")
 def run(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.")] = Path(
         "lemur-run"
     ),
     data: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="CIFAR-10 as for train run, or synthetic; default: from the Hub."),
+        typer.Option(metavar="SOURCE", help="CIFAR-10 as for train run, or synthetic (default: from the Hub)."),
     ] = None,
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Of the training run.")] = 2,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs of the training run.")] = 2,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Images to train on; default: 5,000 at most.")
+        int | None, typer.Option(metavar="N", min=1, help="Training images (default: at most 5,000).")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Draws splits, requests, weights, order.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of splits, requests, weights and order.")] = 0,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes and threads; default: all cores.")
+        int | None, typer.Option("--jobs", min=1, help="Processes and threads (default: CPU count).")
     ] = None,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without walls. Only for code you trust.")
+        bool,
+        typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Make every stage again.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Rebuild every stage.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Extract, curate, assemble, train shortly and verify. Run again, it goes on, and makes only what has changed."""
+    """Extract, curate, assemble, train briefly and verify. Re-running resumes and rebuilds only what changed."""
     from lemur.pipeline.stages import quick_plan, run_pipeline
 
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
@@ -192,13 +198,15 @@ def search(
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     query: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUERY", help="Words: names, layers, what a block does; default: all that pass."),
+        typer.Argument(
+            metavar="QUERY", help="Words: names, layers, function (default: all blocks that pass the filters)."
+        ),
     ] = None,
     count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Hits at most.")] = 10,
     category: Annotated[
         list[str] | None, typer.Option(metavar="C", help="Only this category (repeatable).", rich_help_panel=_FILTERS)
     ] = None,
-    level: Annotated[LevelName | None, typer.Option(help="At least this rung.", rich_help_panel=_FILTERS)] = None,
+    level: Annotated[LevelName | None, typer.Option(help="At least this level.", rich_help_panel=_FILTERS)] = None,
     license_: Annotated[
         list[str] | None,
         typer.Option("--license", metavar="SPDX", help="Only this licence (repeatable).", rich_help_panel=_FILTERS),
@@ -213,28 +221,30 @@ def search(
         str | None,
         typer.Option(
             metavar="BLOCK|NET.py",
-            help="By graph, in place of words: blocks that compute what this block of DIR, or this network, computes.",
+            help="Search by graph instead of words: blocks that compute the same as this block of DIR or this network.",
         ),
     ] = None,
     spec: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass."),
+        typer.Option(
+            metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass the filters."
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --spec: replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --spec: replace an existing file.")] = False,
     unsafe_no_sandbox: Annotated[
         bool,
-        typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without walls. Only for code you trust."),
+        typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without the sandbox, only if you trust it."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
 ) -> None:
-    """Search blocks by what they are and do, in words, or by what another one computes (--like)."""
+    """Search blocks by words about what they are and do, or by the computation of another one (--like)."""
     from extract.search.command import search_folder
     from extract.search.ranking import Filters
 
     filters = Filters(tuple(category or ()), level and level.value, tuple(license_ or ()), tuple(source or ()))
     if like is not None:
         if query or spec is not None:
-            raise UsageError("--like: takes the place of QUERY, and goes without --spec; leave these out")
+            raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")
         from lemur.like import search_like
 
         print(search_like(folder, like, filters, count=count, unsafe=unsafe_no_sandbox, as_json=as_json))
@@ -251,19 +261,19 @@ _MACHINE = "This machine"
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
 ) -> None:
-    """What is here of what the commands need, and what to do about the rest. Exit 1 when any will fail for it."""
+    """Check the environment and say how to fix it. Exits 1 if a command would fail."""
     from dataclasses import asdict
 
     from lemur.doctor import Finding, examine
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for one in examine():
-        found.append(one)
+        findings.append(one)
         if not as_json:
             print(f"{one.state:<4}  {one.what}: {one.detail}", flush=True)
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
-    failed = [one.what for one in found if one.state == "FAIL"]
+        print(json.dumps([asdict(one) for one in findings], indent=2))
+    failed = [one.what for one in findings if one.state == "FAIL"]
     if failed:
         print(f"lemur: commands will fail for: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)
@@ -273,21 +283,21 @@ def doctor(
 def cache(
     rooms: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ROOM", help="What to prune; without any, all rooms.", show_default=False),
+        typer.Argument(metavar="ROOM", help="Cache namespaces to show or prune (default: all).", show_default=False),
     ] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove them; what is needed again is made again.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove them; they are rebuilt when needed.")] = False,
     older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0, help="Only what was not written in so many days.")
+        float | None, typer.Option(metavar="DAYS", min=0, help="Only entries older than this.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rooms as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the sizes as one JSON object.")] = False,
 ) -> None:
-    """Show what is kept between runs and how large it is; with --prune, remove it."""
+    """Show the caches and their sizes; with --prune, remove them."""
     from dataclasses import asdict
 
     from lemur_core.files import cache as kept
 
     if older_than is not None and not prune:
-        raise UsageError("--older-than: says what to prune; add --prune")
+        raise UsageError("--older-than: only has an effect with --prune; add --prune")
     chosen = kept.rooms(rooms or ())
     freed = 0
     if prune:
@@ -304,17 +314,17 @@ def cache(
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C or a request to end: unwinds everything, so that temporary folders are removed."""
+    """Ctrl-C or a termination signal: unwinds the stack, so that temporary folders are removed."""
 
     def __init__(self, status: int) -> None:
         self.status = status
 
 
 def main() -> NoReturn:
-    """Run the command line. Whatever goes wrong is one line on stderr.
+    """Run the command line. Every error is reported as one line on stderr.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage (`UsageError`: no files could make the line right), 3 not novel (`novel`
-    alone), 129, 130 or 143 ended by a signal.
+    Exit codes: 0 done, 1 failed, 2 wrong usage (`UsageError`: invalid whatever files exist), 3 not novel (`novel`
+    only), 129, 130 or 143 ended by a signal.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -323,20 +333,20 @@ def main() -> NoReturn:
     try:
         status = app(prog_name="lemur", standalone_mode=False)
     except _WrongLine as error:
-        said = " ".join(error.format_message().split())
-        if not said:  # no command is given: the help has been printed
+        message = " ".join(error.format_message().split())
+        if not message:  # no command: Typer has printed the help
             sys.exit(2)
         where = error.ctx.command_path if error.ctx is not None else "lemur"
-        _fail(f"{said}{'' if said.endswith(('.', '?')) else '.'} See {where} --help", 2)
+        _fail(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {where} --help", 2)
     except _Interrupted as interrupted:
         _fail(
-            "interrupted; nothing half done is in place, what was worked out so far is kept: run again",
+            "interrupted; no partial output was written, finished work is cached: run again to resume",
             interrupted.status,
         )
     except UserError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone (`| head`): nothing to say, nobody to say it to
+        sys.stderr.close()  # the reader of our output has exited (`| head`)
         sys.exit(1)
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
@@ -359,7 +369,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _hang_up(number: int, _frame: FrameType | None) -> NoReturn:
-    """End as by Ctrl-C. Shell and kernel both tell of a closed terminal, and to write to it is an error."""
+    """Exit as for Ctrl-C, but silently: writing to a closed terminal is an error. Shell and kernel may both signal."""
     signal.signal(number, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

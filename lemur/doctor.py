@@ -1,4 +1,4 @@
-"""`lemur doctor`: what this machine has of what the commands need, a line each, and what to do about the rest."""
+"""`lemur doctor`: check that this machine has what the commands need, one line per finding, with the fix."""
 
 import importlib.metadata
 import os
@@ -18,11 +18,11 @@ from lemur_core.files.workers import available_cores
 State = Literal["ok", "note", "FAIL"]
 
 _OLDEST, _NEWEST = (3, 11), (3, 13)
-_FREE_GIB = 5.0  # what a snapshot with graphs and its cache take, and some
+_FREE_GIB = 5.0  # enough for a snapshot with graphs and its cache, with a margin
 _MEMORY_GIB = 8.0
 _GIB = 2**30
 
-#: Packages beside the declared ones, and what wants them.
+#: Optional packages, with their extra and the commands that need them.
 _EXTRAS = {
     "zstandard": ("lemur-db", "lemur curate lemur-db"),
     "datatrove": ("cluster", "--executor local|slurm"),
@@ -34,7 +34,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. FAIL: commands will fail for it; note: some will, or go slower."""
+    """One checked item. FAIL: commands will fail because of it; note: some will, or will be slower."""
 
     what: str
     state: State
@@ -42,7 +42,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """All findings, in a fixed order; each is looked at only when it is asked for."""
+    """Yield all findings in a fixed order; each check runs when its finding is requested."""
     for look in (_python, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
         try:
             yield from look()
@@ -66,14 +66,14 @@ def _torch() -> Iterator[Finding]:
     try:
         import torch
         import torchvision
-    except (ImportError, OSError, RuntimeError) as error:  # a library that is missing, or versions that do not match
-        said = str(error).splitlines()[0]
-        yield Finding("torch", "FAIL", f"cannot be imported: {said}; install torch and torchvision of one release")
+    except (ImportError, OSError, RuntimeError) as error:  # a missing library, or versions that do not match
+        reason = str(error).splitlines()[0]
+        yield Finding("torch", "FAIL", f"cannot be imported: {reason}; install torch and torchvision of one release")
         return
     yield Finding("torch", "ok", f"{torch.__version__}, torchvision {torchvision.__version__}")
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name(0)
-        yield Finding("gpu", "ok", f"{name}; train run takes it with --unsafe-no-sandbox")
+        yield Finding("gpu", "ok", f"{name}; train run uses it with --unsafe-no-sandbox")
     else:
         yield Finding("gpu", "note", "none that torch can use: training runs on the CPU")
 
@@ -85,8 +85,8 @@ def _sandbox() -> Iterator[Finding]:
     with Sandbox(workers=1, preload=(), entries=[entry]) as box:
         (outcome,) = box.run([Job("doctor", entry, {"code": "answer = True"})])
         works = outcome.value is True
-        told = f"{box.backend}: no network, no files of yours, bounded memory and time"
-        yield Finding("sandbox", "ok" if works else "FAIL", told if works else f"{box.backend}: {outcome.error}")
+        detail = f"{box.backend}: no network, no access to your files, limited memory and time"
+        yield Finding("sandbox", "ok" if works else "FAIL", detail if works else f"{box.backend}: {outcome.error}")
 
 
 def _machine() -> Iterator[Finding]:
@@ -104,8 +104,8 @@ def _disk() -> Iterator[Finding]:
     for what, folder in (("disk here", Path.cwd()), ("disk of the cache", cache_folder())):
         free = shutil.disk_usage(folder).free / _GIB
         enough = free >= _FREE_GIB
-        told = f"{free:.1f} GiB free" + ("" if enough else f"; {_FREE_GIB:g} GiB are needed: free some")
-        yield Finding(what, "ok" if enough else "note", told)
+        detail = f"{free:.1f} GiB free" + ("" if enough else f"; {_FREE_GIB:g} GiB are needed: free some")
+        yield Finding(what, "ok" if enough else "note", detail)
 
 
 def _cache() -> Iterator[Finding]:
@@ -119,9 +119,9 @@ def _hub() -> Iterator[Finding]:
     if constants.HF_HUB_OFFLINE:
         yield Finding("hub", "note", "HF_HUB_OFFLINE is set: publish, pull and hf:// will not work")
     elif get_token() is None:
-        yield Finding("hub", "note", "no login, which publish needs: run `hf auth login`, or set HF_TOKEN")
+        yield Finding("hub", "note", "not logged in, which publish requires: run `hf auth login`, or set HF_TOKEN")
     else:
-        yield Finding("hub", "ok", "a login is there (whether it is valid was not asked)")
+        yield Finding("hub", "ok", "logged in (the token was not verified)")
 
 
 def _extras() -> Iterator[Finding]:

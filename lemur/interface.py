@@ -60,12 +60,12 @@ def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | No
 
 
 def trace(wanted: PathLike, *folders: PathLike) -> tuple[Link, ...]:
-    """Follow one row of a finished folder back to the lines of the release that its code is from.
+    """Trace one row of a finished folder back to the source lines that its code comes from.
 
     Args:
         wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that blocks were put
             into.
-        folders: the folder that it is in, then those that it was made from; of a Python file, those that hold its
+        folders: the folder that has it, then those that it was built from; for a Python file, those that have its
             blocks.
 
     Returns:
@@ -97,7 +97,7 @@ def publish(
     not_secret: Collection[str] = (),
     page: bool = False,
 ) -> Published:
-    """Put a finished folder on the Hugging Face Hub, in one commit or not at all. Nothing is asked before that.
+    """Put a finished folder on the Hugging Face Hub, in one commit or not at all, without a confirmation prompt.
 
     Args:
         folder: a finished folder; one that fails a check is not published.
@@ -248,11 +248,11 @@ def synthesize(
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """Hold the outcome of the whole pipeline. It is a path, too.
+    """The outcome of the whole pipeline. It is a path, too.
 
     Attributes:
         folder: the folder of all stages.
-        stages: each stage, why it was made or None if it was kept, its seconds and its counts.
+        stages: each stage, why it was built or None if it was kept, its seconds and its counts.
     """
 
     folder: Path

@@ -17,31 +17,31 @@ _TASK = "img-classification"
 def search_like(
     folder: Path, wanted: str, filters: Filters, *, count: int, unsafe: bool = False, as_json: bool = False
 ) -> str:
-    """The blocks nearest to one by graph, as lines or as JSON.
+    """Return the blocks with the most similar graphs, as lines or as JSON.
 
     Args:
         wanted: a block of the folder, as `lemur show` names it, or a file with a LEMUR network, which is traced in the
-            sandbox with the inputs and hyperparameters that `lemur novel` takes where none are given.
-    Raises: UserError if there is no such block or file, it has no graph, or nothing has anything in common with it.
+            sandbox with the default inputs and hyperparameters of `lemur novel`.
+    Raises: UserError if there is no such block or file, it has no graph, or no block has anything in common with it.
     """
     index = open_index(folder)
     path = Path(wanted)
-    computed = _traced(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
+    computed = _trace_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
     hits, matched = alike(folder, index, computed, filters, count)
     return facts_of(computed, folder, hits, matched) if as_json else "\n".join(lines_of(computed, hits, matched))
 
 
-def _traced(path: Path, unsafe: bool) -> Computation:
+def _trace_file(path: Path, unsafe: bool) -> Computation:
     try:
         code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"{path}: cannot be read: {said}; give a Python file") from error
-    given = given_of(_TASK, DATASETS[_TASK], PRM)
-    assert not isinstance(given, str)
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"{path}: cannot be read: {reason}; pass a Python file") from error
+    inputs = given_of(_TASK, DATASETS[_TASK], PRM)
+    assert not isinstance(inputs, str)
     with NetworkTracer(jobs=1, unsafe=unsafe) as tracer:
-        ((_, traced),) = tracer.run({0: given | {"code": code}})
+        ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:
-        raise UserError(f"{path}: has no graph: {traced.error}; give a network by LEMUR's contract that runs")
+        raise UserError(f"{path}: has no graph: {traced.error}; pass a network that meets LEMUR's contract and runs")
     labels = subtrees(Graph.from_json(unpack(traced.answer["eval"])))
     return Computation(str(path), labels, traced.graph, traced.widths)

@@ -1,4 +1,4 @@
-"""`lemur open`: the page of any finished folder, its own one or one that is made for it."""
+"""`lemur open`: the page of any finished folder, its own or a generated one."""
 
 import hashlib
 from pathlib import Path
@@ -12,9 +12,9 @@ from manifests.folders.manifest import INDEX, Manifest, read_manifest
 
 
 def find_page(folder: Path) -> Path:
-    """The index of a folder's page. One that was made without gets it in the cache, with links back to its files.
+    """Return the index of a folder's page. If it has none, generate it in the cache, with links back to its files.
 
-    Raises: UserError if it is no finished folder, or its tables cannot be read.
+    Raises: UserError if the folder is not finished, or its tables cannot be read.
     """
     folders = [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if (folder / STATE).is_file() else []
     for one in folders or [folder]:
@@ -29,7 +29,9 @@ def find_page(folder: Path) -> Path:
             _write(one, target / one.name)
         return write_page(folder, pipeline_page(folder), target)
     except (OSError, ValueError, LookupError) as error:
-        raise UserError(f"{folder}: its page cannot be made: {error}; `lemur verify` tells what is wrong") from error
+        raise UserError(
+            f"{folder}: its page cannot be generated: {error}; `lemur verify` shows what is wrong"
+        ) from error
 
 
 def _write(folder: Path, target: Path) -> Path:
@@ -40,7 +42,7 @@ def _write(folder: Path, target: Path) -> Path:
 
 
 def _plain(folder: Path, manifest: Manifest) -> Page:
-    """What any folder can show of itself."""
+    """Return a page with the manifest of any folder."""
     return Page(
         folder.resolve().name, manifest.kind, "Counts and files, as its manifest states.", manifest_views(manifest)
     )

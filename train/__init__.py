@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is asked for (PEP 562): a recipe does not need PyTorch."""
+        """Import a public name on first access (PEP 562): a recipe does not need PyTorch."""
         if name in ("Network", "Recipe", "find_recipe"):
             from train.model import recipe as module
         elif name == "check_nn":

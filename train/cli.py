@@ -1,4 +1,4 @@
-"""The commands of training: they parse, call and print. Heavy imports wait for the command that needs them."""
+"""The commands of training: parse, call, print. Slow imports are left to the command that needs them."""
 
 import json
 import math
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _train = typer.Typer(
-    no_args_is_help=True, help="Assemble networks from blocks, train them on CIFAR-10, compare, record."
+    no_args_is_help=True, help="Assemble networks from blocks, train them on CIFAR-10, compare and record them."
 )
 app.add_typer(_train, name="train", rich_help_panel="Train: blocks in, trained models and LEMUR records out")
 
@@ -30,10 +30,10 @@ _DATA = (
 _SHIPPED = ", ".join(sorted(path.stem for path in Path(__file__).with_name("recipes").glob("*.toml")))
 _RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 
-In = Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The extraction folder of the blocks.")]
+In = Annotated[Path | None, typer.Option("--in", metavar="DIR", help="Extraction folder with the blocks.")]
 Data = Annotated[str, typer.Option("--data", metavar="SOURCE", help=_DATA)]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-GoOn = Annotated[bool, typer.Option("--force", help="Go on with another plan, and train again what failed.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Resume = Annotated[bool, typer.Option("--force", help="Resume with a different plan; retrain failed runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 Set = Annotated[
     list[str] | None,
@@ -41,42 +41,46 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="Change the recipe: training.learning_rate=0.2 (TOML values, repeatable)."
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="In place of the recipe's.")]
+Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of epochs (default: from the recipe).")]
 HeldOut = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Training images held out to choose on; 0 trains on all.")
+    int, typer.Option(metavar="N", min=0, help="Training images held out for validation; 0 trains on all.")
 ]
 Images = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="How many of the others to train on; default: all. Fewer are among more."),
+    typer.Option(metavar="N", min=1, help="Number of training images (default: all); smaller subsets are nested."),
 ]
 OutDir = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
+    Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.", show_default=False)
 ]
-Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
+Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="Extraction folder.", show_default=False)]
 
 
 def _finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no amount")
+        raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 
 def _resource(*names: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Resources and walls", callback=_finite, **settings)
+    return typer.Option(*names, rich_help_panel="Resources and sandbox", callback=_finite, **settings)
 
 
-Jobs = Annotated[int, _resource(metavar="N", min=1, help="Runs at the same time.")]
+Jobs = Annotated[int, _resource(metavar="N", min=1, help="Parallel runs.")]
 Threads = Annotated[
-    int | None, _resource(metavar="N", min=1, help="Threads a run; default: the cores, shared by the jobs.")
+    int | None, _resource(metavar="N", min=1, help="Threads per run (default: CPU count divided by --jobs).")
 ]
-TimeLimit = Annotated[float | None, _resource(metavar="SECONDS", min=1, help="Stop a run after so long; it can go on.")]
-StepLimit = Annotated[float, _resource(metavar="SECONDS", min=1, help="End a run when no step is done in so long.")]
-Memory = Annotated[float, _resource("--memory", metavar="GIB", min=0.5, help="A run may use so much.")]
-_WALLS = "Run foreign code without walls: only code that you trust. A GPU needs it."
-Unsafe = Annotated[bool, _resource("--unsafe-no-sandbox", help=_WALLS)]
+TimeLimit = Annotated[
+    float | None, _resource(metavar="SECONDS", min=1, help="Stop a run after this time; it can be resumed.")
+]
+StepLimit = Annotated[
+    float, _resource(metavar="SECONDS", min=1, help="End a run if no step finishes within this time.")
+]
+Memory = Annotated[float, _resource("--memory", metavar="GIB", min=0.5, help="Memory limit per run.")]
+_UNSAFE = "Run foreign code without the sandbox: only code that you trust. Required for a GPU."
+Unsafe = Annotated[bool, _resource("--unsafe-no-sandbox", help=_UNSAFE)]
 
 
-#: What a search varies unless told: `train.studies.search.SLOTS`, which takes PyTorch to import.
+#: The slots that a search varies by default: a copy of `train.studies.search.SLOTS`, whose import loads PyTorch.
 _VARIED = ("residual", "attention", "downsample", "stochastic_depth", "activation")
 
 SlotName = StrEnum(
@@ -95,7 +99,7 @@ def assemble_(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compose a network out of blocks: one closed Python file by LEMUR's contract, each block with its provenance."""
+    """Assemble a network from blocks: one self-contained Python file that meets LEMUR's contract, with provenance."""
     from train.compose.assemble import assemble_to
 
     assembled = assemble_to(out, _recipe(recipe, set_), folder, unsafe=unsafe_no_sandbox, force=force)
@@ -117,30 +121,30 @@ def assemble_(
 @_train.command("candidates")
 def candidates_(
     slot: Annotated[
-        SlotName, typer.Option(metavar="SLOT", help=f"What to fill: {', '.join(SlotName)}.", show_default=False)
+        SlotName, typer.Option(metavar="SLOT", help=f"The slot to fill: {', '.join(SlotName)}.", show_default=False)
     ],
     folder: Library,
-    widths: Annotated[str, typer.Option(metavar="N,N", help="The channels to try.")] = "32,128,256",
-    all_: Annotated[bool, typer.Option("--all", help="Also those that do not fit, with the reason.")] = False,
+    widths: Annotated[str, typer.Option(metavar="N,N", help="Channel counts to try.")] = "32,128,256",
+    all_: Annotated[bool, typer.Option("--all", help="Also list blocks that do not fit, with the reason.")] = False,
     jobs: Jobs = 2,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the blocks that can fill a slot, by what they do when they run at these widths."""
+    """List the blocks that can fill a slot, determined by running them at these widths."""
     from train.compose.candidates import candidates
 
-    found = candidates(
+    results = candidates(
         slot.value, folder, widths=read_numbers(widths, "--widths", 1), unsafe=unsafe_no_sandbox, jobs=jobs
     )
     if as_json:
-        _print_json({"slot": slot.value, "candidates": [asdict(candidate) for candidate in found]})
+        _print_json({"slot": slot.value, "candidates": [asdict(candidate) for candidate in results]})
         return
-    for candidate in found:
+    for candidate in results:
         if candidate.fits or all_:
             print(candidate.line())
-    fitting = sum(candidate.fits for candidate in found)
-    more = "" if all_ or fitting == len(found) else "; --all shows why not"
-    print(f"{fitting} of {len(found)} fit{more}")
+    fitting = sum(candidate.fits for candidate in results)
+    more = "" if all_ or fitting == len(results) else "; --all shows why not"
+    print(f"{fitting} of {len(results)} fit{more}")
 
 
 @_train.command("search")
@@ -149,26 +153,28 @@ def search_(
     out: OutDir,
     budget: Annotated[int, typer.Option(metavar="N", min=1, help="Compositions to start with.")] = 9,
     recipe: Annotated[
-        str, typer.Option(metavar="RECIPE", help=f"What the compositions vary: a TOML file, {_SHIPPED}.")
+        str, typer.Option(metavar="RECIPE", help=f"The recipe to vary: a TOML file, {_SHIPPED}.")
     ] = "plain",
     data: Data = _HUB,
     slot: Annotated[
         list[SlotName] | None,
         typer.Option(metavar="SLOT", help=f"Vary this slot (repeatable); default: {', '.join(_VARIED)}."),
     ] = None,
-    images: Annotated[int, typer.Option(metavar="N", min=100, help="Images of the first rung.")] = 5000,
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs of each rung.")] = 3,
-    eta: Annotated[int, typer.Option(metavar="N", min=2, help="One in N goes on, with N times the images.")] = 3,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the draws, and of each run.")] = 0,
+    images: Annotated[int, typer.Option(metavar="N", min=100, help="Training images in the first round.")] = 5000,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs per round.")] = 3,
+    eta: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Keep one in N after each round, with N times the images.")
+    ] = 3,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the sampling and of each run.")] = 0,
     set_: Set = None,
     jobs: Jobs = 1,
     threads: Threads = None,
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
     unsafe_no_sandbox: Unsafe = False,
-    force: GoOn = False,
+    force: Resume = False,
 ) -> None:
-    """Sample combinations of blocks, screen them by successive halving, and rank them. Run again, it goes on."""
+    """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes."""
     from train.data import load_cifar10
     from train.runs.run import Resources
     from train.studies.search import SLOTS, Plan, search
@@ -180,7 +186,7 @@ def search_(
         _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force
     )
     best = trials[0]
-    if not best.passed:
+    if not best.complete_runs:
         why = f"{best.records[-1].status}: {best.records[-1].error}" if best.records else best.error
         raise UserError(f"{out}: no composition could be trained: {best.name}: {why}; see {out / 'search.md'}")
     print(f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}")
@@ -190,22 +196,20 @@ def search_(
 def run_(
     network: Annotated[
         str,
-        typer.Argument(
-            metavar="RECIPE_OR_NET", help=f"A recipe (a TOML file, {_SHIPPED}) or a LEMUR network (NET.py)."
-        ),
+        typer.Argument(metavar="RECIPE_OR_NET", help=f"A recipe (TOML file, {_SHIPPED}) or a LEMUR network (NET.py)."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     data: Data = _HUB,
     folder: In = None,
     epochs: Epochs = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, order, augmentation.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of weights, data order and augmentation.")] = 0,
     held_out: HeldOut = 5000,
     images: Images = None,
     set_: Set = None,
     prm: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Hyperparameters of NET.py: JSON, or a file of it.")
+        str | None, typer.Option(metavar="JSON", help="Hyperparameters of NET.py: JSON, or a JSON file.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="auto: a GPU when there is one and it may be used.")] = Device.auto,
+    device: Annotated[Device, typer.Option(help="auto: a GPU if one is available and allowed.")] = Device.auto,
     threads: Threads = None,
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
@@ -213,20 +217,20 @@ def run_(
     runtime: RuntimeOption = None,
     unsafe_no_sandbox: Unsafe = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace another run, or train this one again if it failed.")
+        bool, typer.Option("--force", help="Replace another run, or retrain this one if it failed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate one network on CIFAR-10; interrupted, the same command goes on after the last whole epoch."""
+    """Train and evaluate one network on CIFAR-10. Re-running an interrupted run resumes after its last epoch."""
     from lemur_core.files.atomic import check_writable
 
     if not out.exists():  # else it may hold this run already
         check_writable(out)
     is_file = network.endswith(".py")
     if prm is not None and not is_file:
-        raise UsageError("--prm: is for a NET.py; a recipe's hyperparameters are changed by --set")
+        raise UsageError("--prm: is for a NET.py; change a recipe's hyperparameters with --set")
     recipe = _recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
-    from train.compose.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
+    from train.compose.assemble import assemble  # these import torch: report a typo in the recipe first
     from train.data import load_cifar10
     from train.model.recipe import network_in
     from train.runs.run import Resources, TrainingRun, count_images, train_once
@@ -254,11 +258,11 @@ def ablate_(
     out: OutDir,
     data: Data = _HUB,
     folder: In = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N", help="Every variant is trained with each.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(metavar="N,N", help="Seeds; every variant is trained with each.")] = "0,1,2",
     epochs: Epochs = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(metavar="'NAME: KEY=VALUE'", help="In place of the standard variants (repeatable)."),
+        typer.Option(metavar="'NAME: KEY=VALUE'", help="Replaces the standard variants (repeatable)."),
     ] = None,
     held_out: HeldOut = 5000,
     images: Images = None,
@@ -268,9 +272,9 @@ def ablate_(
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
     unsafe_no_sandbox: Unsafe = False,
-    force: GoOn = False,
+    force: Resume = False,
 ) -> None:
-    """Train a recipe with one ingredient left out at a time, same seeds: table, paired differences, figure."""
+    """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure."""
     from train.data import load_cifar10
     from train.runs.run import Resources
     from train.studies.ablation import ablate, row_text
@@ -292,34 +296,36 @@ def ablate_(
     print(f"-> {out / 'ablation.md'}")
     if not any(row.n for row in rows):
         if any(row.paused for row in rows):
-            raise UserError(f"{out}: no run came to its end within --time-limit; the same command goes on with them")
+            raise UserError(f"{out}: no run finished within --time-limit; run the same command again to resume")
         raise UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
 
 
 @_train.command("check")
 def check_(
-    net: Annotated[Path, typer.Argument(metavar="NET.py", help="A network by LEMUR's contract.")],
+    net: Annotated[Path, typer.Argument(metavar="NET.py", help="A network that meets LEMUR's contract.")],
     prm: Annotated[
-        str, typer.Option(metavar="JSON", help="Its hyperparameters: JSON, or a file of it.", show_default=False)
+        str, typer.Option(metavar="JSON", help="Its hyperparameters: JSON, or a JSON file.", show_default=False)
     ],
     data: Data = _HUB,
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="To train with its own learn().")] = 1,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to train with its own learn().")] = 1,
     task: Annotated[
         str | None,
-        typer.Option(metavar="TASK", help="Another task: a smoke test by LEMUR's own trainer, on generated data."),
+        typer.Option(metavar="TASK", help="Smoke test for another task: LEMUR's own trainer, generated data."),
     ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Of the task; by default its usual one.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Metric of the task (default: its usual one).")
+    ] = None,
     archive: Annotated[
         Path | None,
-        typer.Option("--archive", metavar="FILE", help="Add it to this LEMUR database, as LEMUR's own check does."),
+        typer.Option("--archive", metavar="FILE", help="Add it to this LEMUR database, as LEMUR's check does."),
     ] = None,
     memory: Memory = 8.0,
-    time_limit: Annotated[float, _resource(metavar="SECONDS", min=1, help="End the check after so long.")] = 1800.0,
+    time_limit: Annotated[float, _resource(metavar="SECONDS", min=1, help="End the check after this time.")] = 1800.0,
     runtime: RuntimeOption = None,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
+    """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract."""
     from train.lemur.check import CheckSettings
     from train.lemur.tasks import check_file
 
@@ -328,8 +334,8 @@ def check_(
     settings = CheckSettings(
         epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
     )
-    asked: dict[str, Any] = {"data": data, "task": task, "metric": metric, "db": archive}
-    figures = check_file(net, prm, settings=settings, unsafe=unsafe_no_sandbox, **asked)
+    options: dict[str, Any] = {"data": data, "task": task, "metric": metric, "db": archive}
+    figures = check_file(net, prm, settings=settings, unsafe=unsafe_no_sandbox, **options)
     if as_json:
         _print_json(figures)
     else:
@@ -340,13 +346,13 @@ def check_(
 
 @_train.command("register")
 def register_(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that `lemur train run` wrote.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders written by `lemur train run`.")],
     db: Annotated[
-        Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; made when missing.", show_default=False)
+        Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; created if missing.", show_default=False)
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Add runs to a LEMUR database (nn-dataset 2.1.0); those that it holds already are left alone."""
+    """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged."""
     from train.runs.register import register
 
     result = register(db, folders)
@@ -361,16 +367,16 @@ def register_(
 
 
 def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
-    """Whole numbers from `1,2,3`.
+    """Parse whole numbers from `1,2,3`.
 
-    Raises: UsageError if one is no number, or below `least`.
+    Raises: UsageError if an entry is not a whole number, or is below `least`.
     """
-    found = []
+    numbers = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:
-            raise UsageError(f"{option} {text!r}: {part.strip()!r} is no whole number from {least}; write 1,2,3")
-        found.append(int(part))
-    return tuple(found)
+            raise UsageError(f"{option} {text!r}: {part.strip()!r} is not a whole number >= {least}; write 1,2,3")
+        numbers.append(int(part))
+    return tuple(numbers)
 
 
 def _recipe(name: str, changes: list[str] | None, epochs: int | None = None, *, of_file: bool = False) -> "Recipe":
@@ -383,7 +389,7 @@ def _recipe(name: str, changes: list[str] | None, epochs: int | None = None, *, 
         wanted["training__epochs"] = epochs
     idle = [key for key in wanted if of_file and key.startswith(("model__", "slots__"))]
     if idle:
-        raise UsageError(f"--set {idle[0].replace('__', '.')}: changes nothing, NET.py is the network")
+        raise UsageError(f"--set {idle[0].replace('__', '.')}: has no effect: NET.py is the network")
     recipe = find_recipe(name)
     return recipe.changed(**wanted) if wanted else recipe
 

@@ -105,7 +105,7 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """Return how the run was made, with digests of all files."""
+        """Return the manifest: how the run was produced, with digests of all files."""
         return read_manifest(self.folder)
 
     @property

@@ -1,1 +1,1 @@
-"""Private knowledge as one continuous token: domain experts, projectors, a router without training."""
+"""Inject domain knowledge into a frozen LLM as a single token: domain experts, projectors, an untrained router."""

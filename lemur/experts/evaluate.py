@@ -1,4 +1,4 @@
-"""The evaluation: the same held-out questions answered in every way, and what each way costs and leaves as it was."""
+"""The evaluation: answer the same held-out questions with every method; report accuracy, cost and side effects."""
 
 import random
 from collections import Counter
@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from lemur.experts.domains.facts import Asked, documents, questions
+from lemur.experts.domains.facts import Question, documents, questions
 from lemur.experts.domains.settings import GENERAL
 from lemur.experts.models.language import Language, open_language, plain_prompt, prompt_with
 from lemur.experts.retrieval import Bm25
 from lemur.experts.stages import House
 from manifests.records import ExpertAnswer
 
-#: The ways to answer, and what each is.
+#: The methods, with a description of each.
 ARMS = {
     "closed": "nothing injected",
     "oracle": "the token of the question's own domain",
@@ -32,65 +32,65 @@ _ENTITY = "{name} ?"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All answers, and the findings that are no answers."""
+    """All answers, and further findings."""
 
     answers: list[ExpertAnswer]
-    found: dict[str, Any]
+    findings: dict[str, Any]
 
 
-def evaluate(house: House, domains: Sequence[str]) -> Evaluation:
-    """Answer the questions of all domains that no projector saw, and those of the general set, in every way.
+def evaluate(workspace: House, domains: Sequence[str]) -> Evaluation:
+    """Answer the held-out questions of all domains, and those of the general set, with every method.
 
-    Raises: UserError if a stage of a domain is not made yet.
+    Raises: UserError if a stage of a domain has not been built.
     """
-    return _Asking(house, domains).run()
+    return _Evaluator(workspace, domains).run()
 
 
-class _Asking:
-    def __init__(self, house: House, domains: Sequence[str]) -> None:
-        self._house, self._domains = house, domains
-        self._base = house.base()
-        self._facts = house.facts()
-        self._tuned = open_language(str(house.tuned_folder / "model"))
-        self._rows: dict[str, list[Asked]] = {}
+class _Evaluator:
+    def __init__(self, workspace: House, domains: Sequence[str]) -> None:
+        self._workspace, self._domains = workspace, domains
+        self._base = workspace.base()
+        self._facts = workspace.facts()
+        self._tuned = open_language(str(workspace.tuned_folder / "model"))
+        self._rows: dict[str, list[Question]] = {}
         for domain in (*domains, GENERAL):
-            asked = [fact for fact in self._facts if fact.domain == domain and fact.asked]
-            # of the general set nothing is held out: the base was trained on these facts, in other words
-            self._rows[domain] = questions([f for f in asked if f.held or domain == GENERAL], held=True)
+            facts = [fact for fact in self._facts if fact.domain == domain and fact.asked]
+            # nothing of the general set is held out: the base was trained on these facts, in other wordings
+            self._rows[domain] = questions([f for f in facts if f.held or domain == GENERAL], held=True)
         self._answers: list[ExpertAnswer] = []
         self._slots: dict[tuple[str, str], Tensor] = {}
 
     def run(self) -> Evaluation:
         before = self._base.digest
-        plain = {domain: self._plain("closed", domain, self._base) for domain in self._rows}
-        found: dict[str, Any] = {"digest_before": before, "closed_scores": plain[GENERAL]}
-        routes = self._growth(found)
-        self._injected(routes)
-        self._in_context()
+        plain = {domain: self._run_plain("closed", domain, self._base) for domain in self._rows}
+        findings: dict[str, Any] = {"digest_before": before, "closed_scores": plain[GENERAL]}
+        routes = self._add_domains(findings)
+        self._run_injected(routes)
+        self._run_in_context()
         for domain in self._domains:
-            self._plain("expert", domain, self._house.expert(domain))
+            self._run_plain("expert", domain, self._workspace.expert(domain))
         for domain in self._rows:
-            self._plain("tuned", domain, self._tuned)
-        found["digest_after"] = self._base.digest
-        again = self._base.answers(self._base.asked([plain_prompt(row.text) for row in self._rows[GENERAL]]))[1]
-        found["closed_scores_after"] = again
-        found["general_exact"] = before == found["digest_after"] and again == found["closed_scores"]
-        found["slots"] = self._house.settings.projector.slots
-        return Evaluation(self._answers, found)
+            self._run_plain("tuned", domain, self._tuned)
+        findings["digest_after"] = self._base.digest
+        again = self._base.answers(self._base.embed_prompts([plain_prompt(row.text) for row in self._rows[GENERAL]]))[1]
+        findings["closed_scores_after"] = again
+        findings["general_exact"] = before == findings["digest_after"] and again == findings["closed_scores"]
+        findings["slots"] = self._workspace.settings.projector.slots
+        return Evaluation(self._answers, findings)
 
-    def _plain(self, arm: str, domain: str, language: Language) -> str:
+    def _run_plain(self, arm: str, domain: str, language: Language) -> str:
         rows = self._rows[domain]
         prompts = [language.ids(plain_prompt(row.text)) for row in rows]
         texts, scores = language.answers(language.embed(prompts))
         self._book(arm, domain, rows, texts, [None] * len(rows), list(map(len, prompts)))
         return scores
 
-    def _growth(self, found: dict[str, Any]) -> dict[str, list[str]]:
-        """Add the domains one by one: routing, what is rerouted, and whether oracle answers stay bit-equal."""
-        house = self._house
-        states = {name: house.encoded(self._base, [row.text for row in rows]) for name, rows in self._rows.items()}
+    def _add_domains(self, findings: dict[str, Any]) -> dict[str, list[str]]:
+        """Add the domains one by one; record routing, rerouted questions, and whether oracle answers stay bit-equal."""
+        workspace = self._workspace
+        states = {name: workspace.encode(self._base, [row.text for row in rows]) for name, rows in self._rows.items()}
         bare = {
-            name: house.encoded(self._base, [_ENTITY.format(name=row.fact.name) for row in rows])
+            name: workspace.encode(self._base, [_ENTITY.format(name=row.fact.name) for row in rows])
             for name, rows in self._rows.items()
         }
         steps: list[dict[str, Any]] = []
@@ -98,9 +98,9 @@ class _Asking:
         routes: dict[str, list[str]] = {}
         for number in range(1, len(self._domains) + 1):
             there = self._domains[:number]
-            router = house.router(there)
+            router = workspace.router(there)
             now = {name: router.route(states[name]) for name in (*there, GENERAL)}
-            told = {domain: self._oracle(domain)[1] for domain in there}
+            digests = {domain: self._answer_oracle(domain)[1] for domain in there}
             steps.append(
                 {
                     "added": there[-1],
@@ -110,52 +110,54 @@ class _Asking:
                         for name, routed in now.items()
                         for one, other in zip(routes.get(name, routed), routed, strict=True)
                     ),
-                    "oracle_equal": all(told[name] == scores.get(name, told[name]) for name in told),
+                    "oracle_equal": all(digests[name] == scores.get(name, digests[name]) for name in digests),
                 }
             )
-            routes, scores = now, told
-        found["growth"] = steps
-        found["routing"] = steps[-1]["accuracy"]
-        router = house.router(self._domains)
-        found["routing_by_name_alone"] = {name: _share(router.route(bare[name]), name) for name in self._rows}
+            routes, scores = now, digests
+        findings["growth"] = steps
+        findings["routing"] = steps[-1]["accuracy"]
+        router = workspace.router(self._domains)
+        findings["routing_by_name_alone"] = {name: _share(router.route(bare[name]), name) for name in self._rows}
         return routes
 
-    def _slots_of(self, domain: str, by: str) -> Tensor:
-        """What `by` injects for the questions of a domain."""
+    def _load_slots(self, domain: str, by: str) -> Tensor:
+        """Return the vectors that the domain `by` injects for the questions of a domain."""
         if (domain, by) not in self._slots:
-            self._slots[domain, by] = self._house.slots(by, [row.text for row in self._rows[domain]], self._base)
+            self._slots[domain, by] = self._workspace.slots(by, [row.text for row in self._rows[domain]], self._base)
         return self._slots[domain, by]
 
-    def _oracle(self, domain: str) -> tuple[list[str], str]:
-        """Answers by the domain's own folders as they are now, and the digest of their scores."""
-        slots = self._house.slots(domain, [row.text for row in self._rows[domain]], self._base)
+    def _answer_oracle(self, domain: str) -> tuple[list[str], str]:
+        """Return the answers with the domain's current folders, and the digest of their scores."""
+        slots = self._workspace.slots(domain, [row.text for row in self._rows[domain]], self._base)
         self._slots[domain, domain] = slots
-        return self._base.answers(self._base.injected([prompt_with(row.text) for row in self._rows[domain]], slots))
+        return self._base.answers(
+            self._base.embed_injected([prompt_with(row.text) for row in self._rows[domain]], slots)
+        )
 
-    def _injected(self, routes: Mapping[str, Sequence[str]]) -> None:
-        seed = self._house.settings.seed
+    def _run_injected(self, routes: Mapping[str, Sequence[str]]) -> None:
+        seed = self._workspace.settings.seed
         for at, domain in enumerate(self._domains):
             rows = self._rows[domain]
-            own = self._slots_of(domain, domain)
+            own = self._load_slots(domain, domain)
             self._book_injected("oracle", domain, own, [domain] * len(rows))
             if len(rows) > 1:
                 turn = random.Random(f"{seed} {domain}").randrange(1, len(rows))
                 self._book_injected("shuffled", domain, own.roll(turn, 0), [domain] * len(rows))
             if len(self._domains) > 1:
                 other = self._domains[(at + 1) % len(self._domains)]
-                self._book_injected("other domain", domain, self._slots_of(domain, other), [other] * len(rows))
+                self._book_injected("other domain", domain, self._load_slots(domain, other), [other] * len(rows))
         for domain, routed in routes.items():
-            self._routed(domain, routed)
+            self._run_routed(domain, routed)
 
-    def _routed(self, domain: str, routed: Sequence[str]) -> None:
+    def _run_routed(self, domain: str, routed: Sequence[str]) -> None:
         rows = self._rows[domain]
-        inputs = self._base.asked([plain_prompt(row.text) for row in rows])
+        inputs = self._base.embed_prompts([plain_prompt(row.text) for row in rows])
         for by in sorted(set(routed) - {GENERAL}):
             places = [at for at, name in enumerate(routed) if name == by]
-            slots = self._slots_of(domain, by)[places]
-            made = self._base.injected([prompt_with(rows[at].text) for at in places], slots)
-            for at, given in zip(places, made, strict=True):
-                inputs[at] = given
+            slots = self._load_slots(domain, by)[places]
+            injected = self._base.embed_injected([prompt_with(rows[at].text) for at in places], slots)
+            for at, embedded in zip(places, injected, strict=True):
+                inputs[at] = embedded
         texts, _ = self._base.answers(inputs)
         self._book(
             "routed", domain, rows, texts, [None if by == GENERAL else by for by in routed], list(map(len, inputs))
@@ -163,29 +165,31 @@ class _Asking:
 
     def _book_injected(self, arm: str, domain: str, slots: Tensor, by: Sequence[str]) -> None:
         rows = self._rows[domain]
-        inputs = self._base.injected([prompt_with(row.text) for row in rows], slots)
+        inputs = self._base.embed_injected([prompt_with(row.text) for row in rows], slots)
         texts, _ = self._base.answers(inputs)
         self._book(arm, domain, rows, texts, list(by), list(map(len, inputs)))
 
-    def _in_context(self) -> None:
+    def _run_in_context(self) -> None:
         held = documents([fact for fact in self._facts if fact.domain in self._domains])
         texts = list(held.values())
         index = Bm25(texts)
         for domain in self._domains:
             rows = self._rows[domain]
-            for arm, given in (
+            for arm, backgrounds in (
                 ("retrieved", [texts[index.best(row.text)] for row in rows]),
                 ("told", [held[row.fact.block] for row in rows]),
             ):
-                inputs = self._base.asked([prompt_with(row.text, text) for row, text in zip(rows, given, strict=True)])
-                said, _ = self._base.answers(inputs)
-                self._book(arm, domain, rows, said, [None] * len(rows), list(map(len, inputs)))
+                inputs = self._base.embed_prompts(
+                    [prompt_with(row.text, text) for row, text in zip(rows, backgrounds, strict=True)]
+                )
+                answers, _ = self._base.answers(inputs)
+                self._book(arm, domain, rows, answers, [None] * len(rows), list(map(len, inputs)))
 
     def _book(
-        self, arm: str, domain: str, rows: Sequence[Asked], said: Sequence[str], routed: Sequence[str | None],
+        self, arm: str, domain: str, rows: Sequence[Question], answers: Sequence[str], routed: Sequence[str | None],
         tokens: Sequence[int],
     ) -> None:  # fmt: skip
-        for row, answer, by, number in zip(rows, said, routed, tokens, strict=True):
+        for row, answer, by, number in zip(rows, answers, routed, tokens, strict=True):
             fact = row.fact
             self._answers.append(
                 ExpertAnswer(
@@ -209,16 +213,16 @@ def _share(routed: Sequence[str], right: str) -> float:
     return round(sum(name == right for name in routed) / max(1, len(routed)), 6)
 
 
-def scores_of(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
-    """By arm and domain: questions, how many were right, and mean tokens. `all` are the domains without general."""
-    told: dict[str, dict[str, dict[str, float]]] = {}
+def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return questions, correct answers and mean tokens by method and domain; `all` excludes the general set."""
+    scores: dict[str, dict[str, dict[str, float]]] = {}
     for arm in ARMS:
         own = [one for one in answers if one.arm == arm]
         groups = {
             domain: [one for one in own if one.domain == domain] for domain in dict.fromkeys(o.domain for o in own)
         }
         groups["all"] = [one for one in own if one.domain != GENERAL]
-        told[arm] = {
+        scores[arm] = {
             domain: {
                 "questions": len(some),
                 "correct": sum(one.correct for one in some),
@@ -227,11 +231,11 @@ def scores_of(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, 
             for domain, some in groups.items()
             if some
         }
-    return {arm: groups for arm, groups in told.items() if groups}
+    return {arm: groups for arm, groups in scores.items() if groups}
 
 
-def majority_of(answers: Sequence[ExpertAnswer]) -> float:
-    """The share of these questions that the commonest answer of each domain's relation would be right on."""
+def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
+    """Return the accuracy of always giving the most frequent answer of each domain's relation."""
     own = [one for one in answers if one.arm == "closed" and one.domain != GENERAL]
     counted: dict[tuple[str, str], Counter[str]] = {}
     for one in own:

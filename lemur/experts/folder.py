@@ -1,4 +1,4 @@
-"""The folder of an evaluation, and what `lemur verify` and `lemur trace` know of it and of the stages before it."""
+"""The folder of an evaluation, and `lemur verify` and `lemur trace` for it and for the earlier stages."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from lemur.experts.domains.facts import counts_of
+from lemur.experts.domains.facts import count_facts
 from lemur.experts.domains.settings import GENERAL
-from lemur.experts.evaluate import evaluate, majority_of, scores_of
+from lemur.experts.evaluate import compute_majority, compute_scores, evaluate
 from lemur.experts.report import report_text
 from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, House, facts_in
 from lemur_core.files.atomic import write_text
@@ -24,51 +24,55 @@ ANSWERS, EVALUATED = "answers.parquet", "experts-evaluation"
 _NEAR = 5
 
 
-def write_evaluation(house: House, domains: list[str]) -> Path:
-    """Answer in every way, and write `out/evaluation`. Raises: UserError if a stage is not made yet."""
-    real = house.settings.base.model is not None
-    parents = [house.data_folder, *([] if real else [house.base_folder]), house.tuned_folder]
+def write_evaluation(workspace: House, domains: list[str]) -> Path:
+    """Evaluate all methods and write `out/evaluation`. Raises: UserError if a stage has not been built."""
+    real = workspace.settings.base.model is not None
+    parents = [workspace.data_folder, *([] if real else [workspace.base_folder]), workspace.tuned_folder]
     parents += [
-        house.domain_folder(domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")
+        workspace.domain_folder(domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")
     ]
-    parents.append(house.domain_folder(GENERAL, "prototypes"))
+    parents.append(workspace.domain_folder(GENERAL, "prototypes"))
 
     def fill(folder: Path, _key: str) -> dict[str, Any]:
-        made = evaluate(house, domains)
-        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in made.answers))
+        evaluation = evaluate(workspace, domains)
+        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in evaluation.answers))
         counts = {
-            "scores": scores_of(made.answers), "majority": round(majority_of(made.answers), 6), "found": made.found,
-        }  # fmt: skip
+            "scores": compute_scores(evaluation.answers),
+            "majority": round(compute_majority(evaluation.answers), 6),
+            "found": evaluation.findings,
+        }
         write_text(folder / "report.md", report_text(counts))
         return counts
 
-    asked = {"domains": domains, "seed": house.settings.seed, "margin": house.settings.router.margin}
-    out = house.settings.out / "evaluation"
-    house.make(out, EVALUATED, asked, parents, fill)
+    parameters = {"domains": domains, "seed": workspace.settings.seed, "margin": workspace.settings.router.margin}
+    out = workspace.settings.out / "evaluation"
+    workspace.make(out, EVALUATED, parameters, parents, fill)
     return out
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (all verifiers are called so)
-    """All checks of a finished stage, in a fixed order. Raises: UserError if it holds no valid manifest."""
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
+    """Run all checks of a finished stage, in a fixed order. Raises: UserError if it has no valid manifest."""
     manifest = read_manifest(folder)
     checks = [check_files(folder, manifest)]
     if manifest.kind == DATA:
         checks.append(check_table(folder, FACTS, ExpertFact))
         if all(check.ok for check in checks):
             facts = facts_in(folder)
-            wrong = [] if counts_of(facts) == manifest.counts else ["counts are not those of the facts"]
+            wrong = [] if count_facts(facts) == manifest.counts else ["counts are not those of the facts"]
             checks.append(found_check("counts", wrong, f"{len(facts):,} facts as the manifest counts them"))
             checks.append(found_check("facts", list(_fact_faults(facts)), "each once; a block is held out whole"))
     if manifest.kind == EVALUATED:
         checks.append(check_table(folder, ANSWERS, ExpertAnswer))
         if all(check.ok for check in checks):
             answers = _answers(folder)
-            counted = {"scores": scores_of(answers), "majority": round(majority_of(answers), 6)}
+            counted = {"scores": compute_scores(answers), "majority": round(compute_majority(answers), 6)}
             wrong = [
                 f"{key} are not those of the answers" for key, value in counted.items() if manifest.counts[key] != value
             ]
             wrong += [
-                f"{one.id}: is not told as it is" for one in answers if one.correct != (one.answer == one.expected)
+                f"{one.id}: recorded correctness is wrong"
+                for one in answers
+                if one.correct != (one.answer == one.expected)
             ]
             checks.append(found_check("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
             kept = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
@@ -78,11 +82,9 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
 
 def _fact_faults(facts: list[ExpertFact]) -> Iterator[str]:
     if len({fact.id for fact in facts}) != len(facts):
-        yield "a fact is there twice"
+        yield "a fact occurs twice"
     held = {fact.block for fact in facts if fact.held}
-    yield from (
-        f"{fact.id}: its block is held out, it is not" for fact in facts if fact.block in held and not fact.held
-    )
+    yield from (f"{fact.id}: not held out, but its block is" for fact in facts if fact.block in held and not fact.held)
 
 
 def _answers(folder: Path) -> list[ExpertAnswer]:
@@ -90,42 +92,42 @@ def _answers(folder: Path) -> list[ExpertAnswer]:
 
 
 def find(folder: Path, wanted: str) -> Traced:
-    """A fact or an answer by its id, all of a block by its; of a model the domain that it is of.
+    """Find a fact or an answer by its id, all of a block by the block's id, or a model by its domain.
 
-    Raises: UserError if nothing is called so, with near names.
+    Raises: UserError, with similar names, if nothing has that name.
     """
     manifest = read_manifest(folder)
     if manifest.kind not in (DATA, EVALUATED):
         domain = str(manifest.parameters.get("domain", manifest.kind.removeprefix("experts-")))
         if wanted != domain:
-            raise UserError(f"{wanted}: {folder} is of {domain}; give that")
+            raise UserError(f"{wanted}: {folder} belongs to {domain}; use that name")
         return Traced((Link(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
     every: Sequence[ExpertFact | ExpertAnswer] = facts_in(folder) if manifest.kind == DATA else _answers(folder)
     rows = [row for row in every if wanted in (row.id, row.block)]
     if not rows:
         names = sorted({row.id for row in every})
         near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR])
-        raise UserError(f"{wanted}: no fact of {folder} is called so; near names: {near}")
-    return _traced(rows)
+        raise UserError(f"{wanted}: no fact of {folder} has that name; similar names: {near}")
+    return _trace_rows(rows)
 
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
-    """The facts about the block with this code."""
+    """Return the facts about the block with this code; None if there are none."""
     if read_manifest(folder).kind != DATA:
         return None
     rows = [fact for fact in facts_in(folder) if fact.code_sha256 == sha256]
-    return _traced(rows) if rows else None
+    return _trace_rows(rows) if rows else None
 
 
-def _traced(rows: Sequence[ExpertFact | ExpertAnswer]) -> Traced:
+def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> Traced:
     links = []
     for row in rows:
         if isinstance(row, ExpertFact):
-            told: dict[str, Any] = {"domain": row.domain, "value": row.value, "asked_as": row.answer, "held": row.held}
-            links.append(Link("fact", row.id, told | {"code": row.code_sha256}))
+            facts: dict[str, Any] = {"domain": row.domain, "value": row.value, "asked_as": row.answer, "held": row.held}
+            links.append(Link("fact", row.id, facts | {"code": row.code_sha256}))
         else:
-            told = {"question": row.question, "way": row.arm, "token_of": row.routed, "answer": row.answer}
-            links.append(Link("answer", row.id, told | {"right": row.expected}))
+            facts = {"question": row.question, "way": row.arm, "token_of": row.routed, "answer": row.answer}
+            links.append(Link("answer", row.id, facts | {"right": row.expected}))
     return Traced(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
 
 

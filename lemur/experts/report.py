@@ -1,4 +1,4 @@
-"""What an evaluation came to, as tables."""
+"""The results of an evaluation, as tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from lemur_core.files.markdown import percent, table
 
 
 def table_lines(counts: Mapping[str, Any]) -> list[str]:
-    """One table: each way to answer by domain, with 95 % Wilson intervals over all, and the tokens that it takes."""
+    """Return one table: accuracy by method and domain, with 95 % Wilson intervals over all, and token counts."""
     scores = counts["scores"]
     domains = [*dict.fromkeys(domain for own in scores.values() for domain in own if domain not in ("all", GENERAL))]
     head = ["answered by", "all domains", "95 %", *domains, GENERAL, "tokens"]
@@ -31,11 +31,11 @@ def table_lines(counts: Mapping[str, Any]) -> list[str]:
 
 
 def report_text(counts: Mapping[str, Any]) -> str:
-    """The report of one evaluation."""
-    found = counts["found"]
-    names = list(found["routing"])
-    routing = [["question as asked", *(f"{found['routing'][name]:.1%}" for name in names)]]
-    routing += [["class name alone", *(f"{found['routing_by_name_alone'][name]:.1%}" for name in names)]]
+    """Return the report of one evaluation."""
+    findings = counts["found"]
+    names = list(findings["routing"])
+    routing = [["question as asked", *(f"{findings['routing'][name]:.1%}" for name in names)]]
+    routing += [["class name alone", *(f"{findings['routing_by_name_alone'][name]:.1%}" for name in names)]]
     growth = [
         [
             step["added"],
@@ -43,9 +43,9 @@ def report_text(counts: Mapping[str, Any]) -> str:
             str(step["rerouted"]),
             "bit-equal" if step["oracle_equal"] else "changed",
         ]
-        for step in found["growth"]
+        for step in findings["growth"]
     ]
-    exact = "the same, bit for bit" if found["general_exact"] else "CHANGED"
+    exact = "the same, bit for bit" if findings["general_exact"] else "CHANGED"
     lines = [
         "# Domain experts: what no projector saw",
         "",
@@ -62,16 +62,16 @@ def report_text(counts: Mapping[str, Any]) -> str:
         "Domains added one by one; rerouted are questions of those before, and of the general set:",
         "",
         *table(["added", *names, "rerouted", "oracle answers of those before"], growth),
-        "## What stays",
+        "## Unchanged",
         "",
         f"Weights of the base, and its scores on the general set without injection: {exact}."
-        f" Injected are {found['slots']} of its input vectors a question, however large a domain is.",
+        f" Injected are {findings['slots']} of its input vectors a question, however large a domain is.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of the seeds, and the half of its 95 % interval (Student's t); 0 for a single one."""
+    """Return the mean over seeds, and half of its 95 % interval (Student's t); 0 for a single seed."""
     from scipy.stats import t
 
     mean = sum(values) / len(values)

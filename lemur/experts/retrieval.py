@@ -1,4 +1,4 @@
-"""Retrieval to compare with: BM25 over documents of words, as one would put the best one in the prompt."""
+"""Retrieval baseline: BM25 over documents; the best document is put in the prompt."""
 
 import math
 import re
@@ -9,8 +9,8 @@ _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
-def words_of(text: str) -> list[str]:
-    """Names whole and in their parts, in lower case."""
+def split_words(text: str) -> list[str]:
+    """Return names, whole and split into their parts, in lower case."""
     whole = re.findall(r"[\w-]+", text)
     return [word.lower() for word in whole] + [
         part.lower() for word in whole if len(parts := _WORD.findall(word)) > 1 for part in parts
@@ -18,10 +18,10 @@ def words_of(text: str) -> list[str]:
 
 
 class Bm25:
-    """Scores of documents for a query. Source: Robertson and Zaragoza, 2009, with k1 1.2 and b 0.75."""
+    """BM25 scores of documents for a query. Source: Robertson and Zaragoza, 2009, with k1 1.2 and b 0.75."""
 
     def __init__(self, documents: Sequence[str]) -> None:
-        counted = [Counter(words_of(document)) for document in documents]
+        counted = [Counter(split_words(document)) for document in documents]
         lengths = [sum(counts.values()) for counts in counted]
         mean = sum(lengths) / max(1, len(lengths))
         self._postings: dict[str, list[tuple[int, float]]] = {}
@@ -32,11 +32,11 @@ class Bm25:
         self._documents = len(documents)
 
     def best(self, query: str) -> int:
-        """The place of the document with the highest score; the first of equal ones."""
+        """Return the index of the document with the highest score; the first among equal ones."""
         scores: dict[int, float] = {}
-        for word in dict.fromkeys(words_of(query)):
-            found = self._postings.get(word, [])
-            rarity = math.log(1 + (self._documents - len(found) + 0.5) / (len(found) + 0.5))
-            for at, weight in found:
+        for word in dict.fromkeys(split_words(query)):
+            postings = self._postings.get(word, [])
+            rarity = math.log(1 + (self._documents - len(postings) + 0.5) / (len(postings) + 0.5))
+            for at, weight in postings:
                 scores[at] = scores.get(at, 0.0) + rarity * weight
         return min(scores, key=lambda at: (-scores[at], at), default=0)

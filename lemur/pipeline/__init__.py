@@ -1,1 +1,1 @@
-"""`lemur run`: the whole pipeline once, on small real input; a stage is made only when something before it changed."""
+"""`lemur run`: the whole pipeline once, on small real input; a stage is rebuilt only if its inputs changed."""

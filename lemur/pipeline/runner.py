@@ -1,8 +1,8 @@
-"""Stage after stage, each left as it is while nothing in front of it changed and its output is whole.
+"""Run the stages in order; a stage is kept if none of its inputs changed and its output is intact.
 
-`stages.json` holds what each finished stage was made from and what came out. Killed at any point, the finished stages
-stay finished: a stage is forgotten before it is made, and noted once its outputs are in place. What a killed stage had
-worked out lies in the caches, or in the partial folder of a training run.
+`stages.json` has the digests of inputs and outputs of each finished stage. If the run is killed at any point, finished
+stages remain finished: the entry of a stage is removed before it is built, and added once its outputs are in place.
+Partial results of a killed stage are in the caches, or in the partial folder of a training run.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from manifests.records import Record, Sha256
 
 _LOCK = ".lock"
 _OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-#: Packages whose releases may change results, beside those of every manifest.
+#: Packages whose versions may change results, in addition to those in every manifest.
 _MORE_VERSIONS = ("torch", "torchvision", "sandlock")
 _CODE = frozenset({".py", ".json", ".toml", ".jinja"})
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a finished stage holds: counts for programs, the same in a few words for people."""
+    """The content of a finished stage: counts for programs, and a short text for people."""
 
     counts: Mapping[str, Any]
     text: str
@@ -45,17 +45,17 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage writes its outputs below the folder of the run, and reads nothing there but the outputs of its parents.
+    """A stage, which writes its outputs to the folder of the run, and reads only the outputs of its parents there.
 
     Args:
-        outputs: files or folders, relative to the folder of the run; each is whole or absent.
-        make: writes the outputs into the folder of the run, in place of older ones.
-        summarise: reads the outputs again.
-        parents: names of stages before this one.
-        packages: ours, whose code decides what comes out.
-        parameters: what else decides it, as JSON can hold it.
-        resumes: an output that is there already is taken for the same thing's (a training run is known by its
-            identity), so one that is to be made anew must go first.
+        outputs: files or folders, relative to the folder of the run; each is complete or absent.
+        make: writes the outputs to the folder of the run, replacing older ones.
+        summarise: reads the outputs and summarizes them.
+        parents: names of earlier stages.
+        packages: our packages whose code determines the outputs.
+        parameters: other values that determine the outputs, as JSON.
+        resumes: whether `make` accepts an existing output as its own (a training run is recognised by its identity), so
+            that it must be removed before a rebuild.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a stage in one run. `why` is None, and `seconds` 0, where it was left as it is."""
+    """The outcome of a stage in one run. `why` is None and `seconds` is 0 if it was kept."""
 
     stage: Stage
     why: str | None
@@ -79,7 +79,7 @@ class Done:
 
 
 class StageRecord(Record):
-    """A stage that was finished: digests of its inputs, by kind or parent, and of the outputs, every byte of them."""
+    """A finished stage: digests of its inputs, by kind or parent, and of every byte of its outputs."""
 
     inputs: dict[str, Sha256]
     output: Sha256
@@ -92,43 +92,43 @@ class State(Record):
 
 
 def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> list[Done]:
-    """Bring every stage up to date, in the given order, parents first.
+    """Bring every stage up to date, in this order, parents first.
 
     Args:
-        force: make all of them again.
+        force: rebuild all of them.
 
-    Returns: what became of each.
+    Returns: the outcome of each stage.
     Raises: UserError that names the stage.
     """
     with _own_folder(out):
-        finished = _read_state(out, anew=force)
-        _write_state(out, finished)  # from here on the folder is known for one of ours
+        finished = _read_state(out, rebuild=force)
+        _write_state(out, finished)  # marks the folder as ours from now on
         outputs: dict[str, str] = {}
         done = []
         for place, stage in enumerate(stages, 1):
             inputs = _digest_inputs(stage, outputs)
-            found = digest_outputs(out, stage.outputs)
-            why = _why(finished.get(stage.name), inputs, found, force=force)
+            output = digest_outputs(out, stage.outputs)
+            why = _why(finished.get(stage.name), inputs, output, force=force)
             note(f"stage {place} of {len(stages)}, {stage.name}: {why or 'nothing changed'}")
             started = time.monotonic()
             if why is not None:
                 known = finished.pop(stage.name, None)
                 _write_state(out, finished)
-                if (known is not None and found != known.output) or (force and stage.resumes):
+                if (known is not None and output != known.output) or (force and stage.resumes):
                     for name in stage.outputs:
                         _remove(out / name)
-                found = _make(stage, out)
-                finished[stage.name] = StageRecord(inputs=inputs, output=found)
+                output = _make(stage, out)
+                finished[stage.name] = StageRecord(inputs=inputs, output=output)
                 _write_state(out, finished)
-            assert found is not None
-            outputs[stage.name] = found
+            assert output is not None
+            outputs[stage.name] = output
             seconds = time.monotonic() - started if why is not None else 0.0
             done.append(Done(stage, why, round(seconds, 3), stage.summarise(out)))
     return done
 
 
 def in_stage(name: str, error: UserError, more: str = "") -> UserError:
-    """The same error, with the stage that it comes from."""
+    """Return the same error, prefixed with the stage that it comes from."""
     return type(error)(f"stage {name}: {error}{more}")
 
 
@@ -140,27 +140,27 @@ def _make(stage: Stage, out: Path) -> str:
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
             where = f"{error.filename}: " if error.filename else ""
-            reason = f"{where}{error.strerror}; mend that, and the same command goes on"
+            reason = f"{where}{error.strerror}; fix that, then run the same command again to resume"
             raise UserError(f"stage {stage.name}: {reason}") from error
-        note(f"stage {stage.name}: not finished; the same command goes on from here")
+        note(f"stage {stage.name}: not finished; run the same command again to resume")
         raise
-    found = digest_outputs(out, stage.outputs)
-    assert found is not None, f"stage {stage.name} has not written {stage.outputs}"
-    return found
+    digest = digest_outputs(out, stage.outputs)
+    assert digest is not None, f"stage {stage.name} has not written {stage.outputs}"
+    return digest
 
 
-def _why(record: StageRecord | None, inputs: dict[str, str], found: str | None, *, force: bool) -> str | None:
-    """Why a stage must be made, in a few words; None when it need not."""
+def _why(record: StageRecord | None, inputs: dict[str, str], output: str | None, *, force: bool) -> str | None:
+    """Return the reason why a stage must be built, in a few words; None if it is up to date."""
     if force:
-        return "made again, as --force asks"
+        return "rebuilt because of --force"
     if record is None:
-        return "not made yet"
+        return "not built yet"
     changed = [name for name in inputs | record.inputs if record.inputs.get(name) != inputs.get(name)]
     if changed:
-        return f"made again: {', '.join(changed)} changed"
-    if found is None:
-        return "made again: its output is gone"
-    return None if found == record.output else "made again: its output was changed"
+        return f"rebuilt: {', '.join(changed)} changed"
+    if output is None:
+        return "rebuilt: its output is missing"
+    return None if output == record.output else "rebuilt: its output was changed"
 
 
 # -- the state on disk --------------------------------------------
@@ -168,32 +168,32 @@ def _why(record: StageRecord | None, inputs: dict[str, str], found: str | None, 
 
 @contextlib.contextmanager
 def _own_folder(out: Path) -> Iterator[None]:
-    """The folder of a run, made when missing, for this process alone; what killed runs left half done is removed.
+    """Lock the folder of a run, created if missing; partial outputs of killed runs are removed.
 
-    Raises: UserError if it holds something else, cannot be written, or another run works there.
+    Raises: UserError if it has other content, cannot be written, or another run works there.
     """
     if out.is_symlink() or out.exists():
         if not out.is_dir():
             raise UserError(f"{out}: is a file, not a folder; choose another --out")
         if not (out / STATE).is_file() and any(path.name != _LOCK for path in out.iterdir()):
-            raise UserError(f"{out}: holds no {STATE}, so it was not made by `lemur run`; choose another --out")
+            raise UserError(f"{out}: has no {STATE}, so `lemur run` did not create it; choose another --out")
     with own(out, _LOCK, "another run works there"):
         for left in sorted([*out.glob(".*.part"), *out.glob(".*.old")]):
             _remove(left)
         yield
 
 
-def _read_state(out: Path, *, anew: bool) -> dict[str, StageRecord]:
-    """The finished stages. Damage does no harm when all is made `anew`. Raises: UserError if the file is not ours."""
+def _read_state(out: Path, *, rebuild: bool) -> dict[str, StageRecord]:
+    """Read the finished stages; with `rebuild`, ignore a damaged file. Raises: UserError if the file is not ours."""
     path = out / STATE
     if not path.is_file():
         return {}
     try:
         return State.model_validate_json(path.read_text(encoding="utf-8")).stages
     except (ValidationError, UnicodeDecodeError) as error:
-        if anew:
+        if rebuild:
             return {}
-        raise UserError(f"{path}: is damaged; add --force to make every stage again") from error
+        raise UserError(f"{path}: is damaged; add --force to rebuild every stage") from error
 
 
 def _write_state(out: Path, finished: dict[str, StageRecord]) -> None:
@@ -207,11 +207,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# -- digests of what goes in and of what came out --------------------------------------------
+# -- digests of inputs and outputs --------------------------------------------
 
 
 def _digest_inputs(stage: Stage, outputs: Mapping[str, str]) -> dict[str, str]:
-    """Digests of all that decides what comes out; a change of any of them makes the stage anew."""
+    """Return digests of all inputs of a stage; it is rebuilt if one of them changes."""
     own = {
         "parameters": _digest_json(dict(stage.parameters)),
         "code": _digest_json({name: _digest_package(name) for name in stage.packages}),
@@ -221,10 +221,10 @@ def _digest_inputs(stage: Stage, outputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def digest_outputs(out: Path, outputs: Sequence[str]) -> str | None:
-    """The digest of every byte of a stage's outputs; None if one of them is missing, or cannot be read.
+    """Return the digest of every byte of a stage's outputs; None if one of them is missing or cannot be read.
 
-    Of a folder that is made again it is another one, since manifests state seconds; so must be what is made from the
-    folder, whose manifest names that manifest as its parent.
+    A rebuilt folder has another digest because its manifest contains timings; stages that depend on it are rebuilt too,
+    because their manifests name that manifest as a parent.
     """
     listed: dict[str, str] = {}
     try:
@@ -243,19 +243,19 @@ def _digest_json(value: object) -> str:
 
 @cache
 def _versions() -> Mapping[str, str]:
-    """The versions of Python and of the packages that decide results."""
-    found = package_versions()
+    """Return the versions of Python and of the packages that determine results."""
+    versions = package_versions()
     for name in _MORE_VERSIONS:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 @cache
 def _digest_package(name: str) -> str:
-    """Of one of our packages' own files: Python, and the data that they read."""
+    """Return the digest of the files of one of our packages: Python, and the data that it reads."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, name
     assert spec.submodule_search_locations is not None, name

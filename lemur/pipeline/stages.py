@@ -1,6 +1,6 @@
-"""The stages of `lemur run`: what decides each, how it is made, and what it holds; small on purpose, real all through.
+"""The stages of `lemur run`: inputs, implementation and summary of each; deliberately small, but on real input.
 
-Each is one call of the package that does it, as its command makes it.
+Each stage is one call of the same function that its command calls.
 """
 
 import json
@@ -39,33 +39,33 @@ NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"
 
 CORPUS = "quick"
 RECIPE = "preact_se"
-#: Where the recipe's residual block stands, which the corpus leaves out.
+#: The module with the recipe's residual block, which the corpus leaves out.
 _RECIPE_PATHS = ("timm/models/resnetv2.py",)
 _RECIPE_SOURCE = "timm"
 
-#: Prefixes of a few dozen networks of LEMUR that build and run fast, and the blocks.
+#: Name prefixes of a few dozen LEMUR networks that build and run fast, and of the blocks.
 _INCLUDE = ("rl", "ResNet", "AlexNet", "block")
 _RECORDS = ("lemur@2.1.0",)
 
 HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
-WIDTHS = (16, 64, 128, 128)  # half the recipe's: 0.52 in place of 1.99 GFLOP an image to train on
+WIDTHS = (16, 64, 128, 128)  # half of the recipe's: 0.52 instead of 1.99 GFLOP per training image
 _GROUND = ("manifests", "lemur_core")
-_WIDTH = 1_000  # where there is no terminal: nothing is folded
+_WIDTH = 1_000  # without a terminal: do not wrap lines
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All choices of one run of the pipeline.
+    """All settings of one run of the pipeline.
 
     Args:
-        sources: looked at beside the corpus; whichever of them has a corpus source's name stands in for it.
-        paths: of the sources, whose classes become blocks; all when empty.
+        sources: sources in addition to the corpus; one with the name of a corpus source replaces it.
+        paths: paths in the sources whose classes become blocks; all if empty.
         records: sources of LEMUR records, curated together with the blocks.
-        include: prefixes of the records that are looked at.
-        changes: to the recipe, `part__key` to value.
-        images: to train on; None for as many as there are, at most IMAGES.
-        held_out: training images to validate on, at most.
+        include: name prefixes of the records to use.
+        changes: changes to the recipe, `part__key` to value.
+        images: number of training images; None for all, at most IMAGES.
+        held_out: maximum number of training images to validate on.
     """
 
     corpus: str | None
@@ -85,13 +85,13 @@ class Plan:
 
 
 def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any) -> Plan:
-    """The plan of `lemur run`: corpus `quick` with what the recipe needs, a slice of LEMUR, a short training run."""
+    """Return the plan of `lemur run`: corpus `quick`, the recipe's blocks, a slice of LEMUR, a short training run."""
     corpus = load_corpus(CORPUS)
     whole = next(source.source for source in corpus.sources if source.name == _RECIPE_SOURCE)
     paths = tuple(path for source in corpus.sources for path in source.paths)
     return Plan(
         corpus=CORPUS,
-        sources=(whole,),  # named by itself it has no paths of its own, so that those below are all in scope
+        sources=(whole,),  # as a separate source it has no path filter of its own, so that all paths below are in scope
         paths=(*paths, *_RECIPE_PATHS),
         changes={"training__epochs": epochs, "model__widths": WIDTHS},
         data=data or HUB,
@@ -100,15 +100,15 @@ def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any)
 
 
 def plan_stages(plan: Plan) -> list[Stage]:
-    """The stages of a plan. What cannot come out well is refused here, before minutes of work.
+    """Return the stages of a plan. Invalid plans are refused here, before minutes of work.
 
-    Raises: UserError if there are no such images or no such recipe.
+    Raises: UserError if the images or the recipe do not exist.
     """
     recipe = _recipe(plan)
     try:
         data = open_source(plan.data).sha256
     except UserError as error:
-        more = "" if plan.data.startswith("synthetic") else "; --data synthetic goes the way on generated images"
+        more = "" if plan.data.startswith("synthetic") else "; --data synthetic uses generated images"
         raise in_stage("run", error, more) from error
     corpus = {"corpus": plan.corpus, "sources": plan.sources, "paths": plan.paths}
     records = {"records": plan.records, "include": plan.include, "chat": plan.chat, "seed": plan.seed}
@@ -135,7 +135,7 @@ def plan_stages(plan: Plan) -> list[Stage]:
 
 
 def make_blocks(plan: Plan, out: Path) -> None:
-    """Extract the corpus and what the recipe needs; each closed file gets its spec."""
+    """Extract the corpus and the recipe's blocks, with specs."""
     options = Options(
         corpus=plan.corpus,
         sources=plan.sources,
@@ -154,7 +154,7 @@ def make_snapshot(plan: Plan, out: Path) -> None:
 
 
 def make_network(plan: Plan, out: Path) -> None:
-    """Assemble the recipe from the blocks: the network's file, and beside it what a run has to know of it."""
+    """Assemble the recipe from the blocks: write the network's file, and a file with the facts that a run needs."""
     built = assemble(_recipe(plan), out / BLOCKS, unsafe=plan.unsafe)
     parts = [part.model_dump(mode="json") for part in built.ingredients]
     facts = {"name": built.name, "prm": built.prm, "ingredients": parts}
@@ -163,9 +163,9 @@ def make_network(plan: Plan, out: Path) -> None:
 
 
 def make_run(plan: Plan, out: Path) -> None:
-    """Train that file shortly, evaluate it on the test images, and write its files for LEMUR.
+    """Train that network briefly, evaluate it on the test images, and write its files for LEMUR.
 
-    Raises: UserError if the run did not come to its end, with the reason.
+    Raises: UserError with the reason if the run did not complete.
     """
     facts = network_facts(out)
     parts, recipe = tuple(map(Ingredient.model_validate, facts["ingredients"])), _recipe(plan)
@@ -182,47 +182,51 @@ def make_run(plan: Plan, out: Path) -> None:
 
 
 def make_checks(plan: Plan, out: Path) -> None:
-    """Verify the extraction, the snapshot and the run, and write what was checked.
+    """Verify the extraction, the snapshot and the run, and write the results.
 
     Raises: UserError if a check fails.
     """
-    found = {name: verify_folder(out / name, jobs=plan.jobs) for name in (BLOCKS, SNAPSHOT, RUN)}
-    for folder, checks in found.items():
+    checks_by_folder = {name: verify_folder(out / name, jobs=plan.jobs) for name in (BLOCKS, SNAPSHOT, RUN)}
+    for folder, checks in checks_by_folder.items():
         failed = [check for check in checks if not check.ok]
         if failed:
             raise UserError(
                 f"{out / folder}: {len(failed)} of {len(checks)} checks failed: {failed[0].name}: {failed[0].detail};"
                 " run again with --force"
             )
-    rows = [{"folder": name, "check": c.name, "detail": c.detail} for name, checks in found.items() for c in checks]
+    rows = [
+        {"folder": name, "check": c.name, "detail": c.detail}
+        for name, checks in checks_by_folder.items()
+        for c in checks
+    ]
     write_text(out / CHECKS, json.dumps(rows, indent=2) + "\n")
 
 
 def network_facts(out: Path) -> dict[str, Any]:
-    """Name, hyperparameters and blocks of the network."""
+    """Return name, hyperparameters and blocks of the network."""
     facts: dict[str, Any] = json.loads((out / NETWORK_FACTS).read_text(encoding="utf-8"))
     return facts
 
 
-# -- what each stage's outputs hold, read from the outputs themselves -----------------------------
+# -- summaries of the stages, read from their outputs -----------------------------
 
 
 def _blocks_summary(out: Path) -> Summary:
     counts = read_manifest(out / BLOCKS).counts
     reached = counts["reached"]
-    found = {"classes": counts["blocks"], "executed": reached["executed"], "backward": reached["backward"]}
-    classes = plural(found["classes"], "class", "classes")
-    return Summary(found, f"{classes}: {found['executed']:,} execute, {found['backward']:,} learn")
+    figures = {"classes": counts["blocks"], "executed": reached["executed"], "backward": reached["backward"]}
+    classes = plural(figures["classes"], "class", "classes")
+    return Summary(figures, f"{classes}: {figures['executed']:,} execute, {figures['backward']:,} learn")
 
 
 def _snapshot_summary(out: Path) -> Summary:
     counts = read_manifest(out / SNAPSHOT).counts
-    found = {"rows": counts["rows"]["input"], "kept": counts["rows"]["kept"]}
-    text = f"{found['kept']:,} of {counts['codes']:,} codes kept"
+    figures = {"rows": counts["rows"]["input"], "kept": counts["rows"]["kept"]}
+    text = f"{figures['kept']:,} of {counts['codes']:,} codes kept"
     if "chat" in counts:
-        found["conversations"] = counts["chat"]["rows"]
-        text += f", {plural(found['conversations'], 'conversation')}"
-    return Summary({**found, "codes": counts["codes"]}, text)
+        figures["conversations"] = counts["chat"]["rows"]
+        text += f", {plural(figures['conversations'], 'conversation')}"
+    return Summary({**figures, "codes": counts["codes"]}, text)
 
 
 def _network_summary(out: Path) -> Summary:
@@ -232,7 +236,7 @@ def _network_summary(out: Path) -> Summary:
 
 
 def _run_summary(out: Path) -> Summary:
-    """What the short training run came to; its data and how short it was stand beside the accuracy."""
+    """Summarize the training run: the accuracy, together with the data and the length of the run."""
     record = read_record(out / RUN)
     names = ("name", "data", "seed", "epochs", "train_images", "val_accuracy", "test_accuracy")
     images = f"{plural(record.epochs, 'epoch')} of {record.train_images:,} images"
@@ -246,7 +250,7 @@ def _checks_summary(out: Path) -> Summary:
     return Summary({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
 
 
-#: By stage: what its outputs hold.
+#: The summary functions by stage.
 SUMMARIES: Mapping[str, Callable[[Path], Summary]] = {
     "blocks": _blocks_summary,
     "snapshot": _snapshot_summary,
@@ -257,36 +261,36 @@ SUMMARIES: Mapping[str, Callable[[Path], Summary]] = {
 
 
 def pipeline_page(out: Path) -> Page:
-    """What there is to see of a whole run of the pipeline: its stages, with their pages, and what was checked."""
+    """Return the page of a pipeline run: its stages, with links to their pages, and the checks."""
     where = {"network": link(NETWORK, NETWORK), "verify": link(CHECKS, CHECKS)}
-    where |= {name: page_link("look at it", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
+    where |= {name: page_link("open", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
     rows: list[Sequence[Cell]] = [[name, summarise(out).text, where[name]] for name, summarise in SUMMARIES.items()]
     checks = json.loads((out / CHECKS).read_text(encoding="utf-8"))
     views = [
         table("Stages", ["stage", "what came out", "where"], rows),
         table("Checks", ["folder", "check", "what holds"], [[c["folder"], c["check"], c["detail"]] for c in checks]),
     ]
-    lead = "Blocks from repositories, a curated snapshot, a network of found blocks, trained; all of it checked."
-    return Page("The whole way", "lemur run", lead, views)
+    lead = "Extracted blocks, a curated snapshot, and a trained network assembled from the blocks; all verified."
+    return Page("The full pipeline", "lemur run", lead, views)
 
 
 def _recipe(plan: Plan) -> Recipe:
-    """The recipe with its changes. Raises: UserError if it is none."""
+    """Return the recipe with its changes. Raises: UserError if it is invalid."""
     recipe = find_recipe(plan.recipe)
     return recipe.changed(**plan.changes) if plan.changes else recipe
 
 
-# -- what the command says: a table of the stages, and where to look next --------------------------------------------
+# -- the output of the command: a table of the stages, and next steps --------------------------------------------
 
 
 def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
-    """Run every stage that needs it and print what came of it.
+    """Run every stage that needs it and print the results.
 
     Raises: UserError that names the stage.
     """
     if plan.data == HUB and not (out / STATE).exists():
         needed = "LEMUR 2.1.0 (99 MB), timm and segment-anything (3 MB), CIFAR-10 (144 MB)"
-        note(f"fetches what {cache_folder()} lacks of {needed}")
+        note(f"downloads what is missing in {cache_folder()}: {needed}")
     done = run_stages(plan_stages(plan), out, force=force)
     write_page(out, pipeline_page(out))
     if as_json:
@@ -297,7 +301,7 @@ def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = 
 
 
 def summary(done: Sequence[Done], out: Path) -> dict[str, Any]:
-    """The run as JSON can hold it."""
+    """Return the run as JSON data."""
     stages = [
         {
             "stage": one.stage.name,
@@ -313,7 +317,7 @@ def summary(done: Sequence[Done], out: Path) -> dict[str, Any]:
 
 
 def print_table(done: Sequence[Done], out: Path) -> None:
-    """The stages, one a row."""
+    """Print the stages, one per row."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -331,7 +335,7 @@ def print_table(done: Sequence[Done], out: Path) -> None:
 
 
 def next_lines(out: Path) -> list[str]:
-    """What to try next, with names that are there."""
+    """Return commands to try next, with existing names."""
     parts = network_facts(out)["ingredients"]
     block = parts[0]["block"] if parts else "NAME"
     return [

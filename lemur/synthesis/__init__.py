@@ -1,1 +1,1 @@
-"""Specs in, new networks out: a language model writes, each step proves, and what is kept is closed, used and new."""
+"""Synthesis of new networks: a language model writes them from specs; only those that pass every step are kept."""

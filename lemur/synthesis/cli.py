@@ -1,4 +1,4 @@
-"""The command of synthesis: it parses, calls and prints."""
+"""The command of synthesis: parse, call, print."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from lemur_core.files.errors import UsageError
 app = typer.Typer()
 
 _PANEL = "Synthesis: specs in, new networks out"
-_MODEL, _ASKED, _TRAINED, _WALLS = "The model", "What is asked for", "Training", "Resources and walls"
+_MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "Training", "Resources and sandbox"
 
 
 @app.command("synthesize", rich_help_panel=_PANEL)
@@ -21,20 +21,20 @@ def synthesize_(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A name at --base-url, or NAME@URL; else a folder or name for transformers.",
+            help="A model name at --base-url, or NAME@URL; otherwise a folder or name for transformers.",
             rich_help_panel=_MODEL,
         ),
     ] = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="MODEL", help="In place of --model: several, on the same attempts.", rich_help_panel=_MODEL
+            metavar="MODEL", help="Instead of --model: compare several on the same attempts.", rich_help_panel=_MODEL
         ),
     ] = None,
     base_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="An OpenAI-compatible endpoint, as http://HOST:8000/v1.", rich_help_panel=_MODEL
+            metavar="URL", help="An OpenAI-compatible endpoint, like http://HOST:8000/v1.", rich_help_panel=_MODEL
         ),
     ] = None,
     key_env: Annotated[
@@ -47,55 +47,65 @@ def synthesize_(
         float, typer.Option(metavar="T", min=0, max=2, rich_help_panel=_MODEL, help="0: the likeliest.")
     ] = 0.7,
     top_p: Annotated[
-        float, typer.Option(metavar="P", min=0.01, max=1, rich_help_panel=_MODEL, help="Share of mass to draw from.")
+        float, typer.Option(metavar="P", min=0.01, max=1, rich_help_panel=_MODEL, help="Nucleus sampling (top-p).")
     ] = 0.95,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=16, rich_help_panel=_MODEL, help="Of one answer.")] = 4096,
     token_budget: Annotated[
-        int | None, typer.Option(metavar="N", min=1, rich_help_panel=_MODEL, help="Of all prompts and answers.")
+        int | None,
+        typer.Option(metavar="N", min=1, rich_help_panel=_MODEL, help="Token budget of all prompts and answers."),
     ] = None,
     time_budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=1, rich_help_panel=_MODEL, help="For asking, this run.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=1, rich_help_panel=_MODEL, help="Time budget for requests in this run."),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, rich_help_panel=_MODEL, help="Requests under way at once.")
+        int, typer.Option(metavar="N", min=1, rich_help_panel=_MODEL, help="Parallel requests.")
     ] = 4,
     retries: Annotated[
-        int, typer.Option(metavar="N", min=0, rich_help_panel=_MODEL, help="Further requests after passing trouble.")
+        int, typer.Option(metavar="N", min=0, rich_help_panel=_MODEL, help="Retries after temporary errors.")
     ] = 5,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, max=86_400, rich_help_panel=_MODEL, help="Of one request.")
     ] = 600.0,
     ask_again: Annotated[
-        bool, typer.Option("--ask-again", rich_help_panel=_MODEL, help="Also what an earlier run was answered.")
+        bool, typer.Option("--ask-again", rich_help_panel=_MODEL, help="Ignore cached answers of earlier runs.")
     ] = False,
-    n: Annotated[int, typer.Option("--n", metavar="N", min=1, rich_help_panel=_ASKED, help="Attempts.")] = 8,
+    n: Annotated[int, typer.Option("--n", metavar="N", min=1, rich_help_panel=_REQUEST, help="Attempts.")] = 8,
     spec: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", rich_help_panel=_ASKED, help="Blocks of this file, by lemur search --spec."),
+        typer.Option(
+            metavar="FILE", rich_help_panel=_REQUEST, help="Blocks in this file, written by lemur search --spec."
+        ),
     ] = None,
     search: Annotated[
-        str | None, typer.Option(metavar="QUERY", rich_help_panel=_ASKED, help="Blocks that this finds.")
+        str | None, typer.Option(metavar="QUERY", rich_help_panel=_REQUEST, help="Blocks that match this query.")
     ] = None,
-    goal: Annotated[str, typer.Option(metavar="TEXT", rich_help_panel=_ASKED, help="What the network is for.")] = "",
+    goal: Annotated[
+        str, typer.Option(metavar="TEXT", rich_help_panel=_REQUEST, help="The purpose of the network.")
+    ] = "",
     blocks: Annotated[
-        int, typer.Option(metavar="K", min=0, max=8, rich_help_panel=_ASKED, help="Blocks in each network.")
+        int, typer.Option(metavar="K", min=0, max=8, rich_help_panel=_REQUEST, help="Blocks in each network.")
     ] = 1,
     parents: Annotated[
         Path | None,
         typer.Option(
-            metavar="SNAPSHOT", rich_help_panel=_ASKED, help="Ask for changes to its networks, which the model sees."
+            metavar="SNAPSHOT", rich_help_panel=_REQUEST, help="Request changes to its networks, which the model sees."
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(metavar="R", min=0, max=10, rich_help_panel=_ASKED, help="Answers to errors, at most.")
+        int, typer.Option(metavar="R", min=0, max=10, rich_help_panel=_REQUEST, help="Maximum number of repair rounds.")
     ] = 2,
-    plan: Annotated[bool, typer.Option("--plan", rich_help_panel=_ASKED, help="Ask for a plan first.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", rich_help_panel=_REQUEST, help="Request a plan first.")] = False,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, rich_help_panel=_ASKED, help="Draws blocks and answers.")
+        int, typer.Option(metavar="N", min=0, rich_help_panel=_REQUEST, help="Seed of blocks and answers.")
     ] = 0,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", rich_help_panel=_ASKED, help="New beside this folder, too (repeatable)."),
+        typer.Option(
+            metavar="DIR",
+            rich_help_panel=_REQUEST,
+            help="Networks must also be new compared with this folder (repeatable).",
+        ),
     ] = None,
     train: Annotated[
         int | None,
@@ -105,37 +115,39 @@ def synthesize_(
         str, typer.Option(metavar="SOURCE", rich_help_panel=_TRAINED, help="CIFAR-10 as for train run, or synthetic.")
     ] = "hf://datasets/uoft-cs/cifar10",
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, rich_help_panel=_TRAINED, help="Images to train on.")
+        int | None, typer.Option(metavar="N", min=1, rich_help_panel=_TRAINED, help="Number of training images.")
     ] = None,
     register: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=_TRAINED, help="Enter them in this LEMUR database.")
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=_TRAINED, help="Add trained networks to this LEMUR database."),
     ] = None,
     license_: Annotated[
-        str, typer.Option("--license", metavar="SPDX", help="Of the networks, as you state it.")
+        str, typer.Option("--license", metavar="SPDX", help="Licence of the networks, stated by you.")
     ] = "NOASSERTION",
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, rich_help_panel=_WALLS, help="Worker processes; default: all cores.")
+        int | None,
+        typer.Option("--jobs", min=1, rich_help_panel=_RESOURCES, help="Worker processes (default: CPU count)."),
     ] = None,
     unsafe_no_sandbox: Annotated[
         bool,
         typer.Option(
             "--unsafe-no-sandbox",
-            rich_help_panel=_WALLS,
-            help="Run foreign code without walls. Only for code you trust.",
+            rich_help_panel=_RESOURCES,
+            help="Run foreign code without the sandbox: only code that you trust.",
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Have a language model write networks from specs; keep those that are closed, run, learn, conform, and are new."""
+    """Let a language model write networks from specs; keep those that are closed, run, learn, conform, and are new."""
     if (model is None) == (not compare):
-        raise UsageError("give --model MODEL, or --compare MODEL at least twice")
+        raise UsageError("pass --model MODEL, or --compare MODEL at least twice")
     if compare and len(compare) < 2:
-        raise UsageError("--compare: give it at least twice, or --model alone")
+        raise UsageError("--compare: pass it at least twice, or only --model")
     if register is not None and train is None:
-        raise UsageError("--register: only trained networks are entered; add --train EPOCHS")
+        raise UsageError("--register: only trained networks are registered; add --train EPOCHS")
     if not blocks and not goal and parents is None:
-        raise UsageError("--blocks 0: then say what to write with --goal TEXT, or what to change with --parents")
+        raise UsageError("--blocks 0: state what to write with --goal TEXT, or what to change with --parents")
     from lemur.synthesis.command import Ask, Service, Training, print_synthesis, run_synthesis
     from lemur.synthesis.models.model import Sampling
     from lemur.synthesis.prompting.plan import Choice

@@ -1,4 +1,4 @@
-"""`lemur synthesize`: opens what is asked for and what it is judged beside, runs the loop, trains, writes, prints."""
+"""`lemur synthesize`: open the inputs and the reference folders, run the loop, train, write, print."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemur.synthesis.folder.write import PARAMETERS, accepted_of, counts_of, write_synthesis
+from lemur.synthesis.folder.write import PARAMETERS, collect_accepted, count_attempts, write_synthesis
 from lemur.synthesis.models.endpoint import Endpoint, check_url
-from lemur.synthesis.models.local import Local, name_of
+from lemur.synthesis.models.local import Local, model_name
 from lemur.synthesis.models.model import Asker, Budget, Model, Sampling
-from lemur.synthesis.prompting.plan import Choice, digest_of, draw
+from lemur.synthesis.prompting.plan import Choice, digest_attempts, draw
 from lemur.synthesis.proving.loop import Tried, synthesize
 from lemur.synthesis.proving.steps import Prover
 from lemur_core.files.atomic import check_free, claim
@@ -29,7 +29,7 @@ from train.runs.register import archive, check_enters
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of models, and how."""
+    """The requests to models, and how they are sampled."""
 
     choice: Choice
     goal: str = ""
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How models are reached. `url`: of the endpoint of those that name none; None: they are on this machine."""
+    """How to reach models. `url`: endpoint of models that name none; None: they are on this machine."""
 
     url: str | None = None
     key_name: str = "LEMUR_MODEL_KEY"
@@ -57,7 +57,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A short training of accepted networks. `db`: the LEMUR database that they are entered in."""
+    """A short training of accepted networks. `db`: the LEMUR database that they are added to."""
 
     data: str
     epochs: int = 1
@@ -79,13 +79,13 @@ def run_synthesis(
     unsafe: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Have models write networks from specs, and keep those that pass every step.
+    """Let models write networks from specs, and keep those that pass every step.
 
     Args:
-        models: `NAME` or `NAME@URL`, one, or several that are compared on the same attempts.
-        against: snapshots and extractions beside which a network must be new; the library is one of them.
+        models: `NAME` or `NAME@URL`; one, or several that are compared on the same attempts.
+        against: snapshots and extractions that a network must differ from, in addition to the library.
     Returns: the counts by model.
-    Raises: UserError if something cannot be read, asked or written; UsageError if options contradict each other.
+    Raises: UserError if a file or model is not accessible; UsageError if options contradict each other.
     """
     places = _places(models, service)
     check_free(out, force=force)
@@ -94,9 +94,9 @@ def run_synthesis(
     if training is not None and training.db is not None and cifar10 is not None:
         check_enters(training.db, cifar10.label, PARAMETERS)
     attempts, pool = draw(library, ask.choice, goal=ask.goal, parents=ask.parents, attempts=ask.attempts, seed=ask.seed)
-    blocks = {one.spec.block for attempt in attempts for one in attempt.asked}
-    note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'block')} that can be asked for")
-    beside = list(dict.fromkeys([*against, library]))
+    blocks = {one.spec.block for attempt in attempts for one in attempt.requested}
+    note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'eligible block')}")
+    references = list(dict.fromkeys([*against, library]))
     tried: list[Tried] = []
     with ExitStack() as stack:
         stack.enter_context(_alone(out))
@@ -105,14 +105,14 @@ def run_synthesis(
             model = _open(name, url, service, budget)
             with (
                 Asker(model, ask.sampling, budget, again=service.again) as asker,
-                Prover(beside, jobs=jobs, unsafe=unsafe) as prover,
+                Prover(references, jobs=jobs, unsafe=unsafe) as prover,
             ):
-                made = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
-                if all(one.record.answer is None for one in made):
+                answers = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
+                if all(one.record.answer is None for one in answers):
                     raise UserError(
-                        f"{model.name}: gave no answer at all: {made[-1].record.error}; nothing was written"
+                        f"{model.name}: returned no answer at all: {answers[-1].record.error}; nothing was written"
                     )
-                tried += made
+                tried += answers
                 if asker.reused:
                     note(f"{model.name}: {plural(asker.reused, 'answer')} from an earlier run")
             watch.lap(model.name)
@@ -120,10 +120,10 @@ def run_synthesis(
         if training is not None and cifar10 is not None:
             trained = _train(tried, training, cifar10, seed=ask.seed, unsafe=unsafe)
             watch.lap("training")
-        accepted = accepted_of(tried, license_, trained, training.epochs if training else None)
-        counts = counts_of([one.record for one in tried])
-        parameters = _parameters(ask, list(counts), service, training, digest_of(attempts))
-        folders = [*beside, *([ask.parents] if ask.parents else [])]
+        accepted = collect_accepted(tried, license_, trained, training.epochs if training else None)
+        counts = count_attempts([one.record for one in tried])
+        parameters = _parameters(ask, list(counts), service, training, digest_attempts(attempts))
+        folders = [*references, *([ask.parents] if ask.parents else [])]
         write_synthesis(
             out,
             tried,
@@ -139,20 +139,20 @@ def run_synthesis(
 
 
 def _places(models: Sequence[str], service: Service) -> list[tuple[str, str | None]]:
-    """Each model and the URL that it is at; None: on this machine. Raises: UsageError, before any is asked."""
+    """Return each model with its URL; None: on this machine. Raises: UsageError, before any request."""
     places: list[tuple[str, str | None]] = []
     called: set[str] = set()
     for name in models:
-        model, at, told = name.partition("@") if "://" in name else (name, "", "")
-        url = told if at else service.url
+        model, at, address = name.partition("@") if "://" in name else (name, "", "")
+        url = address if at else service.url
         if not model:
-            raise UsageError(f"--model {name}: give NAME, or NAME@URL")
+            raise UsageError(f"--model {name}: use NAME, or NAME@URL")
         if url is not None:
             check_url(url, service.key_name)
         places.append((model, url))
-        known = name_of(model) if url is None else model
+        known = model_name(model) if url is None else model
         if known in called:
-            raise UsageError(f"--compare {name}: two models are called {known}; compare different ones")
+            raise UsageError(f"--compare {name}: two models are named {known}; compare different ones")
         called.add(known)
     return places
 
@@ -172,31 +172,31 @@ def _open(name: str, url: str | None, service: Service, budget: Budget) -> Model
 
 
 def _alone(out: Path) -> Any:
-    """The right to make `out`, until the block ends: two runs would ask for the same answers twice."""
+    """Lock `out` during the block: two runs would request the same answers twice."""
     stack = ExitStack()
     name = hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:16]
     file = stack.enter_context((cache_folder("synthesis") / f"{name}.lock").open("w"))
     if not claim(file.fileno()):
         stack.close()
-        raise UserError(f"{out}: another run makes it; wait for it, or choose another --out")
+        raise UserError(f"{out}: another run is writing it; wait for it, or choose another --out")
     return stack
 
 
 def _train(
     tried: Sequence[Tried], training: Training, cifar10: Any, *, seed: int, unsafe: bool
 ) -> dict[str, CheckResult]:
-    """What a short training of each accepted network gives, by name; entered in the database where that is asked."""
+    """Train each accepted network briefly and return the results by name; add them to the database if requested."""
     codes = {one.record.nn: one.record.code for one in tried if one.record.nn is not None}
-    found: dict[str, CheckResult] = {}
+    results: dict[str, CheckResult] = {}
     settings = CheckSettings(training.epochs, training.images, seed)
     with open_box(cifar10, unsafe=unsafe) as box:
         for place, (name, code) in enumerate(codes.items(), start=1):
             assert name is not None
             assert code is not None
             result = check_nn(code, PARAMETERS, dataset=cifar10, settings=settings, unsafe=unsafe, box=box)
-            found[name] = result
-            said = f"{result.accuracy:.4f}" if result.accuracy is not None else f"{result.status}: {result.error}"
-            note(f"training {place} of {len(codes)}: {name}: {said}")
+            results[name] = result
+            outcome = f"{result.accuracy:.4f}" if result.accuracy is not None else f"{result.status}: {result.error}"
+            note(f"training {place} of {len(codes)}: {name}: {outcome}")
             if training.db is not None and result.status == "ok":
                 assert result.accuracy is not None
                 assert result.duration is not None
@@ -210,13 +210,13 @@ def _train(
                     accuracy=result.accuracy,
                     duration=result.duration,
                 )
-    return found
+    return results
 
 
 def _parameters(
     ask: Ask, models: Sequence[str], service: Service, training: Training | None, plan: str
 ) -> dict[str, Any]:
-    """What was asked, as the manifest states it: nothing of where models are reached, or of this machine's folders."""
+    """Return the parameters for the manifest, without URLs of models or folders of this machine."""
     return {
         "models": list(models),
         "attempts": ask.attempts,
@@ -235,18 +235,21 @@ def _parameters(
     }
 
 
-def lines_of(counts: dict[str, Any], out: Path) -> list[str]:
-    """The counts, as lines to print."""
+def format_counts(counts: dict[str, Any], out: Path) -> list[str]:
+    """Format the counts as lines to print."""
     lines = []
-    for model, told in counts.items():
-        failed = ", ".join(f"{number} {step}" for step, number in told["failed"].items())
+    for model, figures in counts.items():
+        failed = ", ".join(f"{number} {step}" for step, number in figures["failed"].items())
         lines.append(
-            f"{model}: {told['accepted']} of {plural(told['attempts'], 'attempt')} accepted, {told['answers']} answers,"
-            f" {told['prompt_tokens'] + told['answer_tokens']:,} tokens" + (f"; failed: {failed}" if failed else "")
+            f"{model}: {figures['accepted']} of {plural(figures['attempts'], 'attempt')} accepted,"
+            f" {figures['answers']} answers, {figures['prompt_tokens'] + figures['answer_tokens']:,} tokens"
+            + (f"; failed: {failed}" if failed else "")
         )
     return [*lines, f"-> {out / 'report.md'}"]
 
 
 def print_synthesis(counts: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    """Print what a run came to."""
-    print(json.dumps({"out": str(out), "models": counts}, indent=2) if as_json else "\n".join(lines_of(counts, out)))
+    """Print the results of a run."""
+    print(
+        json.dumps({"out": str(out), "models": counts}, indent=2) if as_json else "\n".join(format_counts(counts, out))
+    )

@@ -528,7 +528,7 @@ def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signa
     took = time.monotonic() - started
     lines = [line for line in (place.parent / "stderr").read_text().splitlines() if not line.startswith("features:")]
     assert curating.returncode == status
-    assert lines == ["lemur: interrupted; nothing half done is in place, what was worked out so far is kept: run again"]
+    assert lines == ["lemur: interrupted; no partial output was written, finished work is cached: run again to resume"]
     assert stdout == ""
     assert took < 4, "waited for the workers to finish what they had"
     assert leftovers(place) == []

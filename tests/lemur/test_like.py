@@ -119,7 +119,9 @@ def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
     stems, other = [float(line.split()[0]) for line in told[2:4]], float(told[4].split()[0])
     assert 0.9 > stems[0] == stems[1] > 3 * other
     path.write_text("x = 1\n")
-    with pytest.raises(UserError, match=r"net\.py: has no graph: .*; give a network by LEMUR's contract that runs"):
+    with pytest.raises(
+        UserError, match=r"net\.py: has no graph: .*; pass a network that meets LEMUR's contract and runs"
+    ):
         search_like(library, str(path), Filters(), count=5)
     with pytest.raises(UserError, match=r"gone\.py: cannot be read: No such file"):
         search_like(library, str(tmp_path / "gone.py"), Filters(), count=5)
@@ -129,6 +131,6 @@ def test_the_command(library: Path, tmp_path: Path, lemur_here: Command) -> None
     done = lemur_here("search", "--like", "beta::Stem", "--in", library, cwd=tmp_path)
     assert done.stdout.splitlines()[2] == "1.000  same up to widths  alpha@1.0::alpha.blocks.Stem  (Other)"
     done = lemur_here("search", "stem", "--like", "Stem", "--in", library, cwd=tmp_path)
-    assert (done.returncode, "takes the place of QUERY" in done.stderr) == (2, True)
+    assert (done.returncode, "cannot be combined with QUERY" in done.stderr) == (2, True)
     done = lemur_here("search", "--like", "Nothing", "--in", library, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

@@ -162,5 +162,5 @@ def test_a_synthesis_shows_every_answer(tmp_path: Path) -> None:
     assert data["library"]["names"] == ["attempt 0, round 0", "synth-1"]
     assert next(view for view in data["views"] if view["title"] == "Models")["rows"] == [["m", 2, 1, 10]]
     assert [view["text"] for view in entries[0] if view["view"] == "code"][:2] == [hostile, hostile]
-    assert dict(entries[0][0]["rows"])["found there"] == ["bad", "line"]
+    assert dict(entries[0][0]["rows"])["error"] == ["bad", "line"]
     assert dict(entries[1][0]["rows"])["file"] == [{"text": "nets/synth-1.py", "path": "nets/synth-1.py"}]

@@ -122,9 +122,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_all_is_made_once_and_then_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     first = run_stages(small_way(), out)
-    assert [one.why for one in first] == ["not made yet"] * 3
+    assert [one.why for one in first] == ["not built yet"] * 3
     assert capsys.readouterr().err.splitlines() == [
-        f"stage {place} of 3, {name}: not made yet" for place, name in enumerate(NAMES, 1)
+        f"stage {place} of 3, {name}: not built yet" for place, name in enumerate(NAMES, 1)
     ]
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     del before[out / STATE]
@@ -160,7 +160,7 @@ def test_the_same_bytes_again_leave_what_follows(tmp_path: Path) -> None:
     run_stages(small_way(), out)
     (out / "numbers.json").write_text("[0]")
     done = run_stages(small_way(), out)
-    assert [one.why for one in done] == ["made again: its output was changed", None, None]
+    assert [one.why for one in done] == ["rebuilt: its output was changed", None, None]
 
 
 def _file_for_folder(out: Path) -> None:
@@ -185,11 +185,11 @@ def test_a_damaged_output_is_made_again(tmp_path: Path, undisturbed: dict[str, s
     run_stages(small_way(), out)
     HARMS[harm](out)
     done = run_stages(small_way(), out)
-    why = "its output is gone" if harm == "nothing" else "its output was changed"
-    assert [one.why for one in done] == [None, f"made again: {why}", "made again: powers changed"]
+    why = "its output is missing" if harm == "nothing" else "its output was changed"
+    assert [one.why for one in done] == [None, f"rebuilt: {why}", "rebuilt: powers changed"]
     assert contents(out) == undisturbed
     HARMS[harm](out)
-    assert [one.why for one in run_stages(small_way(), out, force=True)] == ["made again, as --force asks"] * 3
+    assert [one.why for one in run_stages(small_way(), out, force=True)] == ["rebuilt because of --force"] * 3
     assert contents(out) == undisturbed
 
 
@@ -219,9 +219,9 @@ def test_our_own_code_and_versions_count(tmp_path: Path, monkeypatch: pytest.Mon
     run_stages(way(), out)
     assert made(run_stages(way(), out)) == []
     monkeypatch.setattr("lemur.pipeline.runner._digest_package", lambda name: "other")
-    assert all(str(one.why).startswith("made again: code") for one in run_stages(way(), out))
+    assert all(str(one.why).startswith("rebuilt: code") for one in run_stages(way(), out))
     monkeypatch.setattr("lemur.pipeline.runner._versions", lambda: {"torch": "other"})
-    assert all(str(one.why).startswith("made again: versions") for one in run_stages(way(), out))
+    assert all(str(one.why).startswith("rebuilt: versions") for one in run_stages(way(), out))
 
 
 # --- kills --------------------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "there")
     [
         (UserError("x: no such block; name another"), UserError, "x: no such block; name another"),
         (RetryableError("x: does not answer"), RetryableError, "x: does not answer"),
-        (NO_SPACE, UserError, "there: No space left on device; mend that, and the same"),
+        (NO_SPACE, UserError, "there: No space left on device; fix that, then run the same"),
     ],
 )
 def test_errors_name_the_stage(tmp_path: Path, error: Exception, kind: type[UserError], told: str) -> None:
@@ -362,13 +362,13 @@ def test_our_own_bugs_and_ctrl_c_come_through(
     with pytest.raises(type(error)):
         run_stages(failing(error), tmp_path / "out")
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "stage powers: not finished; the same command goes on from here"
+    assert said == "stage powers: not finished; run the same command again to resume"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("")
     for force in (False, True):
-        with pytest.raises(UserError, match=r"holds no stages\.json, so it was not made by `lemur run`; choose"):
+        with pytest.raises(UserError, match=r"has no stages\.json, so `lemur run` did not create it; choose"):
             run_stages(small_way(), tmp_path, force=force)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
     with pytest.raises(UserError, match=r"precious: is a file, not a folder; choose another --out"):
@@ -379,7 +379,7 @@ def test_a_damaged_state_asks_for_force(tmp_path: Path, undisturbed: dict[str, s
     out = tmp_path / "out"
     run_stages(small_way(), out)
     (out / STATE).write_text("{")
-    with pytest.raises(UserError, match=r"stages\.json: is damaged; add --force to make every stage again"):
+    with pytest.raises(UserError, match=r"stages\.json: is damaged; add --force to rebuild every stage"):
         run_stages(small_way(), out)
     assert made(run_stages(small_way(), out, force=True)) == list(NAMES)
     assert contents(out) == undisturbed
@@ -429,7 +429,7 @@ def test_options_reach_only_the_stages_that_they_decide() -> None:
 
 def test_images_that_are_not_there_are_told_first(tmp_path: Path) -> None:
     plan = quick_plan(data=str(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"^stage run: .*none: No such file .*; --data synthetic goes the way on gen"):
+    with pytest.raises(UserError, match=r"^stage run: .*none: No such file .*; --data synthetic uses gen"):
         plan_stages(plan)
     with pytest.raises(UserError, match=r"^stage run: synthetic:1: write synthetic, .* to 100,000$"):
         plan_stages(quick_plan(data="synthetic:1"))

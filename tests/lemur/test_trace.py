@@ -269,7 +269,7 @@ def test_what_is_not_there(lemur: Path, extraction: Path, wanted: str, message: 
 def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
     text = (lemur / "manifest.json").read_text().replace('"snapshot"', '"sensitivity"')
     (lemur / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match="holds a sensitivity, whose rows have no chain; give one of ablation, "):
+    with pytest.raises(UserError, match="contains a sensitivity, whose rows cannot be traced; pass one of ablation, "):
         trace("net-a", [lemur])
     with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
         trace("net-a", [tmp_path])

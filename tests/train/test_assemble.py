@@ -101,7 +101,7 @@ def test_full_forms_are_taken_where_a_network_meets_what_was_cut(
     assert [part.code_sha256 for part in found.ingredients] == [
         open_library(folder).block("kit@1.0::kit.gates.Gate").code_sha256
     ]
-    monkeypatch.setattr("train.compose.assemble.met_a_cut", lambda _reason: False)
+    monkeypatch.setattr("train.compose.assemble.is_minimization_error", lambda _reason: False)
     with pytest.raises(UserError, match=r"network does not run: .*left out of the lean form: Gate\.forward"):
         assemble(wanted, lean)
 
@@ -305,7 +305,7 @@ REFUSED = [
         {"attention": "Gait"},
         "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in: 'none')",
     ),
-    ({"downsample": "Blur"}, "slots.downsample: blocks: 2 blocks are called 'Blur'"),
+    ({"downsample": "Blur"}, "slots.downsample: blocks: 2 blocks are named 'Blur'"),
     (
         {"residual": "PostAct"},
         "slots.residual: kit@1.0::kit.blocks.PostAct does not fit at widths 8, 16: an activation after",
@@ -330,7 +330,7 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
 
 def test_refused_without_a_folder_or_out_of_range() -> None:
     for wanted, said in (
-        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, give --in DIR"),
+        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, pass --in DIR"),
         (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
     ):
         with pytest.raises(UserError, match=said):

@@ -58,16 +58,16 @@ def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_a_candidate_tells_itself_in_a_line() -> None:
     right = Candidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1}, 0.1)
     assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
-    wrong = Candidate("kit@1::Post", False, "keeps no identity", "dim=channels", None, {}, None)
-    assert wrong.line() == "no   kit@1::Post: keeps no identity"
+    wrong = Candidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {}, None)
+    assert wrong.line() == "no   kit@1::Post: has no identity shortcut"
 
 
 def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="slot 'neck': there are stem, residual"):
         candidates("neck", folder)
-    with pytest.raises(UserError, match="give whole numbers from 1"):
+    with pytest.raises(UserError, match="use whole numbers >= 1"):
         candidates("stem", folder, ())
-    with pytest.raises(UserError, match=r"no blocks\.parquet; give a folder that `lemur extract"):
+    with pytest.raises(UserError, match=r"no blocks\.parquet; pass a folder written by `lemur extract"):
         candidates("stem", tmp_path)
     for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
@@ -85,7 +85,5 @@ def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
         assert found.code == blocks.make_block("kit.gates.Gate").code
     assert library.find("ates.Gate") is None
     assert library.near("Gait") == ["kit@1.0::kit.gates.Gate"]
-    with pytest.raises(
-        UserError, match=r"2 blocks are called 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"
-    ):
+    with pytest.raises(UserError, match=r"2 blocks are named 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"):
         library.find("Blur")

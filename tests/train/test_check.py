@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "output": (TINY.replace("return self.classifier(self.features(x))", "return x.sum()").replace(LEARN, f"{LEARN}        return\n"), "wrong_output", "forward gives a scalar, not 3x10: images x classes"),
     "files": (with_learn("open('/etc/hostname').read()"), "denied", "PermissionError: [Errno 13] Permission denied"),
     "endless": (with_learn("while True: pass"), "timeout", "the network ran longer than 2 seconds (wall)"),
-    "hungry": (with_learn("hoard = []\n        while True: hoard.append(torch.zeros(2**22))"), "out_of_memory", "the network asked for more memory than 0.50 GiB beyond what PyTorch itself takes"),
+    "hungry": (with_learn("hoard = []\n        while True: hoard.append(torch.zeros(2**22))"), "out_of_memory", "the network needed more memory than 0.50 GiB in addition to PyTorch itself"),
 }  # fmt: skip
 
 
@@ -146,8 +146,8 @@ def test_what_fails_and_why(check: Check, name: str) -> None:
         (PRM | {"batch": 0}, "prm: batch is 0; give a number of images"),
         (PRM | {"batch": "16"}, "prm: batch is '16'; give"),
         (PRM | {"batch": float("nan")}, "prm: batch is nan; give"),
-        (PRM | {"transform": "mirror"}, "transform 'mirror': is not one of LEMUR's; there are norm, echo or complex"),
-        (PRM | {"transform": 32}, "transform 32: is not one of LEMUR's"),
+        (PRM | {"transform": "mirror"}, "transform 'mirror': not one of LEMUR's transforms; use norm, echo or complex"),
+        (PRM | {"transform": 32}, "transform 32: not one of LEMUR's"),
         (PRM | {"transform": "norm_4096"}, "with _SIZE (1 to 1024)"),
         (PRM | {"transform": "five_crop"}, "makes five images of one"),
         ({k: v for k, v in PRM.items() if k not in ("lr", "dropout")}, "prm: dropout, lr missing, which the network"),

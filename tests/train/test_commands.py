@@ -63,7 +63,7 @@ def test_what_arguments_are_read_as(tmp_path: Path) -> None:
         (lambda: find_recipe("gone.toml"), r"gone\.toml: No such file"),
         (lambda: read_prm("{lr}"), "not JSON"),
         (lambda: read_prm(str(tmp_path / "none")), "neither a JSON object nor a file"),
-        *((lambda text=text: read_numbers(text, "--seeds", 0), "--seeds .* is no whole number from 0; write 1,2,3")
+        *((lambda text=text: read_numbers(text, "--seeds", 0), "--seeds .* is not a whole number >= 0; write 1,2,3")
           for text in ("1,x", "", "1,,2", "-1")),
         (lambda: assemble_to(tmp_path / "mine.toml" / "net.py", small, None, unsafe=False, force=False),
          r"net\.py: cannot be written: .*; choose another --out"),
@@ -79,10 +79,10 @@ def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -
     assert network_in(path, None).prm == {"lr": 0.1, "momentum": 0.9}
     assert network_in(path, '{"lr": 0.2}').prm == {"lr": 0.2}
     path.write_text(NET.partition("\n")[2])
-    with pytest.raises(UserError, match="give its hyperparameters, for example --prm"):
+    with pytest.raises(UserError, match="pass its hyperparameters, for example --prm"):
         network_in(path, None)
     path.write_text("x = 1\n")
-    with pytest.raises(UserError, match=r"mine\.py: not by LEMUR's contract: "):
+    with pytest.raises(UserError, match=r"mine\.py: does not meet LEMUR's contract: "):
         network_in(path, "{}")
 
 
@@ -94,7 +94,7 @@ def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) ->
     assert run_text(short, out) == f"tiny: out_of_memory: no memory; --memory gives it more; see {out}/record.json"
     out.mkdir()  # of an older run, which --force is to replace
     out.with_name("out.partial").mkdir()
-    assert run_text(failed, out) == f"tiny: ended by SIGKILL; run again, it goes on from {out}.partial"
+    assert run_text(failed, out) == f"tiny: ended by SIGKILL; run again to resume from {out}.partial"
 
 
 @pytest.mark.slow
@@ -140,8 +140,8 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
         (("run", "plain", "--data", "synthetic:200", "--images", "300", "--held-out", "50", "--out", "x"), 1, "images: 300, but 150 are left to train on"),
         (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
         (("run", "plain", "--out", "x", "--prm", "{}"), 2, "--prm: is for a NET.py"),
-        (("run", "n.py", "--out", "x", "--set", "model.widths=[3]"), 2, "--set model.widths: changes nothing"),
-        (("ablate", "plain", "--out", "x", "--data", "synthetic:200", "--seeds", "0,a"), 2, "is no whole number"),
+        (("run", "n.py", "--out", "x", "--set", "model.widths=[3]"), 2, "--set model.widths: has no effect"),
+        (("ablate", "plain", "--out", "x", "--data", "synthetic:200", "--seeds", "0,a"), 2, "is not a whole number"),
         (("run", "plain", "--data", "synthetic:200", "--out", "/dev/null/x"), 1, "cannot be written: /dev/null"),
         (("candidates", "--slot", "atention", "--in", "x"), 2, "'atention' is not one of"),
         (("register", "nowhere", "--db", "x.db"), 1, "nowhere"),

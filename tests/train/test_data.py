@@ -138,7 +138,7 @@ def test_a_damaged_cache_is_built_anew(folder: Path, tmp_path: Path, damage: str
     name, harm, said = DAMAGE[damage]
     harm(data.folder / name)
     if said:
-        with pytest.raises(UserError, match=f"^{data.folder}: not a whole cache of CIFAR-10: ") as caught:
+        with pytest.raises(UserError, match=f"^{data.folder}: not a complete cache of CIFAR-10: ") as caught:
             open_cache(data.folder)
         assert said in str(caught.value)
     again = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
@@ -158,7 +158,7 @@ def test_loads_side_by_side_agree(folder: Path, tmp_path: Path) -> None:
     assert all(same(data) for data in found)
     assert len(list((tmp_path / "cache").iterdir())) == 1
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot be written: .*; make room, or set LEMUR_CURATOR_CACHE"):
+    with pytest.raises(UserError, match=r"cannot be written: .*; free space, or set LEMUR_CURATOR_CACHE"):
         load_cifar10(folder, cache=tmp_path / "file", partial=True)
 
 
@@ -257,7 +257,11 @@ def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (ConnectionError("no route"), RetryableError, "the Hub cannot be read: no route; check the network, run again"),
+        (
+            ConnectionError("no route"),
+            RetryableError,
+            "the Hub cannot be read: no route; check the network and run again",
+        ),
         (TimeoutError("too slow"), RetryableError, "the Hub cannot be read: too slow"),
         (DatasetNotFoundError("not there"), UserError, "not there; check the name, the revision"),
         (ValueError("no such revision"), UserError, "no such revision; check the name, the revision"),
@@ -294,7 +298,7 @@ def test_split_is_disjoint_complete_sorted_and_repeatable(data: st.DataObject, c
     assert count < 100 or held_out in (0, count - 1) or not torch.equal(held, split(count, held_out, ~seed)[1])
     assert torch.equal(torch.get_rng_state(), before), "the global one stays"
     for wrong in (count, -1):
-        with pytest.raises(UserError, match=f"^held out: {wrong} of {count} images; hold out at least 0"):
+        with pytest.raises(UserError, match=f"^held out: {wrong} of {count} images; hold out 0 or more"):
             split(count, wrong, 0)
 
 

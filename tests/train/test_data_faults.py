@@ -25,7 +25,7 @@ forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_form
 MADE = forms.make()
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
 FORMS = (
-    "give a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
+    "pass a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
     "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
 )
 
@@ -54,12 +54,12 @@ def error_of(source: Path | str, tmp: Path, *, partial: bool = True) -> str:
     ("source", "said"),
     [
         ("missing", f"missing: No such file or directory; {FORMS}"),
-        ("", f": holds no CIFAR-10; {FORMS}"),
+        ("", f": no CIFAR-10 found; {FORMS}"),
         ("a\0b", f"'a\\x00b': no such file or folder; {FORMS}"),
         ("notes.txt", f"notes.txt: unknown kind of file; {FORMS}"),
         ("torchvision:missing", f"torchvision:missing: No such file or directory; {FORMS}"),
-        ("torchvision:notes.txt", "torchvision:notes.txt: notes.txt is not a folder; give the root folder that torchvision's CIFAR10 was given"),
-        ("torchvision:.", "torchvision:.: no folder cifar-10-batches-py there; give the root that torchvision's CIFAR10 was given"),
+        ("torchvision:notes.txt", "torchvision:notes.txt: notes.txt is not a folder; pass the root folder of torchvision's CIFAR10"),
+        ("torchvision:.", "torchvision:.: no folder cifar-10-batches-py there; pass the root folder of torchvision's CIFAR10"),
         ("synthetic:10", "synthetic:10: write synthetic, or synthetic:COUNT with COUNT from 20 to 100,000"),
         ("synthetic:many", "synthetic:many: write synthetic, or synthetic:COUNT with COUNT from 20 to 100,000"),
         ("hf://uoft-cs/cifar10", "hf://uoft-cs/cifar10: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION"),
@@ -77,7 +77,7 @@ def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: 
 def test_one_file_is_one_split(tmp_path: Path) -> None:
     folder = forms.write_parquet(tmp_path / "in", MADE)
     assert error_of(folder / TRAIN, tmp_path) == (
-        f"{folder / TRAIN}: one file holds one split; give a folder with train-*.parquet and test-*.parquet"
+        f"{folder / TRAIN}: one file holds one split; pass a folder with train-*.parquet and test-*.parquet"
     )
     (folder / TRAIN).rename(folder / "all.parquet")
     assert error_of(folder, tmp_path) == (
@@ -139,7 +139,7 @@ TABLES: dict[str, tuple[pa.Table, str]] = {
     ),
     "label twice": (
         GOOD.append_column("label", GOOD["label"]),
-        ": 2 columns are called label; keep one of them",
+        ": 2 columns are named label; keep one of them",
     ),
     "paths only": (
         pa.table({"img": ["a.png"], "label": [1]}),
@@ -164,7 +164,7 @@ def test_damaged_parquet(tmp_path: Path) -> None:
     for kept in (0, 4, 3_000, -1):
         (folder / TRAIN).write_bytes(whole[:kept])
         found = error_of(folder, tmp_path)
-        assert found.startswith(f"{folder / TRAIN}: not a whole Parquet file: ")
+        assert found.startswith(f"{folder / TRAIN}: not a complete Parquet file: ")
         assert found.endswith("; get it again")
     (folder / TRAIN).write_bytes(whole[:4] + bytes(2_000) + whole[2_004:])  # a page
     assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}")
@@ -193,7 +193,7 @@ def test_uneven_classes(tmp_path: Path) -> None:
         pq.write_table(pa.table({"img": images, "label": labels[:count]}), folder / name)
     assert error_of(folder, tmp_path, partial=False) == (
         f"{folder}: the train split has 4,999 images of label 0 (2 labels are off), "
-        "CIFAR-10 has 5,000 of each; get the data set anew"
+        "CIFAR-10 has 5,000 of each; get the data set again"
     )
 
 
@@ -204,7 +204,7 @@ def test_missing_batches(tmp_path: Path) -> None:
     folder = forms.write_python(tmp_path, MADE)
     (folder / "data_batch_4").unlink()
     (folder / "test_batch").unlink()
-    said = "data_batch_4, test_batch missing; get the whole Python version of CIFAR-10"
+    said = "data_batch_4, test_batch missing; get the complete Python version of CIFAR-10"
     assert error_of(folder, tmp_path) == f"{folder}: {said}"
     assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
     archive = forms.write_tar(tmp_path / "some.tar.gz", folder)
@@ -217,9 +217,9 @@ def test_wrong_archives(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for kept in (0, 10, 1_000, len(whole) - 3_000, len(whole) - 20):
         path.write_bytes(whole[:kept])
-        assert error_of(path, tmp_path).startswith(f"{path}: not a whole tar archive: "), kept
+        assert error_of(path, tmp_path).startswith(f"{path}: not a complete tar archive: "), kept
     path.write_bytes(whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:])  # as if a bit of the pixels had changed
-    assert error_of(path, tmp_path).startswith(f"{path}: not a whole tar archive: CRC check failed")
+    assert error_of(path, tmp_path).startswith(f"{path}: not a complete tar archive: CRC check failed")
     with tarfile.open(path, "w") as archive:
         member = tarfile.TarInfo("data_batch_1")
         member.size = 1 << 40
@@ -233,7 +233,7 @@ def test_wrong_archives(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = forms.write_tar(tmp_path / "other.tar", tmp_path / "other", "w")
     assert error_of(other, tmp_path) == (
-        f"{other}: no data_batch_1 in it; give cifar-10-python.tar.gz or cifar-10-binary.tar.gz"
+        f"{other}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz"
     )
 
 
@@ -243,7 +243,7 @@ def test_wrong_binary_batches(tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     assert error_of(folder, tmp_path) == (
-        f"{file}: 30,729 bytes are no whole number of records of 3,073; get the file again"
+        f"{file}: 30,729 bytes are not a whole number of records of 3,073 bytes; get the file again"
     )
     file.write_bytes(whole[: 3 * 3_073] + b"\x0a" + whole[3 * 3_073 + 1 :])
     assert error_of(folder, tmp_path) == (
@@ -276,8 +276,8 @@ def test_only_the_original_is_unpickled(tmp_path: Path, where: str, change: str)
         mark.unlink()
     source = folder if where == "folder" else forms.write_tar(tmp_path / "x.tar.gz", folder)
     digests = [hashlib.md5(content).hexdigest() for content in (contents[change], whole)]
-    said = f"(MD5 {digests[0]}, that of CIFAR-10 has {digests[1]}), so it is not unpickled; get the file again"
-    assert error_of(source, tmp_path) == f"{source}/data_batch_1: is not the original file {said}"
+    said = f"(MD5 {digests[0]}, expected {digests[1]}), so it is not unpickled; get the file again"
+    assert error_of(source, tmp_path) == f"{source}/data_batch_1: not the original file {said}"
     assert not mark.exists()
 
 

@@ -96,7 +96,7 @@ def test_construction_follows_the_contract(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(NetworkError, match=r"defines no class Net"):
         load_network("Net = 3", {})
     text = f'{NET.format(body="pass")}def supported_hyperparameters(): return {{"lr", "dropout", "batch"}}'
-    with pytest.raises(NetworkError, match=r"^prm lacks dropout, which supported_hyperparameters\(\) names"):
+    with pytest.raises(NetworkError, match=r"^prm lacks dropout, required by supported_hyperparameters\(\)"):
         load_network(text, {"lr": 0.1})
     load_network(text, {"lr": 0.1, "dropout": 0.0})
     for outputs, reason in (((1, 2), "returned tuple, not"), (torch.zeros(4, 11), r"shape \(4, 11\), not \(4, 10\)")):
@@ -118,14 +118,14 @@ def test_only_a_whole_checkpoint_of_the_same_run_counts_and_no_code_of_it_runs(t
     path, made = tmp_path / "c.pt", tmp_path / "made"
     assert load_checkpoint(path, "key") == (None, "")
     save_whole({"key": "one", "steps": 1}, path)
-    said = "the checkpoint is one of another run, so training starts anew"
+    said = "the checkpoint belongs to another run, so training starts from scratch"
     assert load_checkpoint(path, "two") == (None, said)
     whole = path.read_bytes()
     for kept in (0, 10, 300):
         path.write_bytes(whole[:kept])
         loaded, note = load_checkpoint(path, "one")
         assert loaded is None
-        assert note.startswith("the checkpoint cannot be read, so training starts anew (")
+        assert note.startswith("the checkpoint cannot be read, so training starts from scratch (")
     torch.save({"key": "key", "net": Attack(made)}, path)
     loaded, note = load_checkpoint(path, "key")
     assert loaded is None

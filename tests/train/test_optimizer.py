@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from train.model.recipe import Recipe, Training
-from train.runs.optimizer import Muon, MuonBesideSgd, make_average, make_optimizer, make_schedule
+from train.runs.optimizer import Muon, MuonWithSgd, make_average, make_optimizer, make_schedule
 
 STEPS = 40
 
@@ -103,7 +103,7 @@ def test_only_convolutions_between_many_channels_go_to_muon() -> None:
     net = network()
     before = [parameter.detach().clone() for parameter in net.parameters()]
     optimizer = make_optimizer(net.parameters(), TRAINING)
-    assert isinstance(optimizer, MuonBesideSgd)
+    assert isinstance(optimizer, MuonWithSgd)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1, 0.1]
     trained(net, range(1), optimizer)
     change = net[1].weight.detach() - before[2]

@@ -10,7 +10,7 @@ import pytest
 
 from train.compose.candidates import default_support
 from train.compose.probe_guest import probe_filler, probe_network
-from train.model.slots import SLOTS, sizes_of
+from train.model.slots import SLOTS, list_sizes
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
@@ -32,7 +32,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
                 "target": target,
                 "builds": list(builds),
                 "support": default_support(),
-                "sizes": sizes_of(slot, widths),
+                "sizes": list_sizes(slot, widths),
                 "strict": strict,
             }
         )
@@ -77,8 +77,8 @@ def test_right(name: str) -> None:
 
 WRONG = [
     ("residual", blocks.POST_ACTIVATION, "channels, channels", "an activation after the addition (ReLU)"),
-    ("residual", blocks.NO_END, "channels", "keeps no identity"),
-    ("residual", blocks.TWO_BRANCHES, "channels", "no child ends the branch"),
+    ("residual", blocks.NO_END, "channels", "has no identity shortcut"),
+    ("residual", blocks.TWO_BRANCHES, "channels", "no single child ends the branch"),
     ("residual", blocks.UNUSED, "channels", "no finite gradient reaches its parameter spare"),
     ("residual", blocks.STEM, "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
     ("residual", blocks.RESIDUAL, "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),

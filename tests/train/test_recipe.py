@@ -46,9 +46,9 @@ def test_a_recipe_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
         ("[training]\nepochs = 0", "training.epochs: must be at least 1, not 0"),
         ("[training]\nlearning_rate = inf", "training.learning_rate: "),
         ("[training]\noptimizer = 'sdg'", "training.optimizer: must be one of 'sgd', 'adamw' or 'muon', not 'sdg'"),
-        ("[model]\nwidths = [1, 2]", "model: widths has 2 stages and depths 3; give both as many"),
+        ("[model]\nwidths = [1, 2]", "model: widths has 2 stages and depths 3; they must be equal"),
         ("[model]\ndepths = [0, 0, 0]", "model: depths: all 0"),
-        ("[slots]\nattention = 3", "slots.attention: give a block's id or a built-in's name in quotes"),
+        ("[slots]\nattention = 3", "slots.attention: use a block's id or a built-in's name in quotes"),
         ("[model", "not TOML: "),
     ],
 )

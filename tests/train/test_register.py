@@ -50,7 +50,7 @@ def test_trials_are_added_once(db: Path, folder: Path) -> None:
     assert register(db, [folder, folder]) == Registered(0, 6, ())
     assert dump(db) == before
     (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
-    assert line.endswith(f"spaced/net.py: the database holds other code under the name {NAME}")
+    assert line.endswith(f"spaced/net.py: the database has other code under the name {NAME}")
     assert dump(db) == before
 
 
@@ -60,7 +60,7 @@ def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
     write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder, {}), measured=measured, **made))
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history(0.9, 0.9, 0.99)))
     (line,) = register(db, [folder]).failed
-    assert "digests: history.jsonl differs from its digest; it was changed after the training" in line
+    assert "digests: history.jsonl differs from its digest; it was changed after training" in line
     assert not db.exists()
 
 
@@ -110,12 +110,12 @@ def test_the_metric_of_a_new_database_works(db: Path, folder: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "failed": ({"status": "diverged", "error": "nan"}, "the run ended with status diverged: nan; only whole runs"),
+    "failed": ({"status": "diverged", "error": "nan"}, "the run ended with status diverged: nan; only complete runs"),
     "smoke": ({"data": "synthetic (smoke test only)"}, "trained on synthetic (smoke test only); only runs on real"),
-    "code": ({"code_sha256": "0" * 64}, "the code is not the one of this run (its SHA-256 differs"),
+    "code": ({"code_sha256": "0" * 64}, "the code is not that of this run (its SHA-256 differs"),
     "epochs": ({"epochs": 4}, "the history has 3 epochs, the record 4"),
     "contract": ({"code": TINY.replace("def learn", "def fit")}, "does not meet LEMUR's contract: line 12: class Net"),
-    "prm": ({"prm": '{"widths": [1, 2]}'}, "prm: widths is [1, 2]; LEMUR stores numbers and texts only"),
+    "prm": ({"prm": '{"widths": [1, 2]}'}, "prm: widths is [1, 2]; LEMUR stores only numbers and strings"),
     "nothing": ({"prm": '{"x": null}'}, "prm: x is None; LEMUR stores"),
     "not a number": ({"prm": '{"x": NaN}'}, "prm: x is nan; LEMUR stores"),
     "large": ({"prm": '{"x": 9223372036854775808}'}, "prm: x is 9223372036854775808; LEMUR stores"),
@@ -130,7 +130,7 @@ def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Pat
     for name, (_, said), line in zip(REFUSED, REFUSED.values(), done.failed, strict=False):
         assert line.startswith(f"{tmp_path / name}: {said}")
         assert "\n" not in line
-    assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a whole training run")
+    assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a complete training run")
     other = TINY + "# another\n"
     assert register(db, [*bad, write_run(tmp_path / "good", other)]) == Registered(3, 0, done.failed)
     assert rows(db, "SELECT DISTINCT nn FROM stat") == rows(db, "SELECT name FROM nn") == [(lemur_name(other, "tiny"),)]
@@ -146,7 +146,7 @@ def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Pat
         ("ALTER TABLE nn RENAME id TO key", "table nn has no column id; this is not the schema"),
         (
             "DROP TABLE metric; CREATE TABLE metric (name, code, id, lang NOT NULL)",
-            "table metric demands a column lang,",
+            "table metric requires a column lang,",
         ),
     ],
 )
@@ -164,20 +164,20 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="is a folder; give the file of a LEMUR database"):
+    with pytest.raises(UserError, match="is a folder; pass the file of a LEMUR database"):
         register(tmp_path, [folder])
-    with pytest.raises(UserError, match=r"there is no folder .*/none; give"):
+    with pytest.raises(UserError, match=r"there is no folder .*/none; pass"):
         register(tmp_path / "none" / "ab.nn.db", [folder])
     text = tmp_path / "text.db"
     text.write_text("not a database, but long enough to be looked at as one " * 40)
-    with pytest.raises(UserError, match=r"text\.db: file is not a database; give a LEMUR database"):
+    with pytest.raises(UserError, match=r"text\.db: file is not a database; pass a LEMUR database"):
         register(text, [folder])
     monkeypatch.setattr("train.runs.register._WAIT_SECONDS", 0.1)
     db = tmp_path / "locked.db"
     register(db, [])
     with closing(sqlite3.connect(db, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(UserError, match="database is locked; give a LEMUR database that can be written and that"):
+        with pytest.raises(UserError, match="database is locked; pass a LEMUR database that is writable and not"):
             register(db, [folder])
 
 

@@ -145,7 +145,7 @@ ENDS = {
     "exits": (
         "sys.exit(3)",
         "error",
-        r"^the code asked the interpreter to exit: SystemExit: 3 \(net\.py:19 in forward\)$",
+        r"^the code tried to exit the interpreter: SystemExit: 3 \(net\.py:19 in forward\)$",
     ),
     "says nothing": ("raise KeyboardInterrupt", "error", r"^KeyboardInterrupt \(net\.py:19 in forward\)$"),
     "leaves": ("os._exit(0)", "error", r"called exit or _exit"),
@@ -223,7 +223,7 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     shutil.copytree(tmp_path / "out.partial", tmp_path / "seed.partial")
     other = run(data, box, tmp_path / "seed", SLOW, seed=5, quiet=False)
     assert (other.status, other.seed) == ("ok", 5)
-    assert "is of another run (another recipe); training starts anew" in capsys.readouterr().err
+    assert "belongs to another run (another recipe); training starts from scratch" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "seed")
     rest = run(data, box, out, SLOW, recipe=LONGER, quiet=False)
     assert (rest.status, rest.epochs, rest.steps) == ("ok", 3, 24)
@@ -231,7 +231,7 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert epochs(out) == epochs(whole)
     assert rest.test_accuracy == json.loads((whole / "record.json").read_text())["test_accuracy"]
     if cut.epochs:
-        assert f"tiny: goes on after epoch {cut.epochs} of 3" in capsys.readouterr().err
+        assert f"tiny: resuming after epoch {cut.epochs} of 3" in capsys.readouterr().err
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out"]
 
 
@@ -254,15 +254,15 @@ def test_what_is_no_run_is_left_alone(
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     (tmp_path / "file").write_text("x")
     for force in (False, True):
-        for name, said in (("mine", "not the folder of a whole training run"), ("file", "is a file, not a folder")):
+        for name, said in (("mine", "not the folder of a complete training run"), ("file", "is a file, not a folder")):
             with pytest.raises(UserError, match=said):
                 run(data, None, tmp_path / name, force=force)
     with own_folder(tmp_path / "busy"), pytest.raises(UserError, match="another run trains there"):
         run(data, None, tmp_path / "busy")
     for wrong, reason in (
-        (Resources(threads=0), "threads: 0; it must be above 0"),
+        (Resources(threads=0), "threads: 0; it must be greater than 0"),
         (Resources(time_limit=-1.0), "time limit: -1.0"),
-        (Resources(device="tpu"), "device 'tpu': there are auto, cpu, cuda, mps"),
+        (Resources(device="tpu"), "device 'tpu': choose from auto, cpu, cuda, mps"),
     ):
         with pytest.raises(UserError, match=reason):
             run(data, None, tmp_path / "new", resources=wrong)
@@ -337,11 +337,11 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
     in_the_way = tmp_path / "out.partial" / "result"
     in_the_way.with_name("lock").touch()
     in_the_way.write_text("")
-    with pytest.raises(UserError, match=r"out\.partial: the result cannot be written: File exists; .* goes on from"):
+    with pytest.raises(UserError, match=r"out\.partial: the result cannot be written: File exists; .* again to resume"):
         run(data, box, out)
     in_the_way.unlink()
     assert run(data, box, out, quiet=False).status == "ok"
-    assert "tiny: goes on after epoch 2 of 2" in capsys.readouterr().err
+    assert "tiny: resuming after epoch 2 of 2" in capsys.readouterr().err
 
 
 def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
@@ -352,10 +352,10 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path:
         assert run(data, box, out, force=force) == first
     assert out.stat().st_ino == inode
     with pytest.raises(
-        UserError, match=r"out: holds another run \(seed 0, not 1\); choose another --out, or add --force"
+        UserError, match=r"out: contains another run \(seed 0, not 1\); choose another --out, or add --force"
     ):
         run(data, box, out, seed=1)
-    with pytest.raises(UserError, match=r"holds another run \(another recipe\)"):
+    with pytest.raises(UserError, match=r"contains another run \(another recipe\)"):
         run(data, box, out, recipe=RECIPE.changed(training__epochs=1))
     assert run(data, box, out, seed=1, force=True).seed == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

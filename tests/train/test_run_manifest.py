@@ -170,9 +170,9 @@ def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.Capture
             "copied",
             [("attention", block)],
             copy,
-            "no manifest.json; what is made from it cannot be traced further back",
+            "no manifest.json; results built from it cannot be traced further back",
         ),
-        ("other", [("attention", other)], library, f"holds no {other.block} with that code"),
+        ("other", [("attention", other)], library, f"has no {other.block} with that code"),
     ):
         make_run(tmp_path / name, *blocks)
         finish(tmp_path / name, folder)
@@ -202,7 +202,7 @@ def change_text(name: str, old: str, new: str) -> Callable[[Path], None]:
     [
         (change_json("record.json", status="fine"), "record", "record.json: "),
         (change_json("record.json", code_sha256="0" * 64), "network", "net.py: its SHA-256 is not that of the record"),
-        (change_text("net.py", "# Slot attention", "# Slot stem"), "network", "has no comment of alpha@1.0::alpha.blocks.Attention in slot attention"),
+        (change_text("net.py", "# Slot attention", "# Slot stem"), "network", "has no comment for alpha@1.0::alpha.blocks.Attention in slot attention"),
         (change_json("record.json", val_accuracy=0.9), "history", "val_accuracy is 0.5625 in the last epoch, 0.9 recorded"),
         (change_json("record.json", train_loss=0.1), "history", "train_loss is 1.5 in the last epoch, 0.1 recorded"),
         (change_json("record.json", steps=2200), "history", "2,112 steps up to the last epoch, 2,200 recorded"),
@@ -211,7 +211,7 @@ def change_text(name: str, old: str, new: str) -> Callable[[Path], None]:
         (change_json("record.json", test_accuracy=0.99), "manifest", "test_accuracy: 0.5512 stated, 0.99 recorded"),
         (change_json("record.json", data_sha256="2" * 64), "manifest", "input synthetic: SHA-256 1111111111111111… stated"),
         (change_json("recipe.json", model=1), "manifest", "recipe.json: is not the recipe of the record"),
-        (change_json("run.json", identity={"code_sha256": "0" * 64}), "manifest", "run.json: is of another network"),
+        (change_json("run.json", identity={"code_sha256": "0" * 64}), "manifest", "run.json: belongs to another network"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_found(run: Path, change: Callable[[Path], None], check: str, detail: str) -> None:
@@ -235,7 +235,7 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
     for wanted in ("tiny", "attention", "Attention", block.block):
         assert trace(wanted, [run, library]) == links
     with pytest.raises(
-        UserError, match=r"^Atention: neither the network of this run nor a block in it; near names: Att"
+        UserError, match=r"^Atention: neither the network of this run nor a block in it; similar names: Att"
     ):
         trace("Atention", [run])
 
@@ -340,7 +340,7 @@ def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path)
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")
     assert trace("full-seed1/attention", [out, library]) == links
-    with pytest.raises(UserError, match="full-seed9: no run of this ablation is called so; near names: full-seed"):
+    with pytest.raises(UserError, match="full-seed9: no run of this ablation has that name; similar names: full-seed"):
         trace("full-seed9", [out])
     change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
     refresh(out)

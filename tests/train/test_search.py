@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from train import cli
 from train.model.recipe import Recipe
-from train.studies.search import SLOTS, Plan, Trial, compositions, page, rungs
+from train.studies.search import SLOTS, Plan, Trial, compositions, page, plan_rounds
 
 made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 
@@ -48,7 +48,7 @@ def test_the_same_seed_draws_the_same(seed: int, budget: int) -> None:
     ],
 )
 def test_rungs_grow_until_one_is_left_or_all_images_are_used(count: int, images: int, sizes: list[int]) -> None:
-    assert rungs(Plan(budget=count, images=images), count, 45000) == sizes
+    assert plan_rounds(Plan(budget=count, images=images), count, 45000) == sizes
 
 
 def test_a_rung_that_failed_counts_for_nothing() -> None:
@@ -63,4 +63,4 @@ def test_a_rung_that_failed_counts_for_nothing() -> None:
     (row,) = [line for line in page(ranked, "cifar-10", Plan(budget=4)) if "`failed`" in line]
     assert "90.00 %" in row
     assert "diverged" in row
-    assert not never.passed
+    assert not never.complete_runs

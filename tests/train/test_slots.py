@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from lemur_core.files.errors import UserError
-from train.compose.candidates import build_from_recipe, builds_of
+from train.compose.candidates import build_from_recipe, list_builds
 from train.model.recipe import Model, Slots
-from train.model.slots import BUILT_IN, SLOTS, sizes_of, suits, widths_of
+from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
@@ -27,10 +27,10 @@ def test_sizes() -> None:
         "downsample": [{"channels": 8, "out_channels": 16}, {"channels": 16, "out_channels": 16}],
         "head": [{"channels": 16, "classes": 10}],
     }
-    assert {slot: sizes_of(slot, (8, 16, 16)) for slot in expected} == expected
-    assert sizes_of("downsample", (8,)) == [{"channels": 8, "out_channels": 8}], "of one stage"
+    assert {slot: list_sizes(slot, (8, 16, 16)) for slot in expected} == expected
+    assert list_sizes("downsample", (8,)) == [{"channels": 8, "out_channels": 8}], "of one stage"
     model = Model(widths=(8, 16), depths=(0, 2))
-    assert (widths_of("attention", model), widths_of("norm", model)) == ((16,), (8, 16))
+    assert (list_widths("attention", model), list_widths("norm", model)) == ((16,), (8, 16))
 
 
 SUITS = {
@@ -56,7 +56,7 @@ def builds(slot: str, constructor: str, **recorded: str) -> tuple[str, ...]:
     """The arguments to try for a block with such a constructor, of which such arguments worked."""
     blocks.LIBRARY["kit.made.Made"] = (blocks.GATE, constructor, recorded, blocks.IMAGE, blocks.IMAGE)
     try:
-        return builds_of(slot, blocks.make_block("kit.made.Made"), blocks.make_spec("kit.made.Made"))
+        return list_builds(slot, blocks.make_block("kit.made.Made"), blocks.make_spec("kit.made.Made"))
     finally:
         del blocks.LIBRARY["kit.made.Made"]
 
@@ -118,7 +118,7 @@ def test_arguments_of_a_recipe(arguments: dict[str, object], build: str) -> None
         ("norm", {"n": "$rate"}, "slots.norm.arguments.n: no placeholder '$rate' in slot norm; there are: $channels"),
         ("activation", {"n": "$channels"}, "there are: none"),
         ("attention", {"a b": 1}, "slots.attention.arguments.a b: not the name of an argument"),
-        ("attention", {"when": object()}, "is no value for an argument"),
+        ("attention", {"when": object()}, "is not a valid argument"),
     ],
 )
 def test_wrong_arguments_of_a_recipe(slot: str, arguments: dict[str, object], said: str) -> None:

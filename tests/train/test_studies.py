@@ -65,10 +65,10 @@ def test_another_study_or_folder_is_left_alone(
     study: Path, data: Cifar10, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    for out, said in ((study, "holds a study with another plan"), (tmp_path, "is not a folder of such a study")):
+    for out, said in ((study, "contains a study with another plan"), (tmp_path, "is not the folder of such a study")):
         with pytest.raises(UserError, match=said):
             ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
-    with pytest.raises(UserError, match="is not a folder of such a study"):  # told before any block is looked at
+    with pytest.raises(UserError, match="is not the folder of such a study"):  # told before any block is looked at
         search(TINY, tmp_path / "no blocks", Plan(budget=2, held_out=50), data=data, out=tmp_path, resources=RESOURCES)
     open_study(tmp_path / "study", {"study": "search"}, force=False)
     monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)

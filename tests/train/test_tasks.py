@@ -79,9 +79,13 @@ def test_each_task_has_its_data() -> None:
 @pytest.mark.parametrize(
     ("task", "metric", "said"),
     [
-        ("txt-image", None, "--task txt-image: its metrics, clip and fid, measure with pretrained networks"),
+        ("txt-image", None, "--task txt-image: its metrics, clip and fid, use pretrained networks"),
         ("img-classification", None, "--task img-classification: is not a smoke test"),
-        ("segmentation", None, "--task segmentation: not one of LEMUR's; there are img-segmentation, obj-detection"),
+        (
+            "segmentation",
+            None,
+            "--task segmentation: not one of LEMUR's tasks; choose from img-segmentation, obj-detection",
+        ),
         ("txt-generation", "iou", "--metric iou: txt-generation is measured by acc or ppl"),
     ],
 )
@@ -139,14 +143,14 @@ def test_what_the_archive_refuses(tmp_path: Path) -> None:
     db = tmp_path / "ab.nn.db"
     for asked, said in (
         ({"data": "synthetic (smoke test only)"}, "only checks on real CIFAR-10 are archived"),
-        ({"data": CIFAR10, "prm": PRM | {"lr": float("nan")}}, "prm: lr is nan; LEMUR stores numbers and texts only"),
-        ({"data": CIFAR10, "db": tmp_path}, "is a folder; give the file of a LEMUR database"),
+        ({"data": CIFAR10, "prm": PRM | {"lr": float("nan")}}, "prm: lr is nan; LEMUR stores only numbers and strings"),
+        ({"data": CIFAR10, "db": tmp_path}, "is a folder; pass the file of a LEMUR database"),
     ):
         given: dict[str, Any] = {"db": db, "prm": PRM} | asked
         with pytest.raises(UserError, match=said):
             archive(code=TINY, name="tiny", **given, **outcome)
     assert archive(db, TINY, "tiny", PRM, data=CIFAR10, **outcome)
-    with pytest.raises(UserError, match="the database holds other code under the name tiny"):
+    with pytest.raises(UserError, match="the database has other code under the name tiny"):
         archive(db, TINY + "\n", "tiny", PRM, data=CIFAR10, **outcome)
 
 

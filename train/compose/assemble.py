@@ -1,4 +1,4 @@
-"""A recipe and an extraction folder in, one network's file out: blocks found, checked, brought together, and run."""
+"""Assemble a network: take a recipe and an extraction folder, check the blocks, merge them into one file, run it."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import all_of
 from manifests.records import Block, Ingredient
-from train.compose.candidates import NETWORK, Prober, choose, met_a_cut, prober_for, question, settle
+from train.compose.candidates import NETWORK, Prober, choose, is_minimization_error, prober_for, question, settle
 from train.compose.library import open_library
 from train.compose.network_text import (
     PREAMBLE,
@@ -25,45 +25,45 @@ from train.compose.network_text import (
     support_text,
 )
 from train.model.recipe import Network, Recipe
-from train.model.slots import NONE, SLOTS, Filler, sizes_of, widths_of
+from train.model.slots import NONE, SLOTS, Filler, list_sizes, list_widths
 
 _WRAP = 118
-_OURS = "MIT"  # of what stands between the blocks
+_OURS = "MIT"  # licence of the text between the blocks
 
-_IN_SHAPE, _CLASSES = (4, 3, 32, 32), 10  # of the trial at the end
+_IN_SHAPE, _CLASSES = (4, 3, 32, 32), 10  # of the final trial run
 
-#: Into the factories that the others may be handed.
+#: The factories that can be passed to other fillers.
 _SHARED = ("norm", "activation")
 _OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
 
 _HEADING = "The network."
-#: Of what was observed of a filler, what the text of the network depends on.
-_TOLD = ("branch_end", "empty_end", "changes_channels")
+#: The observed facts about a filler that the text of the network depends on.
+_TEXT_FACTS = ("branch_end", "empty_end", "changes_channels")
 _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 
 
-#: Slots and what fills them, in the order of the file.
+#: Fillers by slot, in the order of the file.
 Fillers = dict[str, Filler]
 
 
 def assemble(
-    recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None, lean: bool = True
+    recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None, minimized: bool = True
 ) -> Network:
-    """One file with a network as the recipe describes it, checked by running it in the sandbox.
+    """Assemble one file with the network that a recipe describes, and check it by running it in the sandbox.
 
     Args:
-        recipe: what fills each slot, the shape of the network, how it is trained.
-        folder: an extraction folder; None where all slots are filled with built-in parts.
-        unsafe: without walls, where there are none to be had.
-        prober: what checks the blocks; by default one of its own.
-        lean: use the lean forms of blocks, where these do; else all full ones.
+        recipe: the filler of each slot, the shape of the network, the training.
+        folder: an extraction folder; None if all slots are filled with built-in parts.
+        unsafe: run without the sandbox.
+        prober: checks the blocks; a new one by default.
+        minimized: use the minimized forms of blocks where they work; otherwise use only full forms.
 
-    Raises: UserError for an unknown block (near ids are named), one that does not fit its slot (the reason is told),
-        hyperparameters that LEMUR cannot hold, or a network that does not run.
+    Raises: UserError for an unknown block (the message names similar ids), a block that does not fit its slot (with the
+        reason), hyperparameters that LEMUR cannot store, or a network that does not run.
     """
     library = open_library(folder) if folder is not None else None
     chosen = {slot: one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None}
-    if not lean:
+    if not minimized:
         chosen = {slot: one.full or one for slot, one in chosen.items()}
     with prober_for(prober, unsafe=unsafe) as checker:
         settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
@@ -72,8 +72,8 @@ def assemble(
         code, prm = _render(recipe, settled)
         network: dict[str, object] = {"code": code, "prm": prm, "in_shape": _IN_SHAPE, "out_shape": [_CLASSES]}
         (ran,) = checker.ask([network], entry=NETWORK)
-        if not ran["fits"] and lean and met_a_cut(ran["reason"]):
-            return assemble(recipe, folder, unsafe=unsafe, prober=checker, lean=False)
+        if not ran["fits"] and minimized and is_minimization_error(ran["reason"]):
+            return assemble(recipe, folder, unsafe=unsafe, prober=checker, minimized=False)
     if not ran["fits"]:
         name = recipe.model.name
         raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")
@@ -87,9 +87,9 @@ def assemble(
 
 
 def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
-    """Assemble a recipe and write its file.
+    """Assemble a recipe and write the network's file.
 
-    Raises: UserError if it cannot be assembled or written, or the file is there and `force` is not given.
+    Raises: UserError if it cannot be assembled or written, or the file exists and `force` is not set.
     """
     if out.exists() and (out.is_dir() or not force):
         raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
@@ -104,13 +104,13 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
 
 
 def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fillers:
-    """The fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
-    widths = {slot: widths_of(slot, recipe.model) for slot in chosen}
+    """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
+    widths = {slot: list_widths(slot, recipe.model) for slot in chosen}
     slots = {id(one): slot for slot, filler in chosen.items() for one in (filler, filler.full)}
 
     def ask(filler: Filler) -> dict[str, object]:
         slot = slots[id(filler)]
-        return question(slot, filler, sizes_of(slot, widths[slot]), support, strict=filler.block is not None)
+        return question(slot, filler, list_sizes(slot, widths[slot]), support, strict=filler.block is not None)
 
     settled = {}
     for slot, (filler, answer) in zip(chosen, settle(list(chosen.values()), ask, prober), strict=True):
@@ -122,16 +122,16 @@ def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fi
 
 
 def _support(recipe: Recipe, settled: Fillers) -> str:
-    """The factories that the other fillers may be handed, with the blocks that they call."""
+    """Return the text of the factories that can be passed to the other fillers, with the blocks that they call."""
     bundled = bundle(_parts(settled))
-    filled = _filled(recipe, settled, bundled.names)
+    filled = _fill_slots(recipe, settled, bundled.names)
     return f"{bundled.text}\n\n{support_text(filled['norm'], filled['activation'])}"
 
 
 def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
-    """The whole file, and the hyperparameters that it reads. Raises: UserError."""
+    """Return the whole file, and the hyperparameters that it reads. Raises: UserError."""
     blocks, names = _blocks(recipe, settled)
-    filled = _filled(recipe, settled, names)
+    filled = _fill_slots(recipe, settled, names)
     if "rate" in filled["residual"].names and "stochastic_depth" in filled:
         raise UserError('slots.residual drops its branch itself ("$rate"); set slots.stochastic_depth to "none"')
     prm = hyperparameters(recipe, drops(filled))
@@ -142,12 +142,12 @@ def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
 
 
 def _blocks(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, str]]:
-    """The imports of the whole file and the blocks of all slots, and what their classes are called there.
+    """Return the imports of the file with the blocks of all slots, and the names of their classes in it.
 
-    The network stands first, so that its own names stay as they are: what a block calls so gets another name. Its text
-    is cut out again, for it has yet to learn those names.
+    The network's text comes first in the bundle, so that its names are kept and clashing names in blocks are changed.
+    It is then removed, because it is rendered later with the final class names.
     """
-    unnamed = _filled(recipe, settled, {slot: f"_filler_of_{slot}_" for slot in settled})
+    unnamed = _fill_slots(recipe, settled, {slot: f"_filler_of_{slot}_" for slot in settled})
     extra = [line for filler in settled.values() for line in filler.imports]
     imports = "\n".join(dict.fromkeys([*network_imports(recipe), *extra]))
     network = Part("network", "Net", f"{imports}\n\n{network_text(recipe, unnamed, '')}", (_HEADING,))
@@ -158,25 +158,25 @@ def _blocks(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, str]]:
 
 
 def _parts(settled: Fillers) -> list[Part]:
-    found = [(slot, filler) for slot, filler in settled.items() if filler.code]
-    return [Part(slot, filler.target, filler.code, provenance(slot, filler)) for slot, filler in found]
+    fillers = [(slot, filler) for slot, filler in settled.items() if filler.code]
+    return [Part(slot, filler.target, filler.code, provenance(slot, filler)) for slot, filler in fillers]
 
 
-def _filled(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> dict[str, Filled]:
-    """The slots as the text of the network calls their fillers."""
+def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> dict[str, Filled]:
+    """Return the slots with the calls by which the network's text constructs their fillers."""
     filled = {}
     for slot, filler in settled.items():
-        known = {name: fact for name, fact in filler.facts.items() if name in _TOLD}
+        known = {name: fact for name, fact in filler.facts.items() if name in _TEXT_FACTS}
         float32 = getattr(recipe.slots, slot).float32
         filled[slot] = Filled(names.get(slot, filler.target), filler.builds[0], float32=float32, **known)
     return filled
 
 
 def _about(settled: Fillers) -> str:
-    """What the network is, in a sentence or two."""
+    """Describe the network in a sentence or two."""
     names = {slot: filler.block.name for slot, filler in settled.items() if filler.block}
-    found = [f"{slot.replace('_', ' ')} {names[slot]}" for slot in _OTHERS if slot in names]
-    return f"Its blocks: {', '.join(found)}." if found else "All its parts are built in."
+    parts = [f"{slot.replace('_', ' ')} {names[slot]}" for slot in _OTHERS if slot in names]
+    return f"Its blocks: {', '.join(parts)}." if parts else "All its parts are built in."
 
 
 def _ingredient(slot: str, block: Block) -> Ingredient:
@@ -184,9 +184,9 @@ def _ingredient(slot: str, block: Block) -> Ingredient:
 
 
 def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
-    """What the file is, as comments: no time, no path, so that the same recipe and blocks give the same bytes.
+    """Return the file's header comment; it has no time and no path, so the same recipe and blocks give the same bytes.
 
-    The line `Prm:` is read back by `lemur train run NET.py`.
+    `lemur train run NET.py` reads the line `Prm:`.
     """
     model = recipe.model
     stages = ", ".join(f"{depth} x {width}" for width, depth in zip(model.widths, model.depths, strict=True))
@@ -197,7 +197,7 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
         f"Recipe:  SHA-256 {recipe.sha256}",
         f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",
-        *(f"{slot:<17} {_used(fillers.get(slot))}" for slot in SLOTS),
+        *(f"{slot:<17} {_describe_filler(fillers.get(slot))}" for slot in SLOTS),
     ]
     wrapped = [
         piece
@@ -207,14 +207,14 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
     return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
 
 
-def _used(one: Filler | None) -> str:
-    if one is None:
+def _describe_filler(filler: Filler | None) -> str:
+    if filler is None:
         return NONE
-    return f"{one.use} ({one.block.license})" if one.block else f"{one.use} (built in)"
+    return f"{filler.use} ({filler.block.license})" if filler.block else f"{filler.use} (built in)"
 
 
 def provenance(slot: str, filler: Filler) -> tuple[str, ...]:
-    """Where the block of a slot comes from, as lines of a comment."""
+    """Return the origin of a slot's block, as lines of a comment."""
     block = filler.block
     if block is None:
         return (f"{SLOT_HEADING}{slot}: {filler.use}, built in.",)

@@ -1,7 +1,7 @@
-"""Fillers for slots: what a recipe writes there, and the blocks of an extraction folder that can be there.
+"""Fillers for slots: the ones that a recipe names, and the blocks of an extraction folder that could be used.
 
-Which blocks can is told by running them in the sandbox, not by their names. The arguments to construct them with are
-told from the names of parameters and from recorded values.
+Whether a block fits is decided by running it in the sandbox, not by its name. Its constructor arguments are derived
+from the names of its parameters and from recorded values.
 """
 
 import ast
@@ -20,12 +20,12 @@ from manifests.records import Block, Spec, SpecArgument
 from train.compose.library import Library, open_library
 from train.compose.network_text import Filled, support_text
 from train.model.recipe import Recipe, Slot
-from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, built_in_names, sizes_of, suits
+from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits
 
 WIDTHS = (32, 128, 256)
 LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
 
-#: In the sandbox: a filler in its slot, an assembled network.
+#: Sandbox entries: probe a filler in its slot; probe an assembled network.
 PROBE, NETWORK = "train.compose.probe_guest:probe_filler", "train.compose.probe_guest:probe_network"
 _ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
@@ -35,7 +35,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Names by which the field calls the channels that go in and those that go out, a rate, and the number of classes.
+#: Common parameter names for input channels, output channels, a rate, and the number of classes.
 _IN = _names(
     """
     in_channels in_chs in_planes inplanes inchannels in_channel in_chans in_ch in_c ch_in c_in c1 inp nin in_dim dim
@@ -52,24 +52,24 @@ _OUT = _names(
 _RATE = _names("drop_prob p drop drop_path_rate drop_rate drop_path rate prob stochastic_depth_prob")
 _CLASSES = _names("num_classes n_classes num_class classes nc out_features out_channels")
 
-#: Ways of doing the same that an argument names: the one that its slot asks for.
+#: Arguments that select a mode: the value that the slot requires.
 _MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2", ("stem", "stride"): "1"}
 
-#: What recorded expressions may name, so that they mean the same in any file.
+#: Names that recorded expressions may use, because they mean the same in any file.
 _ALLOWED_NAMES = frozenset({"nn", "torch", "dict", "list", "tuple", "channels"})
-#: What an argument that names the channels going out may get; elsewhere the channels that come in.
+#: Values to try for an output-channels argument; in other slots it gets the input channels.
 _OUT_CHOICES = {"head": ["classes"], "stem": ["out_channels"], "downsample": ["channels", "out_channels"]}
 
 
 def choose(slot: str, recipe: Recipe, library: Library | None) -> Filler | None:
-    """The filler of a slot; None for an empty one.
+    """Return the filler that a recipe chooses for a slot; None for an empty slot.
 
-    Raises: UserError if nothing has that name, several have, or what has it cannot be part of a file that imports only
+    Raises: UserError if the name is unknown or ambiguous, or if the block cannot be part of a file that imports only
         torch and torchvision.
     """
     wanted: Slot = getattr(recipe.slots, slot)
     where = f"slots.{slot}"
-    if wanted.use == NONE and NONE in built_in_names(slot):
+    if wanted.use == NONE and NONE in list_built_ins(slot):
         return None
     part = BUILT_IN[slot].get(wanted.use)
     if part is not None:
@@ -93,12 +93,12 @@ def choose(slot: str, recipe: Recipe, library: Library | None) -> Filler | None:
     if wanted.arguments:
         builds: tuple[str, ...] = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
     else:
-        builds = builds_of(slot, block, library.spec(block.block))
+        builds = list_builds(slot, block, library.spec(block.block))
     return _filler(library, block, builds)
 
 
 def _filler(library: Library, block: Block, builds: tuple[str, ...]) -> Filler:
-    """A block with the arguments to try, lean where it can be, and with its full form then."""
+    """Return a block with the arguments to try: its minimized form if there is one, then with the full form too."""
     assert block.code is not None
     uncut = library.full_block(block.block)
     full = None
@@ -108,19 +108,19 @@ def _filler(library: Library, block: Block, builds: tuple[str, ...]) -> Filler:
 
 
 def foreign_imports(block: Block) -> str:
-    """What a block needs beside the standard library, torch and torchvision; empty where it needs nothing."""
-    found = list(block.requires)
+    """Return the packages that a block needs besides the standard library, torch and torchvision; empty if none."""
+    packages = list(block.requires)
     if block.code is not None and any(line.startswith(_NUMPY) for line in block.code.splitlines()):
-        found.append("numpy")
-    return ", ".join(found)
+        packages.append("numpy")
+    return ", ".join(packages)
 
 
 def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
-    known = f"built in: {', '.join(map(repr, built_in_names(slot)))}"
+    known = f"built in: {', '.join(map(repr, list_built_ins(slot)))}"
     if library is None:
-        return f"{where}: no part {use!r}; {known}; for blocks, give --in DIR, a folder that `lemur extract` wrote"
+        return f"{where}: no part {use!r}; {known}; for blocks, pass --in DIR, a folder written by `lemur extract`"
     near = library.near(use)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"nothing in {library.folder.name} is called nearly so"
+    meant = f"did you mean {' or '.join(near)}?" if near else f"{library.folder.name} has no similar name"
     return f"{where}: no block {use!r}; {meant} ({known})"
 
 
@@ -130,7 +130,10 @@ Answer = dict[str, Any]
 def question(
     slot: str, filler: Filler, sizes: Sequence[dict[str, int]], support: str, *, strict: bool = True
 ) -> dict[str, object]:
-    """Does this filler do what the slot asks for at these sizes, when its builds may name these factories?"""
+    """Return the payload for `probe_filler`: does this filler meet its slot's contract at these sizes?
+
+    Args: support: the text of the factories that the builds may name.
+    """
     return {
         "slot": slot,
         "strict": strict,
@@ -148,30 +151,30 @@ def settle(
     prober: "Prober",
     advance: Callable[[int], None] = lambda _count: None,
 ) -> list[tuple[Filler, Answer]]:
-    """The fillers with their answers; where a lean form met what was cut from it, the full one with its own if it fits.
+    """Return the fillers with their answers, replacing a minimized form that fails with the full form if that fits.
 
-    Args: ask: the question of a filler.
-    Raises: UserError if no sandbox can be had.
+    Args: ask: builds the query for a filler.
+    Raises: UserError if no sandbox is available.
     """
-    found = list(zip(fillers, prober.ask([ask(one) for one in fillers], advance), strict=True))
+    answers = list(zip(fillers, prober.ask([ask(one) for one in fillers], advance), strict=True))
     again = {
         place: filler.full
-        for place, (filler, answer) in enumerate(found)
-        if filler.full is not None and not answer["fits"] and met_a_cut(answer["reason"])
+        for place, (filler, answer) in enumerate(answers)
+        if filler.full is not None and not answer["fits"] and is_minimization_error(answer["reason"])
     }
     for (place, filler), answer in zip(again.items(), prober.ask([ask(one) for one in again.values()]), strict=True):
         if answer["fits"]:
-            found[place] = filler, answer
-    return found
+            answers[place] = filler, answer
+    return answers
 
 
-def met_a_cut(reason: str) -> bool:
-    """Whether an error may come of what was cut from a lean form: a branch, an entry of a table, a method."""
+def is_minimization_error(reason: str) -> bool:
+    """Return whether code removed from a minimized form (a branch, a table entry, a method) may explain an error."""
     return any(word in reason for word in ("left out of the lean form", "KeyError", "AttributeError"))
 
 
 class Prober(CachedSandbox):
-    """Tries fillers in their slots; its sandbox starts with the first one whose answer is not known."""
+    """Probes fillers in their slots; its sandbox starts with the first filler whose answer is not cached."""
 
     def __init__(self, *, unsafe: bool = False, jobs: int = 1) -> None:
         super().__init__(
@@ -190,9 +193,9 @@ class Prober(CachedSandbox):
         *,
         entry: str = PROBE,
     ) -> list[Answer]:
-        """The answers of `train.compose.probe_guest`, in order; `advance` is called with the count done.
+        """Return the answers of `train.compose.probe_guest`, in order; `advance` is called with the number finished.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
         keys = [self.key_of(Job("", entry, payload)) for payload in payloads]
         jobs = {key: Job(key, entry, payload) for key, payload in zip(keys, payloads, strict=True)}
@@ -210,17 +213,17 @@ def _answer(outcome: Outcome) -> Answer:
     return {"fits": False, "reason": f"{outcome.status.value}: {reason_of(outcome, _ERROR_CHARACTERS)}", "build": ""}
 
 
-def prober_for(given: Prober | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Prober]:
-    """The given one, which stays open, or a new one."""
-    return contextlib.nullcontext(given) if given is not None else Prober(unsafe=unsafe, jobs=jobs)
+def prober_for(prober: Prober | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Prober]:
+    """Return a context manager of `prober`, which it leaves open, or of a new one, which it closes."""
+    return contextlib.nullcontext(prober) if prober is not None else Prober(unsafe=unsafe, jobs=jobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One block that was tried in a slot, and what was seen.
+    """One block that was tried in a slot, with the outcome.
 
-    `binding`: the arguments that fit, or that came furthest; `facts`: what its slot's check observed; `seconds`: of one
-    forward and backward pass on one thread, 8 maps of 16 x 16 at the last width.
+    `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check; `seconds`:
+    time of one forward and backward pass on one thread, 8 maps of 16 x 16 at the last width.
     """
 
     block: str
@@ -232,7 +235,7 @@ class Candidate:
     seconds: float | None
 
     def line(self) -> str:
-        """One line to print."""
+        """Return one line to print."""
         if not self.fits:
             return f"no   {self.block}: {self.reason}"
         facts = "".join(f", {_fact(name, value)}" for name, value in self.facts.items() if value not in ("", False))
@@ -252,37 +255,38 @@ def candidates(
     jobs: int = 2,
     prober: Prober | None = None,
 ) -> list[Candidate]:
-    """The blocks worth trying in a slot, those that fit first, then by parameters and id.
+    """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
 
-    Tried are those whose observed behaviour makes it possible; each does what the slot asks for at all these widths, or
-    the reason why not is told. Outcomes are cached. `prober` is what tries them; by default one of its own.
+    Blocks are tried if their observed behaviour makes a fit possible. Each result says that the block meets the slot's
+    contract at all these widths, or why it does not. Outcomes are cached.
 
-    Raises: UserError for an unknown slot or folder, or if no sandbox can be had.
+    Args: prober: probes the blocks; a new one by default.
+    Raises: UserError for an unknown slot or folder, or if no sandbox is available.
     """
     if slot not in SLOTS:
         raise UserError(f"slot {slot!r}: there are {', '.join(SLOTS)}")
     if not widths or min(widths) < 1:
-        raise UserError(f"widths {list(widths)}: give whole numbers from 1")
+        raise UserError(f"widths {list(widths)}: use whole numbers >= 1")
     library = open_library(folder)
     specs = [spec for spec in map(library.spec, library.facts) if suits(slot, spec)]
     blocks = [(library.block(spec.block), spec) for spec in specs]
     tried = [
-        _filler(library, block, builds_of(slot, block, spec))
+        _filler(library, block, list_builds(slot, block, spec))
         for block, spec in blocks
         if block.code is not None and not foreign_imports(block)
     ]
-    sizes, support = sizes_of(slot, widths), default_support()
+    sizes, support = list_sizes(slot, widths), default_support()
     with (
         progress(f"{slot} candidates", len(tried), "blocks") as advance,
         prober_for(prober, unsafe=unsafe, jobs=jobs) as checker,
     ):
         answers = settle(tried, lambda filler: question(slot, filler, sizes, support), checker, advance)
-    found = [_candidate(filler.use, answer) for filler, answer in answers]
-    return sorted(found, key=lambda one: (not one.fits, one.parameters or 0, one.block))
+    results = [_candidate(filler.use, answer) for filler, answer in answers]
+    return sorted(results, key=lambda one: (not one.fits, one.parameters or 0, one.block))
 
 
 def default_support() -> str:
-    """The factories with the first norm and activation that are built in."""
+    """Return the text of the factories with the default built-in norm and activation."""
     norm, activation = BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"]
     return support_text(Filled(norm.target, norm.builds[0]), Filled(activation.target, activation.builds[0]))
 
@@ -297,32 +301,32 @@ def _candidate(block: str, answer: Answer) -> Candidate:
 # -- constructor arguments: which carry channels or a rate --------------------------------------------
 
 
-def builds_of(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
-    """The arguments to try, as Python text in the names of the slot: as names tell, then with recorded values too."""
+def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
+    """Return the arguments to try as Python text with the slot's names: by parameter name, then by recorded value."""
     if slot == "activation":
         return ("",)
     init = json.loads(block.arguments or "{}").get("init", {})
-    given = list(init.get("args", ()))
+    positional = list(init.get("args", ()))
     order = [one.name for one in spec.constructor if one.kind == "positional"]
-    recorded = dict(zip(order, given, strict=False)) | dict(init.get("kwargs", {}))
-    unnamed = given[len(order) :]
+    recorded = dict(zip(order, positional, strict=False)) | dict(init.get("kwargs", {}))
+    unnamed = positional[len(order) :]
     if not all(map(_portable, unnamed)):
         return ()
     parameters = [one for one in spec.constructor if one.kind in ("positional", "keyword")]
     needed = {one.name: recorded[one.name] for one in parameters if one.default is None and one.name in recorded}
-    found = [
-        _by_name(slot, parameters, _with_channels(slot, parameters, values, _observed_channels(spec)), out)
+    choices = [
+        _by_name(slot, parameters, _with_channels(slot, parameters, values, _read_channels(spec)), out)
         for values in (needed, recorded)
         for out in _OUT_CHOICES.get(slot, ["channels"])
     ]
-    texts = [[*unnamed, *(f"{key}={value}" for key, value in one.items())] for one in found if one is not None]
+    texts = [[*unnamed, *(f"{key}={value}" for key, value in one.items())] for one in choices if one is not None]
     return tuple(dict.fromkeys(map(", ".join, texts)))
 
 
 def _with_channels(
     slot: str, parameters: list[SpecArgument], values: Mapping[str, str], channels: int | None
 ) -> Mapping[str, str]:
-    """The recorded values; where no name tells which argument carries channels, those that equal them do."""
+    """Return the recorded values; if no name identifies the channels argument, replace values equal to the channels."""
     names = {one.name for one in parameters}
     if "channels" not in SLOTS[slot].values or any(_role(slot, name, names) == "in" for name in names):
         return values
@@ -330,7 +334,7 @@ def _with_channels(
 
 
 def _by_name(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, str], out: str) -> dict[str, str] | None:
-    """One set of arguments; None where a needed one has no value."""
+    """Return one set of arguments; None if a required one has no value."""
     names = {one.name for one in parameters}
     values = {"in": "in_channels" if slot == "stem" else "channels", "out": out, "rate": "rate", "classes": "classes"}
     chosen: dict[str, str] = {}
@@ -348,7 +352,7 @@ def _by_name(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, s
 
 
 def _role(slot: str, name: str, names: set[str]) -> str:
-    """What a parameter of this name carries, beside its neighbours."""
+    """Return the role of a parameter (`in`, `out`, `rate`, `classes` or empty), judged by all parameter names."""
     lower = name.lower()
     if slot == "stochastic_depth":
         return "rate" if lower in _RATE else ""
@@ -360,14 +364,14 @@ def _role(slot: str, name: str, names: set[str]) -> str:
     return "in" if lower in _IN else ""
 
 
-def _observed_channels(spec: Spec) -> int | None:
+def _read_channels(spec: Spec) -> int | None:
     first = next(iter(spec.cases[0].inputs.values()))
     sizes = first.rpartition(" ")[2].split("×")
     return int(sizes[1]) if len(sizes) > 1 else None
 
 
 def _portable(expression: str) -> bool:
-    """Whether a recorded expression means the same in any file that imports torch and nn."""
+    """Return whether a recorded expression means the same in any file that imports torch and nn."""
     try:
         tree = ast.parse(expression, mode="eval")
     except SyntaxError:
@@ -376,9 +380,9 @@ def _portable(expression: str) -> bool:
 
 
 def build_from_recipe(slot: str, arguments: Mapping[str, Any], where: str) -> str:
-    """The arguments that a recipe gives, as Python text.
+    """Return a recipe's arguments as Python text.
 
-    Raises: UserError for a placeholder that the slot has not, or a value that Python text cannot hold.
+    Raises: UserError for a placeholder that the slot does not have, or a value that has no Python literal.
     """
     texts = []
     for name, value in arguments.items():
@@ -392,19 +396,19 @@ def _expression(slot: str, value: Any, where: str) -> str:
     if isinstance(value, str) and value.startswith("$"):
         expression = SLOTS[slot].expression(value[1:])
         if expression is None:
-            known = ", ".join(SLOTS[slot].known) or "none"
+            known = ", ".join(SLOTS[slot].all_placeholders) or "none"
             raise UserError(f"{where}: no placeholder {value!r} in slot {slot}; there are: {known}")
         return expression
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_expression(slot, item, where) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(key)}: {_expression(slot, item, where)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_quote(key)}: {_expression(slot, item, where)}" for key, item in value.items()) + "}"
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote(value)
     if isinstance(value, bool | int | float):
         return repr(value)
-    raise UserError(f"{where}: {value!r} is no value for an argument; give a number, a text, a list or a table")
+    raise UserError(f"{where}: {value!r} is not a valid argument; use a number, a string, a list or a table")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

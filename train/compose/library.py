@@ -1,4 +1,4 @@
-"""An extraction folder's blocks, and finding one of them by what a recipe writes."""
+"""The blocks of an extraction folder, with lookup by the name that a recipe uses."""
 
 import difflib
 import json
@@ -19,7 +19,7 @@ from manifests.records import Block, Spec, first_fault
 
 _SPECS = "specs.jsonl"
 _UNREAD = frozenset({"code", "lean_code", "observed", "resolutions"})
-#: What a block's row states of its full form, and what of its lean one.
+#: Columns of a block's row: of the full form, and the matching one of the minimized form.
 _FORMS = {"code_sha256": "lean_sha256", "n_lines": "lean_lines", "requires": "lean_requires", "license": "lean_license"}
 _NEAR = 5
 _SHOWN = 8
@@ -27,25 +27,25 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Library:
-    """The blocks of one extraction folder, by id, as plain rows; a record is made when one is asked for."""
+    """The blocks of one extraction folder by id, as plain rows; records are built on request."""
 
     folder: Path
     rows: dict[str, dict[str, Any]]
     facts: dict[str, dict[str, Any]]
-    full_facts: dict[str, dict[str, Any]]  # of blocks that have a lean form, what differs in the full one
+    full_facts: dict[str, dict[str, Any]]  # of blocks with a minimized form: the values of the full form
 
     def block(self, block: str) -> Block:
-        """The record of an id with its code, but without the fields that are left out here (`_UNREAD`).
+        """Return the record of an id with its code, without the fields in `_UNREAD`.
 
-        Where there is a lean form, its code, requirements, licence and digest are those of that one. The licence is
-        that of all code in it, which may be of several sources.
+        If the block has a minimized form, code, requirements, licence and digest are of that form. The licence covers
+        all code in it, which may come from several sources.
         """
-        # none where its licence kept it from being published
+        # absent if its licence forbids publication
         code = self._texts("lean_code" if block in self.full_facts else "code")[self._places[block]].as_py()
         return Block.model_validate(self.rows[block] | {"code": code})
 
     def full_block(self, block: str) -> Block | None:
-        """The full form of a block that has a lean one too; None of any other, and where it was not published."""
+        """Return the full form of a block that has a minimized one; None for other blocks and for unpublished forms."""
         if block not in self.full_facts:
             return None
         code = self._texts("code")[self._places[block]].as_py()
@@ -54,26 +54,24 @@ class Library:
         )
 
     def spec(self, block: str) -> Spec:
-        """The neutral spec of an id that is in `facts`."""
+        """Return the source-free spec of an id in `facts`."""
         return Spec.model_validate(self.facts[block])
 
     def find(self, use: str) -> Block | None:
-        """The block of this id, or the only one that it is the end of: a bare name, a dotted one, without the version.
+        """Return the block with this id, or the only one whose id ends with it: a bare or dotted name, without version.
 
-        Raises: UserError if several are meant.
+        Raises: UserError if several blocks match.
         """
         if use in self.rows:
             return self.block(use)
         ids = sorted(self._ends.get(use, ()))
         if len(ids) > 1:
             shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
-            raise UserError(
-                f"{self.folder.name}: {len(ids)} blocks are called {use!r}: {shown}; write one of these ids"
-            )
+            raise UserError(f"{self.folder.name}: {len(ids)} blocks are named {use!r}: {shown}; use one of these ids")
         return self.block(ids[0]) if ids else None
 
     def near(self, use: str) -> list[str]:
-        """Ids of blocks whose names are near."""
+        """Return the ids of blocks with similar names."""
         bare = use.rpartition("::")[2].rpartition(".")[2]
         by_name: dict[str, list[str]] = {}
         for block, row in self.rows.items():
@@ -104,7 +102,7 @@ class Library:
 
 
 def _ends(source: str, qualname: str) -> Iterator[str]:
-    """What a block may be called."""
+    """Yield the names by which a block can be looked up."""
     parts = qualname.split(".")
     origin = source.partition("@")[0]
     for start in range(len(parts)):
@@ -115,15 +113,15 @@ def _ends(source: str, qualname: str) -> Iterator[str]:
 
 
 def open_library(folder: Path) -> Library:
-    """The blocks of an extraction folder; read once, while its files stay as they are.
+    """Open the blocks of an extraction folder; they are read again only if its files change.
 
-    Raises: UserError if it is none, or its records cannot be read.
+    Raises: UserError if it is not an extraction folder, or its records cannot be read.
     """
     times = []
     for name in (TABLE, _SPECS, REQUIREMENTS):
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{folder}: no {name}; give a folder that `lemur extract --out DIR` wrote")
+            raise UserError(f"{folder}: no {name}; pass a folder written by `lemur extract --out DIR`")
         times.append(path.stat().st_mtime_ns)
     return _read(folder.resolve(), tuple(times))
 
@@ -136,7 +134,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> Library:
         rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
         for block in parts.made_from.keys() & rows.keys():
             rows[block]["license"] = all_of(parts.licenses(rows[block]))
-        full = _lean_first(folder, rows)
+        full = _prefer_minimized(folder, rows)
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
         library = Library(folder, rows, facts, full)
@@ -150,12 +148,12 @@ def _read(folder: Path, _times: tuple[int, ...]) -> Library:
     return library
 
 
-def _lean_first(folder: Path, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """State in the rows what holds of the lean forms, where these are there. Returns: what the full ones had."""
-    there = pq.read_table(folder / TABLE, columns=["lean_code"])["lean_code"].is_valid().to_pylist()
+def _prefer_minimized(folder: Path, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Replace values in the rows by those of the minimized form if there is one. Returns: the values of full forms."""
+    has_minimized = pq.read_table(folder / TABLE, columns=["lean_code"])["lean_code"].is_valid().to_pylist()
     full = {}
-    for (block, row), has in zip(rows.items(), there, strict=True):
+    for (block, row), has in zip(rows.items(), has_minimized, strict=True):
         if has:
             full[block] = {name: row[name] for name in _FORMS}
-            row |= {name: row[lean] for name, lean in _FORMS.items()}
+            row |= {name: row[minimized] for name, minimized in _FORMS.items()}
     return full

@@ -1,6 +1,6 @@
-"""The text of a network's file after its blocks: a factory a slot, LEMUR's contract around stem, stages and head.
+"""The text of a network's file after its blocks: one factory per slot, and LEMUR's contract around stem, stages, head.
 
-What does not depend on the recipe stands in `network.py.jinja`, and so does where the rest goes.
+The template `network.py.jinja` has the text that does not depend on the recipe, and the places for the rest.
 """
 
 import ast
@@ -16,7 +16,7 @@ from train.model.recipe import Recipe
 
 LINE = 120
 
-#: What the calls of built-in parts need.
+#: Imports for the calls of built-in parts.
 PREAMBLE = "import torch\nimport torch.nn as nn\n"
 
 _WRAP = 118
@@ -25,7 +25,7 @@ _DONE = "(done - WARMUP_FRACTION) / (1 - WARMUP_FRACTION)"
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """One slot as it is filled: target and arguments of the call, in final names, and what was observed of it."""
+    """A filled slot: target and arguments of the call, with final names, and the facts observed about the filler."""
 
     target: str
     arguments: str
@@ -36,12 +36,12 @@ class Filled:
 
     @property
     def names(self) -> set[str]:
-        """The names that the arguments use."""
+        """Return the names that the arguments use."""
         tree = ast.parse(f"call({self.arguments})")
         return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
     def call(self, before: str, after: str = "") -> str:
-        """The call as a line between two texts, or wrapped with an argument a line where that is too long."""
+        """Return the call on one line between two texts, or with one argument per line if that is too long."""
         indent = " " * (len(before) - len(before.lstrip()))
         if self.float32:
             before, after = f"{before}InFloat32(", f"){after}"
@@ -53,14 +53,14 @@ class Filled:
 
 
 def _split(arguments: str) -> list[str]:
-    """The texts of the arguments of a call."""
+    """Split the arguments of a call into their texts."""
     source = f"call({arguments})"
     call = ast.parse(source, mode="eval").body
     assert isinstance(call, ast.Call)
-    found = [(node.col_offset, node.end_col_offset, "") for node in call.args]
-    found += [(one.value.col_offset, one.value.end_col_offset, f"{one.arg}=") for one in call.keywords]
+    spans = [(node.col_offset, node.end_col_offset, "") for node in call.args]
+    spans += [(one.value.col_offset, one.value.end_col_offset, f"{one.arg}=") for one in call.keywords]
     text = source.encode()  # the columns count bytes
-    return [name + text[start:end].decode() for start, end, name in found]
+    return [name + text[start:end].decode() for start, end, name in spans]
 
 
 @cache
@@ -72,24 +72,24 @@ def _template() -> Template:
 
 
 def support_text(norm: Filled, activation: Filled) -> str:
-    """The factories that fillers may be handed, with the imports that they need."""
+    """Return the text of the factories that can be passed to fillers, with their imports."""
     return f"{PREAMBLE}\n\n{_template().render(only_support=True, norm=norm, activation=activation)}"
 
 
 def drops(filled: Mapping[str, Filled]) -> bool:
-    """Whether branches are dropped: by the slot's filler, or by the residual block itself."""
+    """Return whether branches are dropped, by the slot's filler or by the residual block itself."""
     return "stochastic_depth" in filled or "rate" in filled["residual"].names
 
 
 def network_imports(recipe: Recipe) -> list[str]:
-    """What `network_text` needs."""
+    """Return the imports that `network_text` needs."""
     mixing = ["from torchvision.transforms import v2"] if _mixers(recipe) else []
     counting = ["import math"] if "math." in "".join(_rate_factor(recipe).values()) else []
     return [*counting, *PREAMBLE.splitlines(), *mixing]
 
 
 def network_text(recipe: Recipe, filled: Mapping[str, Filled], about: str) -> str:
-    """All that stands after the blocks: constants, factories, `supported_hyperparameters`, `Net`."""
+    """Return the text after the blocks: constants, factories, `supported_hyperparameters`, `Net`."""
     optional = {"attention": filled.get("attention"), "stochastic_depth": filled.get("stochastic_depth")}
     return _template().render(
         only_support=False,
@@ -110,13 +110,13 @@ def network_text(recipe: Recipe, filled: Mapping[str, Filled], about: str) -> st
 
 
 def hyperparameters(recipe: Recipe, dropping: bool) -> dict[str, float]:
-    """The values of the recipe under the names that the network supports."""
+    """Return the recipe's values under the names that the network supports."""
     values = {"lr": recipe.training.learning_rate, "momentum": recipe.training.momentum}
     return values | ({"stochastic_depth": recipe.model.stochastic_depth_rate} if dropping else {})
 
 
 def _branch(filled: Mapping[str, Filled]) -> dict[str, object]:
-    """What ends a residual block's branch: the calls, what stands there then, and the whole as a formula."""
+    """Return the template values for the end of a residual branch: the calls, the new last module, and the formula."""
     residual = filled["residual"]
     ends = ["make_attention(channels)"] if "attention" in filled else []
     formula = "attention(branch(x))" if ends else "branch(x)"
@@ -130,7 +130,7 @@ def _branch(filled: Mapping[str, Filled]) -> dict[str, object]:
 
 
 def _rate_factor(recipe: Recipe) -> dict[str, str]:
-    """The schedule: what the rate is multiplied with, by the part of all steps that is done: growing, then."""
+    """Return the factor of the learning rate as an expression of the fraction of steps done: `growing`, then `then`."""
     training = recipe.training
     done = _DONE if training.warmup_fraction else "done"
     cosine = f"0.5 * (1 + math.cos(math.pi * {done}))"
@@ -142,13 +142,13 @@ def _rate_factor(recipe: Recipe) -> dict[str, str]:
 
 
 def _mixers(recipe: Recipe) -> list[str]:
-    """Constructor calls of what mixes the images of a batch."""
+    """Return the constructor calls of the transforms that mix the images of a batch."""
     augmentation = recipe.augmentation
     if not augmentation.mix_probability:
         return []
-    found = []
+    calls = []
     if augmentation.mixup_alpha:
-        found.append(f"v2.MixUp(alpha={augmentation.mixup_alpha!r}, num_classes=classes)")
+        calls.append(f"v2.MixUp(alpha={augmentation.mixup_alpha!r}, num_classes=classes)")
     if augmentation.cutmix_alpha:
-        found.append(f"v2.CutMix(alpha={augmentation.cutmix_alpha!r}, num_classes=classes)")
-    return found
+        calls.append(f"v2.CutMix(alpha={augmentation.cutmix_alpha!r}, num_classes=classes)")
+    return calls

@@ -1,4 +1,4 @@
-"""What runs in the sandbox: does this filler do what its slot asks for? Constructed, run, and watched."""
+"""Runs in the sandbox: construct a filler, run it, and check that it meets its slot's contract."""
 
 import ast
 import random
@@ -15,7 +15,7 @@ from lemur_core.sandbox.server.foreign import load
 from train.compose.slot_checks import CHECKS, Mismatch, error_text
 
 _SEED = 0
-#: In words, where the sandbox's own steps fail.
+#: Messages for failures of the sandbox's own steps.
 _STEPS = {
     "import_failed": "its file cannot be executed",
     "no_net": "it cannot be constructed",
@@ -25,14 +25,14 @@ _TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
 
 
 def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
-    """Try the builds of one filler in turn, until one does what the slot asks for at all sizes.
+    """Try the builds of one filler in turn until one meets the slot's contract at all sizes.
 
     Args:
-        payload: `slot`; `code`, a closed file, or empty; `target` and `builds`, as in `train.model.slots.Filler`;
+        payload: `slot`; `code`, a closed file or empty; `target` and `builds`, as in `train.model.slots.Filler`;
             `support`, the text of the factories that builds may name; `sizes`, the values that they may name; `strict`.
 
     Returns: `{"fits": true, "build": …, "parameters": …, "facts": …, "seconds": …}`: seconds of one forward and
-        backward pass at the last size; or `{"fits": false, "reason": …, "build": …}` of the build that came furthest.
+        backward pass at the last size; or `{"fits": false, "reason": …, "build": …}` of the build that got furthest.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
         return {"fits": False, "reason": f"its file cannot be executed: {error_text(error)}", "build": ""}
     values = set(payload["sizes"][0]) | {"rate"}
     reason, tried, furthest = (
-        "no arguments of its constructor are known that carry what the slot gives",
+        "no known constructor argument takes the values of this slot",
         "",
         (False, -1),
     )
@@ -50,7 +50,7 @@ def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
         try:
             return _fit_at_all_sizes(payload, scope, build)
         except Mismatch as mismatch:
-            # A build that only repeats recorded values tells least of why the block does not fit.
+            # A build that only repeats recorded values is the least informative about why the block does not fit.
             came = (bool(names_in(build) & values), mismatch.depth)
             if came > furthest:
                 reason, tried, furthest = mismatch.reason, build, came
@@ -58,27 +58,27 @@ def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit_at_all_sizes(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> dict[str, Any]:
-    """What is told of a build that fits at all sizes. Raises: Mismatch."""
+    """Return the answer for a build that fits at all sizes. Raises: Mismatch."""
     facts: dict[str, Any] = {}
     for values in payload["sizes"]:
-        made = Constructor(payload["target"], build, scope, values)
-        found = CHECKS[payload["slot"]](made, values | {"strict": payload["strict"]})
-        facts = _common(facts, found) if facts else found
-    module = made(rate=0.0)
+        construct = Constructor(payload["target"], build, scope, values)
+        observed = CHECKS[payload["slot"]](construct, values | {"strict": payload["strict"]})
+        facts = _common(facts, observed) if facts else observed
+    module = construct(rate=0.0)
     count = sum(parameter.numel() for parameter in module.parameters())
     return {"fits": True, "build": build, "parameters": count, "facts": facts, "seconds": _seconds(module, values)}
 
 
-def _common(facts: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What holds at both sizes. Raises: Mismatch."""
-    for name, value in found.items():
+def _common(facts: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts that hold at both sizes. Raises: Mismatch."""
+    for name, value in observed.items():
         if not isinstance(value, bool) and value != facts[name]:
-            raise Mismatch(3, f"differs from width to width: {name.replace('_', ' ')} {facts[name]} and {value}")
-    return {name: value and facts[name] if isinstance(value, bool) else value for name, value in found.items()}
+            raise Mismatch(3, f"varies with the width: {name.replace('_', ' ')} {facts[name]} and {value}")
+    return {name: value and facts[name] if isinstance(value, bool) else value for name, value in observed.items()}
 
 
 class Constructor:
-    """Constructs one filler, anew each time, with the same seed."""
+    """Constructs a new instance of one filler on each call, with the same seed."""
 
     def __init__(self, target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> None:
         self.text = f"{target}({build})"
@@ -86,7 +86,7 @@ class Constructor:
         self._scope, self._values = scope, dict(values)
 
     def __call__(self, rate: float = 0.0) -> nn.Module:
-        """A new one. Raises: Mismatch."""
+        """Return a new instance. Raises: Mismatch."""
         random.seed(_SEED)
         torch.manual_seed(_SEED)
         try:
@@ -94,17 +94,17 @@ class Constructor:
         except Exception as error:
             raise Mismatch(0, f"cannot be constructed as {self.text}: {error_text(error)}") from error
         if not isinstance(module, nn.Module):
-            raise Mismatch(0, f"{self.text} gives {type(module).__name__}, which is no torch.nn.Module")
+            raise Mismatch(0, f"{self.text} gives {type(module).__name__}, which is not a torch.nn.Module")
         return module
 
 
 def names_in(build: str) -> set[str]:
-    """The names that arguments use."""
+    """Return the names that arguments use."""
     return {node.id for node in ast.walk(ast.parse(f"call({build})")) if isinstance(node, ast.Name)}
 
 
 def _scope(code: str, target: str, support: str) -> dict[str, Any]:
-    """The names that a build may use: the factories' and the target's."""
+    """Return the names that a build may use: those of the factories and of the target."""
     scope = vars(load(support, "factories")).copy()
     if code:
         scope[target] = getattr(load(code, "filler"), target)

@@ -1,6 +1,6 @@
-"""What each slot asks of its filler, as checks that run it: in eval and train mode, backward, in bfloat16.
+"""The contract of each slot, as checks that run its filler: in eval and train mode, backward, in bfloat16.
 
-Each check tells what it observed, or raises a Mismatch.
+Each check returns its observations, or raises a Mismatch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lemur_core.sandbox.server.foreign import message_of, one_line
 
-#: Constructs the module, anew each time; the argument is the rate at which a branch is dropped.
+#: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
 
 BATCH = 4
@@ -49,7 +49,7 @@ _CLOSE = 0.05
 
 
 class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
-    """Why a filler does not fit, and how far it came: 0 constructed, 1 run, 2 shapes, 3 behaviour."""
+    """The reason why a filler does not fit, and its stage: 0 construction, 1 execution, 2 shapes, 3 behaviour."""
 
     def __init__(self, depth: int, reason: str) -> None:
         super().__init__(reason)
@@ -57,12 +57,12 @@ class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message of a foreign exception."""
+    """Return type and message of a foreign exception."""
     return f"{type(error).__name__}: {one_line(message_of(error), _MESSAGE_CHARACTERS)}"
 
 
 def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
-    """The shape of its output. Raises: Mismatch."""
+    """Return the shape of the module's output. Raises: Mismatch."""
     with torch.no_grad():
         output = _output(module.eval(), random_input(shape), shape, "")
     if output.dim() != len(shape):
@@ -71,7 +71,7 @@ def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
 
 
 def _output(module: nn.Module, inputs: Tensor, shape: Sequence[int], mode: str) -> Tensor:
-    """What it gives. Raises: Mismatch if it does not run, or gives anything but a tensor."""
+    """Run the module and return its output. Raises: Mismatch if it does not run, or does not return a tensor."""
     try:
         output = module(inputs)
     except Exception as error:
@@ -82,7 +82,7 @@ def _output(module: nn.Module, inputs: Tensor, shape: Sequence[int], mode: str) 
 
 
 def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None = None, gradients: bool = True) -> None:
-    """Eval and train mode, gradients to inputs and parameters, bfloat16 in channels_last. Raises: Mismatch."""
+    """Run it in eval and train mode, backward to inputs and parameters, in bfloat16 channels_last. Raises: Mismatch."""
     expected = shape if expected is None else expected
     for mode in ("eval mode", "train mode", "bfloat16 and channels_last"):
         module = make().train(mode != "eval mode")
@@ -118,17 +118,17 @@ def _backward(module: nn.Module, output: Tensor, inputs: Tensor, mode: str, grad
 
 
 def random_input(shape: Sequence[int], seed: int = 0) -> Tensor:
-    """Values of both signs, the same each time."""
+    """Return values of both signs, the same each time."""
     return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed))
 
 
 def size_text(shape: Sequence[int]) -> str:
-    """A shape to print."""
+    """Format a shape."""
     return "×".join(map(str, shape))
 
 
 def with_nonzero_parameters(module: nn.Module) -> nn.Module:
-    """In eval mode, and without parameters that are all zero: a branch that starts at zero would look like none."""
+    """Set eval mode and replace parameters that are all zero: a branch that starts at zero would look absent."""
     with torch.no_grad():
         for parameter in module.parameters():
             if not bool(parameter.any()):
@@ -137,7 +137,7 @@ def with_nonzero_parameters(module: nn.Module) -> nn.Module:
 
 
 def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
-    """Images in, maps of as many channels as the first stage has out; height and width are kept."""
+    """Check that images become maps with the channels of the first stage, and keep height and width."""
     into, out = values["in_channels"], values["out_channels"]
     halved = output_shape(make(), (BATCH, into, 16, 16))[2] == 8
     if halved and values["strict"]:
@@ -149,9 +149,9 @@ def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
 
 
 def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
-    """Keeps the shape, and one child ends its branch: zeros in place of that child's output make it the identity.
+    """Check that it keeps the shape, and that zeroing the output of one child, the branch's end, makes it the identity.
 
-    So the shortcut is the identity and nothing follows the addition: the pre-activation form.
+    Then the shortcut is the identity and nothing follows the addition: the pre-activation form.
     Source: He et al. 2016, arXiv:1603.05027
     """
     channels = values["channels"]
@@ -174,14 +174,12 @@ def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
         raise Mismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
     silent = _without(module, ran, inputs)
     if silent is not None and torch.equal(silent, inputs):
-        raise Mismatch(3, "no child ends the branch: it takes zeros of several at once to make the block the identity")
-    raise Mismatch(
-        3, "keeps no identity: its input does not come back when zeros stand for the outputs of its children"
-    )
+        raise Mismatch(3, "no single child ends the branch: only zeroing several at once makes the block the identity")
+    raise Mismatch(3, "has no identity shortcut: zeroing the outputs of its children does not return the input")
 
 
 def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
-    """Names of the children that ran once and gave a tensor of the input's shape, in the order in which they ended."""
+    """Return the children that ran once and returned a tensor of the input's shape, in the order of completion."""
     ended: list[str] = []
     fits: dict[str, bool] = {}
 
@@ -203,7 +201,7 @@ def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
 
 
 def _without(module: nn.Module, names: Sequence[str], inputs: Tensor) -> Tensor | None:
-    """The output with zeros in place of those of some children; None if it cannot run so."""
+    """Return the output with the outputs of some children zeroed; None if it cannot run like that."""
     hooks = [module.get_submodule(name).register_forward_hook(_zeros) for name in names]
     try:
         with torch.no_grad():
@@ -221,7 +219,7 @@ def _zeros(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
 
 
 def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
-    """Something can follow the end of the branch. Raises: Mismatch."""
+    """Check that a module can be appended to the end of the branch. Raises: Mismatch."""
     module.eval()
     end = module.get_submodule(name)
     with torch.no_grad():
@@ -236,11 +234,11 @@ def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
 
 
 def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
-    """Keeps the shape of maps of several sizes, has parameters, and attends.
+    """Check that it keeps the shape of maps of several sizes, has parameters, and attends.
 
-    It attends if it gates (the output is the input, each value times a factor from 0 to 2 that depends on other values)
-    or sees all (one corner of the map has a say in the opposite one). A normalisation does neither: it gives the same
-    whatever the scale. Tells which, and whether zeros give zeros.
+    It attends if it gates (each output value is the input value times a factor from 0 to 2 that depends on other
+    values) or sees all (one corner of the map influences the opposite one). A normalisation does neither: its output
+    does not depend on the scale. Returns: which of the two, and whether zeros give zeros.
     """
     channels = values["channels"]
     for height, width in SIZES:
@@ -286,7 +284,9 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
-    """Halves height and width; keeps the channels, or goes to those of the next stage. Tells whether it aliases.
+    """Check that it halves height and width and keeps the channels or changes to those of the next stage.
+
+    Returns: also whether it aliases.
 
     Source: the input at the Nyquist frequency must be attenuated before sampling, Zhang 2019, arXiv:1904.11486
     """
@@ -310,7 +310,7 @@ def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
 
 
 def _responses(module: nn.Module, channels: int) -> tuple[float | None, list[float]]:
-    """The constant that a constant 1 becomes (None if it becomes none), and mean |output| for the fastest waves."""
+    """Return the constant output for a constant 1 (None if it is not constant), and mean |output| for fastest waves."""
     side = 32
     rows = (-1.0) ** torch.arange(side)
     images = [torch.ones(side, side), rows[:, None] * rows, rows[:, None].expand(side, side), rows.expand(side, side)]
@@ -327,7 +327,7 @@ def _responses(module: nn.Module, channels: int) -> tuple[float | None, list[flo
 
 
 def check_norm(make: Make, values: Mapping[str, int]) -> Facts:
-    """Keeps the shape, and gives about the same whatever the scale of its input."""
+    """Check that it keeps the shape, and that its output hardly depends on the scale of its input."""
     channels = values["channels"]
     for height, width in SIZES:
         run_filler(make, (BATCH, channels, height, width))
@@ -340,7 +340,7 @@ def check_norm(make: Make, values: Mapping[str, int]) -> Facts:
 
 
 def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
-    """Keeps the shape, works on each element by itself, and is not linear."""
+    """Check that it keeps the shape, works elementwise, and is not linear."""
     shape = (BATCH, values["channels"], 8, 8)
     run_filler(make, shape)
     module = make().eval()
@@ -352,7 +352,7 @@ def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
         both = module(inputs + other)
         added = output + module(other.clone())
     if not torch.allclose(output.flatten()[order].reshape(shape), shuffled, atol=1e-6):
-        raise Mismatch(3, "is not elementwise: moving elements about changes their values")
+        raise Mismatch(3, "is not elementwise: permuting elements changes their values")
     if torch.equal(output, inputs):
         raise Mismatch(3, "gives its input back unchanged in eval mode")
     if torch.allclose(both, added, atol=1e-4):
@@ -361,7 +361,7 @@ def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
 
 
 def check_stochastic_depth(make: Make, values: Mapping[str, int]) -> Facts:
-    """The identity in eval mode and at rate 0; in train mode each sample is dropped, or scaled so that the mean stays.
+    """Check that it is the identity in eval mode and at rate 0, and in train mode drops samples but keeps the mean.
 
     Source: Huang et al. 2016, arXiv:1603.09382
     """
@@ -377,11 +377,11 @@ def check_stochastic_depth(make: Make, values: Mapping[str, int]) -> Facts:
         if rate == 0 and not torch.equal(output, inputs):
             raise Mismatch(3, "is not the identity at rate 0")
         if rate:
-            _dropped(inputs, output, rate)
+            _check_dropping(inputs, output, rate)
     return {}
 
 
-def _dropped(inputs: Tensor, output: Tensor, rate: float) -> None:
+def _check_dropping(inputs: Tensor, output: Tensor, rate: float) -> None:
     ratios = (output / inputs).flatten(1)
     zero = (output == 0).flatten(1)
     if bool((zero.any(1) & ~zero.all(1)).any()):
@@ -403,7 +403,7 @@ def _dropped(inputs: Tensor, output: Tensor, rate: float) -> None:
 
 
 def check_head(make: Make, values: Mapping[str, int]) -> Facts:
-    """Maps of any size in, one value a class out."""
+    """Check that maps of any size become one value per class."""
     for height, width in SQUARES:
         run_filler(make, (BATCH, values["channels"], height, width), (BATCH, values["classes"]))
     return {}

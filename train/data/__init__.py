@@ -1,8 +1,7 @@
-"""CIFAR-10 in every form that people have it in, decoded once into a folder of arrays and a `meta.json`, and mapped.
+"""Load CIFAR-10 from any of its common forms: decode once into a folder of arrays and a `meta.json`, then map them.
 
-The arrays are .npy files that anything can read. They are mapped copy-on-write: only the pages that are used are read,
-processes share them, and torch takes the mapping without a warning, for it is writable; what is written to it stays in
-the process and never reaches the file.
+The arrays are plain .npy files, mapped copy-on-write: only pages in use are read, processes share them, and torch
+accepts the mapping without a warning because it is writable. Writes stay in the process and never reach the file.
 """
 
 import hashlib
@@ -23,12 +22,12 @@ from lemur_core.files.errors import UserError
 from train.data.parquet import find_hub, find_parquet
 from train.data.sources import CLASSES, SHAPE, SYNTHETIC, Contents, Source, find_archive, find_batches, find_synthetic
 
-#: A folder of another format is taken for damaged: raise it when what is kept changes, or how it is decoded.
+#: Folders of another format count as damaged: increase it when the cached content or the decoding changes.
 FORMAT = 1
 _SPLITS = ("train", "test")
 
 _FORMS = (
-    "give a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
+    "pass a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
     "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
 )
 _ARCHIVES = (".tar", ".tar.gz", ".tgz")
@@ -38,7 +37,7 @@ _PART = " (part)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cifar10:
-    """Images and labels of both splits; mapped from the files of `folder`, and not to be written to."""
+    """Images and labels of both splits, mapped from the files of `folder`; do not write to them."""
 
     label: str  #: what the data are: "cifar-10", "cifar-10 (JPEG copy, harder)", "synthetic (smoke test only)"
     sha256: str  #: of the decoded images and labels
@@ -49,44 +48,44 @@ class Cifar10:
     test_labels: Tensor  #: (10000,) int64
 
     def verify(self) -> bool:
-        """Whether the arrays are those that were written: reads all of them."""
+        """Return whether the arrays are as they were written; reads all of them."""
         return arrays_sha256({name: getattr(self, name).numpy() for name in _names()}) == self.sha256
 
 
 def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool = False) -> Cifar10:
-    """CIFAR-10 from any of its forms: decoded at the first load, mapped from the cache later. Only `hf://` downloads.
+    """Load CIFAR-10 from any of its forms: decode at the first load, then map from the cache. Only `hf://` downloads.
 
     Args:
         source: a folder of the Hub's Parquet files (`train-*`, `test-*`; also below `data/` or `plain_text/`); the
             folder or .tar.gz of the Python or the binary version; `torchvision:ROOT`; `hf://datasets/OWNER/NAME`;
             `synthetic` or `synthetic:COUNT` (generated, for smoke tests).
-        cache: where caches lie, each in a folder named by the digest of its input; by default the user's.
-        partial: accept fewer or unevenly many images; the label then ends with " (part)".
+        cache: folder of the caches, each in a folder named by the digest of its input; the user's cache by default.
+        partial: accept fewer images, or uneven counts per label; the label then ends with " (part)".
 
-    Raises: UserError (one line) for what is missing, not CIFAR-10, or broken, with the file and the row, counted from
-        0; RetryableError if the Hub cannot be reached.
+    Raises: UserError (one line) for data that are missing, not CIFAR-10, or broken, with the file and the row, counted
+        from 0; RetryableError if the Hub cannot be reached.
     """
-    found = open_source(str(source))
-    folder = (cache or cache_folder("cifar10")) / found.sha256
+    opened = open_source(str(source))
+    folder = (cache or cache_folder("cifar10")) / opened.sha256
     data = find_cache(folder)
     if data is None:
-        contents = found.read()
+        contents = opened.read()
         fault = _fault(contents.label, contents.train.labels, contents.test.labels)
         if fault and not partial:
-            raise UserError(f"{found.name}: {fault}")
-        write_cache(folder, contents.label + (_PART if fault else ""), found.origin, _decode(contents, found.name))
+            raise UserError(f"{opened.name}: {fault}")
+        write_cache(folder, contents.label + (_PART if fault else ""), opened.origin, _decode(contents, opened.name))
         data = open_cache(folder)
     elif data.label.endswith(_PART) and not partial:
         label = data.label.removesuffix(_PART)
-        raise UserError(f"{found.name}: {_fault(label, data.train_labels.numpy(), data.test_labels.numpy())}")
+        raise UserError(f"{opened.name}: {_fault(label, data.train_labels.numpy(), data.test_labels.numpy())}")
     return data
 
 
 def open_source(name: str) -> Source:
-    """The source of the images; nothing is decoded yet.
+    """Find the source of the images, without decoding them.
 
-    Raises: UserError if there is none of a known form, or a file of it is missing; RetryableError if the Hub cannot be
-        reached.
+    Raises: UserError if the source has no known form, or one of its files is missing; RetryableError if the Hub cannot
+        be reached.
     """
     if name.startswith("hf://"):
         return find_hub(name)
@@ -103,25 +102,23 @@ def open_source(name: str) -> Source:
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; {_FORMS}") from error
     if root != name:
-        raise UserError(f"{name}: {path} is not a folder; give the root folder that torchvision's CIFAR10 was given")
+        raise UserError(f"{name}: {path} is not a folder; pass the root folder of torchvision's CIFAR10")
     if path.name.endswith(_ARCHIVES):
         return find_archive(path)
     if path.suffix == ".parquet":
-        raise UserError(f"{path}: one file holds one split; give a folder with train-*.parquet and test-*.parquet")
+        raise UserError(f"{path}: one file holds one split; pass a folder with train-*.parquet and test-*.parquet")
     raise UserError(f"{name}: unknown kind of file; {_FORMS}")
 
 
 def _open_folder(path: Path, name: str, *, only_batches: bool) -> Source:
-    found = find_batches(path, name)
-    if found is None and only_batches:
-        raise UserError(
-            f"{name}: no folder cifar-10-batches-py there; give the root that torchvision's CIFAR10 was given"
-        )
-    if found is None:
-        found = find_parquet(path, name)
-    if found is None:
-        raise UserError(f"{name}: holds no CIFAR-10; {_FORMS}")
-    return found
+    source = find_batches(path, name)
+    if source is None and only_batches:
+        raise UserError(f"{name}: no folder cifar-10-batches-py there; pass the root folder of torchvision's CIFAR10")
+    if source is None:
+        source = find_parquet(path, name)
+    if source is None:
+        raise UserError(f"{name}: no CIFAR-10 found; {_FORMS}")
+    return source
 
 
 def _decode(contents: Contents, name: str) -> dict[str, NDArray[np.uint8] | NDArray[np.int64]]:
@@ -134,7 +131,7 @@ def _decode(contents: Contents, name: str) -> dict[str, NDArray[np.uint8] | NDAr
 
 
 def _fault(label: str, train: NDArray[np.int64], test: NDArray[np.int64]) -> str | None:
-    """What is wrong with the counts, if anything; generated data may have any."""
+    """Return a message if the counts are wrong; generated data may have any counts."""
     if label == SYNTHETIC:
         return None
     for split, labels in (("train", train), ("test", test)):
@@ -148,13 +145,13 @@ def _fault(label: str, train: NDArray[np.int64], test: NDArray[np.int64]) -> str
             more = f" ({len(uneven)} labels are off)" if len(uneven) > 1 else ""
             return (
                 f"the {split} split has {counts[first]:,} images of label {first}{more}, "
-                f"CIFAR-10 has {expected // CLASSES:,} of each; get the data set anew"
+                f"CIFAR-10 has {expected // CLASSES:,} of each; get the data set again"
             )
     return None
 
 
 def open_cache(folder: Path) -> Cifar10:
-    """The data in a cache folder, checked by the sizes of the files and their headers.
+    """Open the data in a cache folder, checking file sizes and headers only.
 
     Raises: UserError if it is missing or damaged.
     """
@@ -169,16 +166,16 @@ def open_cache(folder: Path) -> Cifar10:
             arrays[f"{split}_labels"] = _map(folder / f"{split}_labels.npy", (count,), "<i8")
         return Cifar10(label=str(meta["label"]), sha256=str(meta["sha256"]), folder=folder, **arrays)
     except (OSError, EOFError, ValueError, KeyError, TypeError, OverflowError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(
-            f"{folder}: not a whole cache of CIFAR-10: {said}; delete it and load the data again"
+            f"{folder}: not a complete cache of CIFAR-10: {reason}; delete it and load the data again"
         ) from error
 
 
 def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray[Any]]) -> None:
-    """Put arrays (train_images, train_labels, test_images, test_labels) into `folder`, whole or not at all.
+    """Write arrays (train_images, train_labels, test_images, test_labels) to `folder` atomically.
 
-    A damaged folder in its place goes; a whole one that another process has put there meanwhile stays.
+    A damaged folder in its place is replaced; an intact one that another process has written meanwhile is kept.
 
     Raises: UserError if it cannot be written.
     """
@@ -199,24 +196,24 @@ def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray
             }
             (part / "meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
     except (OSError, UserError) as error:
-        if find_cache(folder) is None:  # else another process was faster
-            said = error.strerror if isinstance(error, OSError) else str(error)
+        if find_cache(folder) is None:  # otherwise another process was faster
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(
-                f"{folder}: cannot be written: {said}; make room, or set LEMUR_CURATOR_CACHE to a writable folder"
+                f"{folder}: cannot be written: {reason}; free space, or set LEMUR_CURATOR_CACHE to a writable folder"
             ) from error
 
 
 def find_cache(folder: Path) -> Cifar10 | None:
-    """The data in a cache folder, if it is there and every byte is as it was written; takes about 0.3 s."""
+    """Return the data in a cache folder if it exists and every byte is as it was written; takes about 0.3 s."""
     try:
-        found = open_cache(folder)
+        data = open_cache(folder)
     except UserError:
         return None
-    return found if found.verify() else None
+    return data if data.verify() else None
 
 
 def arrays_sha256(arrays: dict[str, NDArray[Any]]) -> str:
-    """SHA-256 over train images, train labels, test images, test labels: their bytes in C order, labels as `<i8`."""
+    """Return SHA-256 over train images, train labels, test images, test labels: C order, labels as `<i8`."""
     digest = hashlib.sha256()
     for name in _names():
         digest.update(np.ascontiguousarray(arrays[name]).data)
@@ -228,24 +225,24 @@ def _names() -> list[str]:
 
 
 def _map(path: Path, shape: tuple[int, ...], dtype: str) -> Tensor:
-    array = np.load(path, mmap_mode="c")  # pickles are refused
+    array = np.load(path, mmap_mode="c")  # np.load refuses pickles
     if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
         raise ValueError(f"{path.name} does not hold {shape} of {np.dtype(dtype)}")
     return torch.from_numpy(array)
 
 
 def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices to train on, and indices held out: a seeded permutation cut in two, each part sorted.
+    """Return indices to train on and indices held out: a seeded permutation cut in two, each part sorted.
 
     Args:
         count: how many images there are.
-        held_out: how many of them are held out; 0 holds out none.
-        seed: of the permutation; the same one gives the same two parts.
+        held_out: how many of them are held out; may be 0.
+        seed: seed of the permutation; the same seed gives the same split.
 
     Returns: two int64 tensors, disjoint, together 0..count-1.
     Raises: UserError if nothing would be left to train on.
     """
     if not 0 <= held_out < count:
-        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out at least 0, and fewer than there are")
+        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out 0 or more, but fewer than all")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values

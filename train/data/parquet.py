@@ -1,6 +1,6 @@
 """CIFAR-10 as a table of PNG or JPEG bytes and labels: the Hub's Parquet files, or the Hub itself through `datasets`.
 
-Images are decoded in threads; the first broken one is named by its file and row.
+Images are decoded in threads; an error names the file and row of the first broken image.
 """
 
 import hashlib
@@ -32,15 +32,15 @@ from train.data.sources import (
 _PLACES = (".", "data", "plain_text")
 _NAME = re.compile(r"(train|test)\b.*\.parquet")
 _IMAGE_NAMES = ("img", "image")
-_ADVICE = "check the network, run again, or give a folder"
+_ADVICE = "check the network and run again, or pass a folder"
 _SPLITS = ("train", "test")
 
-# Most of the time of so small an image goes to Python code, which threads share: more of them than two are slower.
+# Decoding such small images is mostly Python code under the GIL: more than two threads are slower.
 _THREADS = 2
 _CHUNK = 500
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
-Encoded = tuple[bytes, str]  # an image, and the place to name in messages
+Encoded = tuple[bytes, str]  # an image, and its location for messages
 _MODES = {
     "1": "black and white",
     "L": "greyscale",
@@ -51,9 +51,9 @@ _MODES = {
 
 
 def find_parquet(folder: Path, name: str) -> Source | None:
-    """The Parquet files of both splits in a folder, or in `data/` or `plain_text/` below it; None if there are none.
+    """Find the Parquet files of both splits in a folder, or in `data/` or `plain_text/` below it; None without any.
 
-    Raises: UserError if there are files of one split only, or a file cannot be read.
+    Raises: UserError if only one split has files, or a file cannot be read.
     """
     for place in (folder / place for place in _PLACES):
         matches = [(match[1], file) for file in _listing(place) if (match := _NAME.fullmatch(file.name))]
@@ -71,11 +71,11 @@ def find_parquet(folder: Path, name: str) -> Source | None:
 
 
 def find_hub(spec: str) -> Source:
-    """A dataset on the Hub, downloaded unless `datasets` has it already.
+    """Load a dataset from the Hub; it is downloaded unless `datasets` has cached it.
 
-    Its digest is of the fingerprints that `datasets` gives its splits, which tell one revision from another.
+    Its digest is over the fingerprints that `datasets` gives its splits, which differ between revisions.
 
-    Raises: RetryableError if the Hub cannot be reached; UserError if the dataset is not there or lacks a split.
+    Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist or lacks a split.
     """
     repo, revision = parse_dataset(spec)
     import datasets
@@ -107,7 +107,7 @@ def _hub_table(spec: str, split: str, rows: Any) -> Any:
 
 
 def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]]) -> Contents:
-    """Labels and encoded images from Arrow tables, each with the place to name in messages.
+    """Read labels and encoded images from Arrow tables, each with its location for messages.
 
     Raises: UserError for columns that are missing, ambiguous or of the wrong type, and for the first row without an
         image, with one that is neither PNG nor JPEG, or with a label that is not 0..9.
@@ -122,17 +122,17 @@ def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]
 
 
 def choose_columns(names: Sequence[str], where: str) -> tuple[str, str]:
-    """The names of the image column and the label column.
+    """Return the names of the image column and the label column.
 
-    Raises: UserError if one is missing, or there are two.
+    Raises: UserError if one is missing or ambiguous.
     """
     images = [name for name in names if name in _IMAGE_NAMES]
     if len(images) > 1:
         raise UserError(f"{where}: columns {' and '.join(images)} may both hold the images; keep one of them")
     if names.count("label") > 1:
-        raise UserError(f"{where}: {names.count('label')} columns are called label; keep one of them")
-    for wanted, found in (("img or image", images), ("label", "label" in names)):
-        if not found:
+        raise UserError(f"{where}: {names.count('label')} columns are named label; keep one of them")
+    for wanted, matches in (("img or image", images), ("label", "label" in names)):
+        if not matches:
             raise UserError(
                 f"{where}: no column {wanted}; it has {', '.join(names) or 'none'}: is it another data set?"
             )
@@ -156,8 +156,8 @@ def _table(file: Path) -> Any:
             columns = choose_columns(opened.schema_arrow.names, str(file))
             return opened.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise UserError(f"{file}: not a whole Parquet file: {said}; get it again") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise UserError(f"{file}: not a complete Parquet file: {reason}; get it again") from error
 
 
 def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
@@ -183,20 +183,20 @@ def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
     return check_labels(labels.to_numpy(), where), encoded
 
 
-def _refuse_null(column: Any, said: str, where: str) -> None:
+def _refuse_null(column: Any, fault: str, where: str) -> None:
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
-        raise UserError(f"{where}, row {row}: {said}; get the file again")
+        raise UserError(f"{where}, row {row}: {fault}; get the file again")
 
 
 def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
-    """The pixels of all images in a row: (N, 3, 32, 32).
+    """Decode all images to one array (N, 3, 32, 32).
 
-    Raises: UserError naming the first image that is broken, not 32 x 32 or not RGB.
+    Raises: UserError that names the first image that is broken, not 32 x 32 or not RGB.
     """
     from PIL import Image
 
-    Image.preinit()  # not in the threads, where two would do it at once
+    Image.preinit()  # here, because threads would race to do it
     out = np.empty((len(images), *SHAPE), np.uint8)
 
     def decode(start: int) -> int:
@@ -225,8 +225,8 @@ def _pixels(encoded: bytes, where: str) -> NDArray[np.uint8]:
             pixels = np.frombuffer(image.tobytes(), np.uint8)
     except UserError:
         raise
-    except Exception as error:  # whatever Pillow raises for what is broken
-        # What PIL says of unknown files holds an address of memory.
-        said = "cannot be identified" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise UserError(f"{where}: broken image: {said}; get the file again") from error
+    except Exception as error:  # whatever Pillow raises for broken data
+        # PIL's message for unknown files contains a memory address.
+        reason = "cannot be identified" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise UserError(f"{where}: broken image: {reason}; get the file again") from error
     return pixels.reshape(*size, channels).transpose(2, 0, 1)

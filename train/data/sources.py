@@ -1,12 +1,14 @@
-"""What every form of the data is read as, the form that is generated, and the original batches of CIFAR-10.
+"""The common interface of all data sources, generated data, and the original batches of CIFAR-10.
 
-Generated images are for smoke tests: a small network learns them in an epoch, a linear one not. A class is a direction
-and a spatial frequency of a wave across the image: 2 directions, 5 frequencies. Phase, colour and contrast are random,
-and there is noise, so the mean image of every class is the same grey. Mirroring, shifting and cutting keep the class.
+Generated images are for smoke tests: a small network learns them in an epoch, a linear one does not. A class is a
+direction and a spatial frequency of a wave across the image: 2 directions, 5 frequencies. Phase, colour and contrast
+are random, and there is noise, so the mean image of every class is the same grey. Flips, shifts and crops keep the
+class.
 
-The batches, Python and binary version, lie in a folder or a tar archive, which is never unpacked to disk. A batch of
-the Python version is a pickle, which may run any code: it is loaded only if its bytes have the MD5 digest that
-torchvision states for the original file. (Nobody knows how to make another file of a given MD5 digest.)
+The batches (Python and binary version) are read from a folder or from a tar archive, which is never unpacked to disk. A
+batch of the Python version is a pickle, which could run any code: it is loaded only if its bytes have the MD5 digest
+that torchvision lists for the original file. (No practical way is known to build another file with the same MD5
+digest.)
 """
 
 import hashlib
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 
 from lemur_core.files.errors import UserError
 
-#: Names of the data in records. Figures from the JPEG copy are compared with figures from it only.
+#: Names of the data in records. Results on the JPEG copy are compared only with each other.
 ORIGINAL = "cifar-10"
 JPEG_COPY = "cifar-10 (JPEG copy, harder)"
 SYNTHETIC = "synthetic (smoke test only)"
@@ -36,11 +38,11 @@ VALUES = 3 * 32 * 32
 CLASSES = 10
 
 _Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
-_LARGEST_BYTES = 1 << 28  # a batch has 31 MB; an archive may say anything
+_LARGEST_BYTES = 1 << 28  # a batch has 31 MB; sizes in an archive are not trusted
 
 _SPEC = re.compile(r"synthetic(?::(?P<count>[0-9]{1,9}))?")
 _TRAIN, _LEAST, _MOST = 2_000, 20, 100_000
-_PARTS_TEST = 4  # one test image to so many training images
+_PARTS_TEST = 4  # training images per test image
 _CYCLES = (1.0, 2.0, 3.0, 4.5, 6.5)  # across the image
 _NOISE = 0.2
 _CONTRAST = (0.03, 0.3)
@@ -49,7 +51,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One split: its labels, checked, and the way to its pixels (N, 3, 32, 32), which may take seconds."""
+    """One split: its checked labels, and a function that decodes its pixels (N, 3, 32, 32), which may take seconds."""
 
     labels: NDArray[np.int64]
     decode: Callable[[], NDArray[np.uint8]]
@@ -57,7 +59,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a source holds; `label` names it in records."""
+    """The content of a source; `label` names it in records."""
 
     label: str
     train: Rows
@@ -66,18 +68,18 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source that was found; nothing but its digest has been worked out."""
+    """A source of images, of which only the digest has been computed."""
 
     name: str  #: as the user wrote it, for messages
-    origin: str  #: without the folders of this machine, for what is written down
+    origin: str  #: without the folders of this machine, for records
     sha256: str
     read: Callable[[], Contents]
 
 
 def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
-    """SHA-256 over the form, the files' names below `root` and their contents.
+    """Return SHA-256 over the kind of source, the files' names below `root` and their contents.
 
-    Raises: UserError if one cannot be read.
+    Raises: UserError if a file cannot be read.
     """
     digest = hashlib.sha256(kind.encode())
     for file in sorted(files):
@@ -91,9 +93,9 @@ def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
 
 
 def check_labels(labels: NDArray[np.integer], where: str) -> NDArray[np.int64]:
-    """The labels as int64.
+    """Return the labels as int64.
 
-    Raises: UserError naming the first row (from 0) whose label is not 0..9.
+    Raises: UserError that names the first row (from 0) whose label is not 0..9.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= CLASSES))
     if len(wrong):
@@ -105,9 +107,9 @@ def check_labels(labels: NDArray[np.integer], where: str) -> NDArray[np.int64]:
 
 
 def find_synthetic(spec: str) -> Source:
-    """Generated data: `synthetic` (2,000 + 500 images) or `synthetic:COUNT` (COUNT to train on, a quarter to test).
+    """Return generated data: `synthetic` (2,000 + 500 images) or `synthetic:COUNT` (COUNT training, COUNT/4 test).
 
-    Raises: UserError if the count is not one, or out of range.
+    Raises: UserError if the count is not a number, or is out of range.
     """
     match = _SPEC.fullmatch(spec)
     count = int(match["count"] or _TRAIN) if match else -1
@@ -119,7 +121,7 @@ def find_synthetic(spec: str) -> Source:
 
 
 def _rows(count: int, seed: int) -> Rows:
-    # RandomState, unlike newer generators, is promised to give the same numbers in every release of numpy.
+    # NumPy guarantees the same numbers in every release for RandomState, but not for newer generators.
     random = np.random.RandomState(seed)
     labels = random.permutation(np.arange(count, dtype=np.int64) % CLASSES)
     chunks = [labels[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
@@ -146,35 +148,37 @@ class _Version(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """Names of the batches, the one to test on last."""
+        """Return the names of the batches, the test batch last."""
         return [f"{name}{self.suffix}" for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")]
 
 
 def _parse_pickle(data: bytes, where: Path) -> _Batch:
-    """Images (N, 3, 32, 32) and labels of one batch of the Python version.
+    """Parse one batch of the Python version to images (N, 3, 32, 32) and labels.
 
     Raises: UserError if it is not the original file.
     """
     from torchvision.datasets import CIFAR10
 
     digests = dict((*CIFAR10.train_list, *CIFAR10.test_list))
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != digests[where.name]:
-        said = f"MD5 {found}, that of CIFAR-10 has {digests[where.name]}"
-        raise UserError(f"{where}: is not the original file ({said}), so it is not unpickled; get the file again")
+    digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if digest != digests[where.name]:
+        mismatch = f"MD5 {digest}, expected {digests[where.name]}"
+        raise UserError(f"{where}: not the original file ({mismatch}), so it is not unpickled; get the file again")
     batch = pickle.loads(data, encoding="latin1")
     return batch["data"].reshape(-1, *SHAPE), np.array(batch["labels"], np.int64)
 
 
 def _parse_records(data: bytes, where: Path) -> _Batch:
-    """Images (N, 3, 32, 32) and labels of one binary batch: records of one byte label, 3,072 bytes image.
+    """Parse one binary batch to images (N, 3, 32, 32) and labels; a record is 1 byte of label, 3,072 bytes of image.
 
-    Raises: UserError if it is no whole number of records, or a label is not 0..9.
+    Raises: UserError if it is not a whole number of records, or a label is not 0..9.
     Source: https://www.cs.toronto.edu/~kriz/cifar.html
     """
     size = VALUES + 1
     if len(data) % size or not data:
-        raise UserError(f"{where}: {len(data):,} bytes are no whole number of records of {size:,}; get the file again")
+        raise UserError(
+            f"{where}: {len(data):,} bytes are not a whole number of records of {size:,} bytes; get the file again"
+        )
     records = np.frombuffer(data, np.uint8).reshape(-1, size)
     return records[:, 1:].reshape(-1, *SHAPE), check_labels(records[:, 0], str(where))
 
@@ -186,7 +190,7 @@ _VERSIONS = (
 
 
 def find_batches(folder: Path, name: str) -> Source | None:
-    """The batches in a folder, or in the folder of the original name below it; None if there are none.
+    """Find the batches in a folder, or in a folder with the original name below it; None if there are none.
 
     Raises: UserError if some are missing or cannot be read.
     """
@@ -203,7 +207,7 @@ def find_batches(folder: Path, name: str) -> Source | None:
 
 
 def find_archive(path: Path) -> Source:
-    """The batches in a tar archive, compressed or not.
+    """Find the batches in a tar archive, compressed or not.
 
     Raises: UserError if it cannot be read.
     """
@@ -214,7 +218,7 @@ def find_archive(path: Path) -> Source:
 def _check_names(version: _Version, there: set[str], where: Path) -> None:
     missing = [name for name in version.files if name not in there]
     if missing:
-        raise UserError(f"{where}: {', '.join(missing)} missing; get the whole {version.kind} version of CIFAR-10")
+        raise UserError(f"{where}: {', '.join(missing)} missing; get the complete {version.kind} version of CIFAR-10")
 
 
 def _read_folder(version: _Version, place: Path) -> Contents:
@@ -223,7 +227,7 @@ def _read_folder(version: _Version, place: Path) -> Contents:
 
 def _read_archive(path: Path) -> Contents:
     wanted = {name for version in _VERSIONS for name in version.files}
-    found: dict[str, bytes] = {}
+    batches: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
@@ -234,17 +238,17 @@ def _read_archive(path: Path) -> Contents:
                     raise UserError(f"{path}: {name} has {member.size:,} bytes, a batch has 31 million; get it again")
                 opened = archive.extractfile(member)
                 assert opened is not None
-                found[name] = opened.read()
+                batches[name] = opened.read()
             while archive.fileobj and archive.fileobj.read(1 << 20):
-                pass  # to the end, where the checksum is
+                pass  # read to the end, where the checksum is
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path}: not a whole tar archive: {said}; get it again") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path}: not a complete tar archive: {reason}; get it again") from error
     for version in _VERSIONS:
-        if there := found.keys() & {*version.files}:
+        if there := batches.keys() & {*version.files}:
             _check_names(version, there, path)
-            return _contents(version, found.__getitem__, path)
-    raise UserError(f"{path}: no data_batch_1 in it; give cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
+            return _contents(version, batches.__getitem__, path)
+    raise UserError(f"{path}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
 
 
 def _contents(version: _Version, read: Callable[[str], bytes], where: Path) -> Contents:

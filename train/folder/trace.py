@@ -1,7 +1,7 @@
-"""What `lemur verify` and `lemur trace` say of a training run, an ablation or a search.
+"""`lemur verify` and `lemur trace` for training runs, ablations and searches.
 
-Files, records and manifest say the same; a run is traced through the blocks in its network to the lines that each was
-copied from. Nothing of what is in the folder is executed, and no weights are loaded.
+Verification checks that files, records and manifest agree; a trace leads from a run through the blocks in its network
+to the source lines of each. No code in the folder is executed, and no weights are loaded.
 """
 
 import difflib
@@ -24,9 +24,9 @@ _NEAR = 5
 
 
 def find(folder: Path, wanted: str) -> Traced:
-    """The whole run (`net`, or the name of its network), or one block in it: by slot, id, qualified or bare name.
+    """Find the whole run (`net`, or the name of its network), or one block in it by slot, id, qualified or bare name.
 
-    Raises: UserError if nothing is called so, with near names.
+    Raises: UserError, with similar names, if nothing has that name.
     """
     record, blocks = _read(folder)
     whole = [NET.removesuffix(".py"), record.name]
@@ -34,20 +34,22 @@ def find(folder: Path, wanted: str) -> Traced:
     if not chosen and wanted not in whole:
         names = sorted({*whole, *(name for block in blocks for name in _names(block))})
         near = difflib.get_close_matches(wanted, names, _NEAR) or [*dict.fromkeys(whole), *(b.slot for b in blocks)]
-        raise UserError(f"{wanted}: neither the network of this run nor a block in it; near names: {', '.join(near)}")
-    return _traced(folder, record, chosen)
+        raise UserError(
+            f"{wanted}: neither the network of this run nor a block in it; similar names: {', '.join(near)}"
+        )
+    return _trace_run(folder, record, chosen)
 
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
-    """The run, if its network is the code of this digest; a block in it, if that is."""
+    """Return the run if its network has this digest, or a block in it that has; None otherwise."""
     record, blocks = _read(folder)
     if record.code_sha256 == sha256:
-        return _traced(folder, record, blocks)
+        return _trace_run(folder, record, blocks)
     chosen = [block for block in blocks if block.code_sha256 == sha256]
-    return _traced(folder, record, chosen) if chosen else None
+    return _trace_run(folder, record, chosen) if chosen else None
 
 
-def _traced(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> Traced:
+def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> Traced:
     reached = {"held_out": record.val_accuracy, "test": record.test_accuracy}
     run = {
         "seed": record.seed,
@@ -80,7 +82,7 @@ def _block(block: Inlined, part: Ingredient | None) -> Link:
 
 
 def _names(block: Inlined) -> set[str]:
-    """What one may call a block of a run."""
+    """Return the names by which a block of a run can be looked up."""
     qualname = block.block.rpartition("::")[2]
     return {block.block, qualname, qualname.rpartition(".")[2], block.slot, block.code_sha256}
 
@@ -89,44 +91,44 @@ def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
     try:
         return read_record(folder), inlined_blocks((folder / NET).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValidationError and UnicodeDecodeError are ValueErrors
-        raise UserError(f"{folder}: damaged run: {first_line(error)}; run `lemur verify`, or train it anew") from error
+        raise UserError(f"{folder}: damaged run: {first_line(error)}; run `lemur verify`, or train it again") from error
 
 
 def find_in_study(folder: Path, wanted: str) -> Traced:
-    """The run whose folder has this name; `NAME/BLOCK` is one block of its network.
+    """Find the run whose folder has this name; `NAME/BLOCK` is one block of its network.
 
-    Raises: UserError if nothing is called so, with near names.
+    Raises: UserError, with similar names, if nothing has that name.
     """
     runs = [path.name for path in _runs(folder)]
     name, _, block = wanted.partition("/")
     if name not in runs:
         near = difflib.get_close_matches(name, runs, _NEAR, 0.3) or runs[:_NEAR]
         raise UserError(
-            f"{wanted}: no run of this {read_manifest(folder).kind} is called so; near names: {', '.join(near)}"
+            f"{wanted}: no run of this {read_manifest(folder).kind} has that name; similar names: {', '.join(near)}"
         )
     run = folder / RUNS / name
     return _with_manifest(folder, run, find(run, block or "net"))
 
 
 def find_code_in_study(folder: Path, sha256: str) -> Traced | None:
-    """The first run whose network has this digest, or a block of it."""
+    """Return the first run with this digest, of its network or of a block in it; None if there is none."""
     for run in _runs(folder):
-        found = find_code(run, sha256)
-        if found is not None:
-            return _with_manifest(folder, run, found)
+        traced = find_code(run, sha256)
+        if traced is not None:
+            return _with_manifest(folder, run, traced)
     return None
 
 
-def _with_manifest(folder: Path, run: Path, found: Traced) -> Traced:
+def _with_manifest(folder: Path, run: Path, traced: Traced) -> Traced:
     of_run = Link("in", run.relative_to(folder).as_posix(), {})
-    return Traced((of_run, *found.links, manifest_link(run, read_manifest(run))), found.codes)
+    return Traced((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
 
 
 def _runs(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
 
 
-#: The folders that `lemur train` writes.
+#: The kinds of folder that `lemur train` writes.
 KINDS = {
     "run": FolderKind(verify, find, find_code, run_page),
     "ablation": FolderKind(verify, find_in_study, find_code_in_study, ablation_page),

@@ -1,7 +1,7 @@
-"""What runs inside the sandbox for `check_nn`: a network trains by its own `train_setup` and `learn`.
+"""Runs in the sandbox for `check_nn`: train a network by its own `train_setup` and `learn`.
 
-As LEMUR's trainer does it, on the CPU: `in_shape` is the shape of the first batch, the data can be gone through once an
-epoch, and the time counts from `train_setup` to the end of the last evaluation.
+This follows LEMUR's trainer, on the CPU: `in_shape` is the shape of the first batch, the data can be iterated once per
+epoch, and time is measured from `train_setup` to the end of the last evaluation.
 """
 
 import time
@@ -22,7 +22,7 @@ Steps = Sequence[Callable[[Tensor], Tensor]]
 
 
 class TrainData:
-    """What `learn` goes through: batches of inputs and labels in random order, once; then it is used up, as LEMUR's."""
+    """The iterator passed to `learn`: batches of inputs and labels in random order, once, like LEMUR's."""
 
     def __init__(self, images: Tensor, labels: Tensor, batch: int, steps: Steps) -> None:
         self.n, self.total = 0, -(-len(images) // batch)
@@ -41,14 +41,14 @@ class TrainData:
 
 
 def run_check(payload: dict[str, Any]) -> dict[str, Any]:
-    """Train a network by its own means and evaluate it on the test images.
+    """Train a network by its own `learn` and evaluate it on the test images.
 
     Args:
-        payload: `code`; `prm`; `data`, a cache folder; `images`, how many to train on at most, or null; `epochs`;
+        payload: `code`; `prm`; `data`, a cache folder; `images`, the maximum number to train on, or null; `epochs`;
             `seed`; `threads`.
 
     Returns: `accuracy` and `duration` (nanoseconds), or `category` and `error`, the reason in one line.
-    Raises: MemoryError and the like, which the sandbox tells.
+    Raises: MemoryError and the like, which the sandbox reports.
     """
     seed_all(int(payload["seed"]))
     torch.set_num_threads(int(payload["threads"]))
@@ -64,14 +64,14 @@ def run_check(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def batches(images: Tensor, labels: Tensor, order: Tensor, batch: int, steps: Steps) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images of uint8 and labels in this order, by batches; the images transformed."""
+    """Yield batches of transformed uint8 images and labels, in this order."""
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         yield prepare(images[chosen], steps), labels[chosen]
 
 
 def steps_of(name: object) -> Steps:
-    """The steps of a transform of LEMUR's, from the module that its database gets. Raises: UserError."""
+    """Return the steps of one of LEMUR's transforms, from the module written to its database. Raises: UserError."""
     module: dict[str, Any] = {}
     exec(transform_module(name), module)  # noqa: S102 (our own text)
     composed: v2.Compose = module["transform"]((CIFAR10_MEAN, CIFAR10_DEVIATION))
@@ -79,7 +79,7 @@ def steps_of(name: object) -> Steps:
 
 
 def prepare(images: Tensor, steps: Steps) -> Tensor:
-    """A batch of images (N, 3, H, W) of uint8 as a transform leaves them; each is flipped or not by itself."""
+    """Apply a transform to a batch of uint8 images (N, 3, H, W); each image is flipped independently."""
     for transform in steps:
         if isinstance(transform, v2.RandomHorizontalFlip | v2.RandomVerticalFlip):
             chosen = torch.rand(len(images)) < transform.p
@@ -113,12 +113,12 @@ def _train(
 
 
 def check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
-    """Each supported hyperparameter has a value, and that lies in 0..1."""
+    """Raise NetError unless each supported hyperparameter has a value in 0..1."""
     names = [name for name in supported if name not in TRAINER_PARAMETERS]
     missing = [name for name in names if name not in prm]
     if missing:
-        given = ", ".join(sorted(prm))
-        raise NetError("prm", f"prm: {', '.join(missing)} missing, which the network supports; given: {given}")
+        present = ", ".join(sorted(prm))
+        raise NetError("prm", f"prm: {', '.join(missing)} missing, which the network supports; present: {present}")
     for name in names:
         value = prm[name]
         if not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -126,7 +126,7 @@ def check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
 
 
 def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
-    """The share of images whose highest class score is that of their label."""
+    """Return the share of images whose highest class score is that of their label."""
     net.eval()
     right = count = 0
     with torch.no_grad():
@@ -134,8 +134,8 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
             with step("forward_failed", f"on an input of {sizes(inputs.shape)}"):
                 scores = net(inputs)
             if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(labels):
-                told = sizes(scores.shape, "a scalar") if isinstance(scores, Tensor) else type(scores).__name__
-                raise NetError("wrong_output", f"forward gives {told}, not {len(labels)}x{CLASSES}: images x classes")
+                output = sizes(scores.shape, "a scalar") if isinstance(scores, Tensor) else type(scores).__name__
+                raise NetError("wrong_output", f"forward gives {output}, not {len(labels)}x{CLASSES}: images x classes")
             if not bool(torch.isfinite(scores).all()):
                 raise NetError("not_finite", "forward gives infinite values or NaN after training: it diverged")
             right += int((scores.argmax(1) == labels).sum())
@@ -144,7 +144,7 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
 
 
 def category_of_error(error: NetError) -> str:
-    """The check's word for what failed; an error that the lack of a permission led to is told as such."""
+    """Return the check's category of an error; an error caused by a missing permission is reported as such."""
     cause = error.__cause__
     if cause is not None and isinstance(cause.__cause__ or cause.__context__, PermissionError):
         return "denied"
@@ -152,7 +152,7 @@ def category_of_error(error: NetError) -> str:
 
 
 def error_line(error: NetError) -> str:
-    """The last line of the network's own file that was being executed, type and message, and what was tried."""
+    """Return the last executed line of the network's own file, type and message, and the attempted step."""
     if not error.step:
         return error.what
     tried = {"import_failed": "when the file is executed", "construct_failed": f"in {error.tried}"}

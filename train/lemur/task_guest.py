@@ -1,7 +1,7 @@
-"""What runs inside the sandbox for a smoke test: nn-dataset's own trainer, metric and transform, on generated data.
+"""Runs in the sandbox for a smoke test: nn-dataset's own trainer, metric and transform, on generated data.
 
-`ab.nn.util.Train.Train` of the released package trains the network and measures it, as `check_nn` lets it. Only its
-loaders are not run, since they download their data sets: what they give is generated here in the same form.
+`ab.nn.util.Train.Train` of the released package trains the network and measures it, as `check_nn` does. Its loaders are
+not used, since they download data sets: here the data are generated in the same form.
 
 Source: `ab/nn/util/Train.py`, `ab/nn/loader/coco_/*.py` and `ab/nn/loader/wikitext.py` of
 https://github.com/ABrain-One/nn-dataset, 2.1.0
@@ -24,31 +24,31 @@ from torchvision import transforms
 from lemur_core.sandbox.net import NetError, execute, hand_over_vocabulary, seed_all, step, stub_weights
 from train.lemur.check_guest import category_of_error, check_parameters, error_line
 
-#: The mean and deviation that the loaders of COCO pass on.
+#: Mean and standard deviation as the COCO loaders pass them.
 _MEAN, _DEVIATION = (104.01362025, 114.03422265, 119.9165958), (73.6027665, 69.89082075, 70.9150767)
-_CLASSES = 6  # of COCO, that LEMUR keeps; 0 is the background
-_WORDS, _CAPTIONS, _CAPTION = 60, 5, 12  # in the vocabulary; of an image; tokens of each
-_LETTERS, _WINDOW = 40, 32  # of the text; LEMUR's windows have 128
-_SIDE = 64  # of an image, where the transform names no size
-_FOREVER = 10**6  # minutes that an epoch may take: the sandbox has the last word
+_CLASSES = 6  # of COCO, as many as LEMUR keeps; 0 is the background
+_WORDS, _CAPTIONS, _CAPTION = 60, 5, 12  # vocabulary size; captions per image; tokens per caption
+_LETTERS, _WINDOW = 40, 32  # length of the text and of a window; LEMUR's windows have 128
+_SIDE = 64  # of an image, if the transform's name has no size
+_FOREVER = 10**6  # minutes allowed per epoch: the sandbox sets the real limit
 
 
 def run_task(payload: dict[str, Any]) -> dict[str, Any]:
-    """Train a network by nn-dataset's trainer on generated data of its task, and measure it by its metric.
+    """Train a network with nn-dataset's trainer on generated data of its task, and measure it with the task's metric.
 
     Args:
         payload: `code`; `prm`; `task`, `dataset` and `metric`; `package`, a folder with the package's code; `samples`;
             `epochs`; `seed`; `threads`.
 
     Returns: `accuracy` and `duration` (nanoseconds), or `category` and `error`, the reason in one line.
-    Raises: MemoryError and the like, which the sandbox tells.
+    Raises: MemoryError and the like, which the sandbox reports.
     """
     seed_all(int(payload["seed"]))
     torch.set_num_threads(int(payload["threads"]))
     stub_weights()
     sys.path.insert(0, payload["package"])
     Path("db").mkdir(exist_ok=True)
-    Path("db", "ab.nn.db").touch()  # else the package fills a database when it is imported
+    Path("db", "ab.nn.db").touch()  # otherwise importing the package fills a database
     try:
         return _run(payload)
     except NetError as error:
@@ -91,12 +91,12 @@ def _run(payload: dict[str, Any]) -> dict[str, Any]:
     except NetError as error:
         if not isinstance(error.__cause__, too_low):
             raise
-        accuracy, duration = error.__cause__.accuracy, error.__cause__.duration  # 0: which the package does not store
+        accuracy, duration = error.__cause__.accuracy, error.__cause__.duration  # 0, which the package does not store
     return {"accuracy": float(accuracy), "duration": int(duration)}
 
 
 class _Items(Dataset[Any]):
-    """Items that are there already, with what its loader's dataset tells the trainer."""
+    """A dataset of ready items, with the attributes that the trainer reads from its loader's dataset."""
 
     num_workers = 0
 
@@ -114,9 +114,9 @@ Maker = Callable[[int, Any, str], _Items]
 
 
 def _pictures(count: int, transform: Any, name: str) -> list[tuple[Tensor, Tensor]]:
-    """Images of coloured rectangles through the package's transform, and what each pixel shows, 0 for nothing."""
+    """Return images of coloured rectangles after the package's transform, and the class of each pixel (0: none)."""
     side = int((re.findall(r"\d+", name) or [_SIDE])[-1])
-    found = []
+    pictures = []
     for _ in range(count):
         pixels = torch.randint(0, 64, (side, side, 3))
         shown = torch.zeros(side, side, dtype=torch.int64)
@@ -125,12 +125,12 @@ def _pictures(count: int, transform: Any, name: str) -> list[tuple[Tensor, Tenso
             area = slice(top, top + side // 3), slice(left, left + side // 3)
             pixels[area] = torch.tensor([40 * kind, 255 - 40 * kind, 20 * kind])
             shown[area] = kind
-        found.append((transform(Image.fromarray(pixels.numpy().astype(np.uint8))), shown))
-    return found
+        pictures.append((transform(Image.fromarray(pixels.numpy().astype(np.uint8))), shown))
+    return pictures
 
 
 def _segments(count: int, transform: Any, name: str) -> _Items:
-    """An image, and the class of each of its pixels."""
+    """Return images with the class of each pixel."""
     pictures = _pictures(count, transform, name)
     return _Items(
         [
@@ -144,7 +144,7 @@ _NEAREST = transforms.InterpolationMode.NEAREST
 
 
 def _boxes(count: int, transform: Any, name: str) -> _Items:
-    """An image, and the boxes and classes of what it shows, as LEMUR's dataset gives them."""
+    """Return images with the boxes and classes of their objects, in the form of LEMUR's dataset."""
     items = []
     for place, (image, shown) in enumerate(_pictures(count, transform, name)):
         kinds = [kind for kind in range(1, _CLASSES) if bool((shown == kind).any())]
@@ -166,7 +166,7 @@ def _boxes(count: int, transform: Any, name: str) -> _Items:
 
 
 class _Targets:
-    """The targets of a batch, which can be put on a device as a tensor is."""
+    """The targets of a batch, which can be moved to a device like a tensor."""
 
     def __init__(self, targets: list[dict[str, Tensor]]) -> None:
         self.targets = targets
@@ -183,7 +183,7 @@ class _Targets:
 
 
 def _captions(count: int, transform: Any, name: str) -> _Items:
-    """An image, and captions of words by number: `<SOS>` is 1, `<EOS>` 2, padding 0."""
+    """Return images with captions as word ids: `<SOS>` is 1, `<EOS>` 2, padding 0."""
     items = []
     for image, _ in _pictures(count, transform, name):
         words = torch.randint(4, _WORDS, (_CAPTIONS, _CAPTION))
@@ -192,13 +192,13 @@ def _captions(count: int, transform: Any, name: str) -> _Items:
     return _Items(items)
 
 
-def _text(count: int, transform: Any, name: str) -> _Items:  # noqa: ARG001 (as the others)
-    """Windows over a text in which each letter is drawn near the one before it, and the same windows one letter on."""
+def _text(count: int, transform: Any, name: str) -> _Items:  # noqa: ARG001 (same signature as the others)
+    """Return windows over a text in which each letter is drawn near the previous one, and targets one letter later."""
     letters = torch.randint(1, 4, (count + _WINDOW + 1,)).cumsum(0) % _LETTERS
     return _Items([(letters[at : at + _WINDOW], letters[at + 1 : at + _WINDOW + 1]) for at in range(count)])
 
 
-#: By task: what makes its data, and the shape of the outputs, as the loader states it.
+#: By task: the function that generates its data, and the output shape that its loader states.
 _MAKERS: dict[str, tuple[Maker, tuple[int, ...]]] = {
     "img-segmentation": (_segments, (_CLASSES,)),
     "obj-detection": (_boxes, (_CLASSES,)),

@@ -1,7 +1,7 @@
 """Smoke tests of networks for LEMUR's other tasks: nn-dataset's own trainer and metrics on generated data.
 
-That a network trains and is measured says that it keeps LEMUR's contract for its task; the value of the metric says
-nothing of its worth, and is not stored anywhere.
+A passed test shows that the network meets LEMUR's contract for its task; the value of the metric says nothing about
+the network's quality, and is not stored.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Sandbox
 from train.data import load_cifar10
-from train.lemur.check import CheckResult, CheckSettings, check_nn, check_prm, result_of
+from train.lemur.check import CheckResult, CheckSettings, build_result, check_nn, check_prm
 from train.model.contract import check_contract, lemur_name
 from train.model.recipe import read_code, read_prm
 from train.runs.register import archive, check_enters
 
 ENTRY = "train.lemur.task_guest:run_task"
 
-#: What every output says.
+#: The label on every output.
 LABEL = f"generated (smoke test of nn-dataset {DEFAULT_VERSION}'s trainer; says nothing of the network's worth)"
-_SAMPLES = 32  # to train on, and as many to test on
+_SAMPLES = 32  # for training, and as many for test
 _CODE = ("ab/nn/util/", "ab/nn/metric/", "ab/nn/loader/", "ab/nn/transform/")
 _FILES = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/api.py")
 _FORMAT = 1
-#: What nn-dataset's trainer imports besides the declared runtime.
+#: The packages that nn-dataset's trainer imports besides the declared runtime.
 _TRAINER = ("pandas", "radon", "tqdm")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task of LEMUR's: its dataset, its metrics, the usual one first, and what these import beside the runtime."""
+    """One of LEMUR's tasks: its dataset, its metrics (default first), and their imports besides the runtime."""
 
     dataset: str
     metrics: tuple[str, ...]
@@ -50,10 +50,10 @@ TASKS: Mapping[str, Task] = {
     "img-captioning": Task("coco", ("bleu",), ("nltk",)),
     "txt-generation": Task("wikitext", ("acc", "ppl")),
 }
-#: Tasks of which nn-dataset's code cannot be run on generated data, and why.
+#: Tasks whose code in nn-dataset cannot be run on generated data, with the reason.
 REFUSED: Mapping[str, str] = {
-    "txt-image": "its metrics, clip and fid, measure with pretrained networks that they download",
-    "img-classification": "is not a smoke test: leave --task out, and give --data",
+    "txt-image": "its metrics, clip and fid, use pretrained networks that they download",
+    "img-classification": "is not a smoke test: omit --task, and pass --data",
 }
 
 
@@ -68,27 +68,27 @@ def check_file(
     settings: CheckSettings = CheckSettings(),  # noqa: B008 (frozen)
     unsafe: bool = False,
 ) -> dict[str, object]:
-    """Check the network of a file on CIFAR-10, or by a smoke test of another task, and archive it where that is asked.
+    """Check the network of a file on CIFAR-10, or by a smoke test of another task, and archive it if requested.
 
     Args:
-        prm: JSON, or a file of it.
+        prm: JSON, or the path of a JSON file.
         data: CIFAR-10, as for a run; not read for another task.
         db: the LEMUR database to archive it in.
 
-    Returns: its figures, by what they are called.
-    Raises: UserError if the check fails, or nothing may be archived.
+    Returns: its figures by name.
+    Raises: UserError if the check fails, or the network cannot be archived.
     """
-    code, given = read_code(net), read_prm(prm)
+    code, hyperparameters = read_code(net), read_prm(prm)
     if task is not None:
         if db is not None:
-            raise UserError("--archive: a smoke test is not archived; leave --task or --archive out")
-        result, label = check_task(code, given, task, metric=metric, settings=settings, unsafe=unsafe), LABEL
+            raise UserError("--archive: a smoke test is not archived; omit --task or --archive")
+        result, label = check_task(code, hyperparameters, task, metric=metric, settings=settings, unsafe=unsafe), LABEL
     else:
         cifar10 = load_cifar10(data)
         label = cifar10.label
         if db is not None:
-            check_enters(db, label, given)
-        result = check_nn(code, given, dataset=cifar10, settings=settings, unsafe=unsafe)
+            check_enters(db, label, hyperparameters)
+        result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
     figures: dict[str, object] = {"name": result.name}
@@ -105,13 +105,13 @@ def check_file(
             db,
             code,
             result.name,
-            given,
+            hyperparameters,
             data=label,
             epoch=settings.epochs,
             accuracy=result.accuracy,
             duration=result.duration,
         )
-        figures["archived"] = f"{db}: {'1 trial added' if new else 'this trial is there already'}"
+        figures["archived"] = f"{db}: {'1 trial added' if new else 'this trial is already there'}"
     return figures
 
 
@@ -129,14 +129,14 @@ def check_task(
 
     Args:
         prm: as for `train.lemur.check.check_nn`; `transform` is a module of `ab.nn.transform`.
-        metric: one of the task's; the usual one by default.
+        metric: one of the task's metrics; its first by default.
 
-    Returns: the result, its `accuracy` the metric's value; one whose status is not `ok` says why, in one line.
-    Raises: UserError if the task or metric cannot be checked so, or `prm` lacks something; RetryableError if the
+    Returns: the result, with the metric's value as `accuracy`; if its status is not `ok`, `error` has the reason.
+    Raises: UserError if the task or metric cannot be smoke-tested, or `prm` lacks something; RetryableError if the
         package cannot be fetched.
     """
     known = _task(task, metric)
-    given = check_prm(prm) | {"epoch": settings.epochs}
+    hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
     name = lemur_name(code, prefix)
     reason = check_contract(code)
     if reason is not None:
@@ -145,7 +145,7 @@ def check_task(
     threads = settings.threads or available_cores()
     payload = {
         "code": code,
-        "prm": given,
+        "prm": hyperparameters,
         "task": task,
         "dataset": known.dataset,
         "metric": metric or known.metrics[0],
@@ -164,16 +164,16 @@ def check_task(
     runtime = [*_TRAINER, *known.needs, *settings.runtime]
     with Sandbox(entries=[ENTRY], readable=[package], workers=1, unsafe=unsafe, runtime=runtime) as box:
         (outcome,) = box.run([Job(name, ENTRY, payload, limits)])
-    found = result_of(name, code, outcome, settings, chance=0.0)
-    return replace(found, status="ok", error=None) if found.status == "low_accuracy" else found
+    result = build_result(name, code, outcome, settings, chance=0.0)
+    return replace(result, status="ok", error=None) if result.status == "low_accuracy" else result
 
 
 def _task(task: str, metric: str | None) -> Task:
-    """The task with this metric. Raises: UsageError if LEMUR has neither; UserError saying why it cannot be checked."""
+    """Return the task with this metric. Raises: UsageError if LEMUR lacks one of them; UserError if not testable."""
     if task in REFUSED:
         raise UserError(f"--task {task}: {REFUSED[task]}")
     if task not in TASKS:
-        raise UsageError(f"--task {task}: not one of LEMUR's; there are {', '.join(TASKS)}")
+        raise UsageError(f"--task {task}: not one of LEMUR's tasks; choose from {', '.join(TASKS)}")
     known = TASKS[task]
     if metric is not None and metric not in known.metrics:
         raise UsageError(f"--metric {metric}: {task} is measured by {' or '.join(known.metrics)}")
@@ -184,7 +184,7 @@ def _task(task: str, metric: str | None) -> Task:
 
 
 def package_code() -> Path:
-    """A folder with the code of nn-dataset that trains and measures, from its wheel; nothing of it is run here.
+    """Return a folder with nn-dataset's code for training and metrics, from its wheel; it is not executed here.
 
     Raises: RetryableError if the wheel cannot be fetched; UserError if it is damaged.
     """

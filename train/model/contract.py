@@ -1,12 +1,12 @@
-"""LEMUR's contract, read without running: what its trainer needs of a network's file, and how it names things.
+"""LEMUR's contract for a network's file, checked without running it, and LEMUR's naming rules.
 
-The trainer executes the file, constructs `Net(in_shape, out_shape, prm, device)`, calls `train_setup(prm)`, once an
-epoch `learn(train_data)`, and evaluates `net(inputs)`; its search for hyperparameters draws a value in 0..1 for each
-name that `supported_hyperparameters()` gives. All arguments are given by position.
+The trainer executes the file, constructs `Net(in_shape, out_shape, prm, device)`, calls `train_setup(prm)`, then
+`learn(train_data)` once per epoch, and evaluates `net(inputs)`; its hyperparameter search draws a value in 0..1 for
+each name that `supported_hyperparameters()` returns. All arguments are positional.
 
-Image transforms go by their names, and for a database that lacks one there is a module that does the same. `norm`
-normalises with the mean and deviation of the dataset, `echo` leaves pixels in 0..1, `complex` makes complex numbers of
-these; a number is the size that images are resized to; `flip` mirrors half of them. LEMUR does the same to test images,
+Image transforms have names; this module writes an equivalent module for a database that lacks one. `norm` normalises
+with the mean and deviation of the dataset, `echo` leaves pixels in 0..1, `complex` converts these to complex numbers; a
+number is the size that images are resized to; `flip` mirrors half of them. LEMUR also transforms test images like this,
 flips included.
 
 Source: `ab/nn/util/Train.py`, `ab/nn/util/Util.py`, `ab/nn/transform` and `ab/nn/loader/cifar-10.py` of
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 from lemur_core.files.errors import UserError
 
-#: In `prm` of every trial beside the supported hyperparameters; never in 0..1.
+#: In `prm` of every trial in addition to the supported hyperparameters; not limited to 0..1.
 TRAINER_PARAMETERS = frozenset({"batch", "epoch", "transform"})
 
-#: What is called of Net, and with what.
+#: The methods of Net that the trainer calls, with their arguments.
 _METHODS = {
     "__init__": ("in_shape", "out_shape", "prm", "device"),
     "train_setup": ("prm",),
@@ -36,7 +36,7 @@ _NOT_MODULES = frozenset(
     {"object", "ABC", "abc.ABC", "Protocol", "typing.Protocol", "Exception", "dict", "list", "tuple"}
 )
 
-#: Mean and standard deviation of CIFAR-10's channels, as LEMUR's loader has them.
+#: Mean and standard deviation of CIFAR-10's channels in LEMUR's loader.
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_DEVIATION = (0.2470, 0.2435, 0.2616)
 
@@ -47,32 +47,32 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lemur_digest(value: object) -> str:
-    """LEMUR's id of a code, a set of hyperparameters or a trial: MD5 of the printed value without white space."""
+    """Return LEMUR's id of code, hyperparameters or a trial: MD5 of the printed value without white space."""
     return hashlib.md5(re.sub(r"\s", "", str(value)).encode(), usedforsecurity=False).hexdigest()
 
 
 def lemur_name(code: str, prefix: str = "") -> str:
-    """The name that LEMUR gives a network: `PREFIX-DIGEST`, the digest alone without a prefix.
+    """Return the name that LEMUR gives a network: `PREFIX-DIGEST`, or the digest alone without a prefix.
 
-    A digest at the end of the prefix is replaced; `_`, which LEMUR splits the names of its folders at, becomes `-`.
+    A digest at the end of the prefix is replaced; `_` becomes `-`, because LEMUR splits folder names at `_`.
     """
     kept = re.sub(r"[^A-Za-z0-9.-]+", "-", _DIGEST_AT_END.sub("", prefix)).strip("-.")
     return f"{kept}-{lemur_digest(code)}" if kept else lemur_digest(code)
 
 
 def check_contract(code: str) -> str | None:
-    """Why a file cannot meet LEMUR's contract, in one line that starts with where; None when nothing speaks against it.
+    """Return why a file cannot meet LEMUR's contract, in one line that starts with the location; None if it may.
 
-    Methods may be inherited: from classes of the file these are read, from imported classes they are taken on trust.
+    Methods may be inherited: those of classes in the file are read, those of imported classes are assumed to exist.
     """
     try:
         tree = ast.parse(code)
     except SyntaxError as error:
-        return f"line {error.lineno or 1}: is not Python: {error.msg}"
+        return f"line {error.lineno or 1}: not Python: {error.msg}"
     except ValueError as error:  # null bytes
         return f"line 1: is not Python: {error}"
     except (RecursionError, MemoryError):
-        return "line 1: is nested too deep to be read"
+        return "line 1: nested too deeply to be read"
     names = _top_level(tree)
     net = names.get("Net")
     if net is None:
@@ -83,49 +83,49 @@ def check_contract(code: str) -> str | None:
 
 
 def _top_level(tree: ast.Module) -> dict[str, ast.stmt]:
-    """What binds each name when the file is executed, the last one; definitions in `if`, `try` and `with` too."""
-    found: dict[str, ast.stmt] = {}
-    for statement in _executed(tree.body):
+    """Return the last statement that binds each top-level name; includes definitions in `if`, `try` and `with`."""
+    bindings: dict[str, ast.stmt] = {}
+    for statement in _walk_statements(tree.body):
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found[statement.name] = statement
+            bindings[statement.name] = statement
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name.partition(".")[0]: statement for alias in statement.names}
+            bindings |= {alias.asname or alias.name.partition(".")[0]: statement for alias in statement.names}
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            found |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
-    return found
+            bindings |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
+    return bindings
 
 
-def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _walk_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in body:
         yield statement
         if isinstance(statement, ast.If | ast.Try | ast.With):
             parts = [getattr(statement, part, []) for part in ("body", "orelse", "finalbody")]
             parts += [handler.body for handler in getattr(statement, "handlers", [])]
             for part in parts:
-                yield from _executed(part)
+                yield from _walk_statements(part)
 
 
 def _check_net(net: ast.ClassDef, names: dict[str, ast.stmt]) -> str | None:
     classes, foreign = _ancestors(net, names)
     modules = [base for base in foreign if base not in _NOT_MODULES]
     if not modules:
-        return f"line {net.lineno}: class Net is no torch.nn.Module; write class Net(nn.Module)"
+        return f"line {net.lineno}: class Net is not a torch.nn.Module; write class Net(nn.Module)"
     for name, arguments in _METHODS.items():
-        found = next((method for cls in classes if (method := _member(cls, name)) is not None), None)
+        definition = next((method for cls in classes if (method := _member(cls, name)) is not None), None)
         expected = f"{name}({', '.join(('self', *arguments))})"
-        if found is None:
+        if definition is None:
             if _may_inherit(name, modules):
                 continue
             return f"line {net.lineno}: class Net has no method {expected}"
-        reason = _check_function(found, len(arguments), method=True)
+        reason = _check_function(definition, len(arguments), method=True)
         if reason is not None:
-            return f"line {found.lineno}: Net.{name} {reason}; LEMUR calls it as {expected}"
+            return f"line {definition.lineno}: Net.{name} {reason}; LEMUR calls it as {expected}"
     return None
 
 
 def _ancestors(net: ast.ClassDef, names: dict[str, ast.stmt]) -> tuple[list[ast.ClassDef], list[str]]:
-    """Net and the classes of this file that it inherits from, nearest first; and bases from elsewhere, as written."""
+    """Return Net and its base classes in this file, nearest first, and its other bases, as written."""
     classes: list[ast.ClassDef] = []
     foreign: list[str] = []
     waiting = [net]
@@ -144,7 +144,7 @@ def _ancestors(net: ast.ClassDef, names: dict[str, ast.stmt]) -> tuple[list[ast.
 
 
 def _may_inherit(name: str, modules: list[str]) -> bool:
-    """Whether one of these foreign bases may bring a method: torch's own classes know nothing of LEMUR's."""
+    """Return whether one of these imported bases may define a method: torch's own classes lack LEMUR's methods."""
     own = {"__init__", "forward"}
     return any(
         not base.endswith("Module") if name in own else not base.startswith(("nn.", "torch.")) and base != "Module"
@@ -156,16 +156,16 @@ def _member(cls: ast.ClassDef, name: str) -> ast.stmt | None:
     return _top_level(ast.Module(cls.body, [])).get(name)
 
 
-def _check_function(found: ast.stmt, count: int, *, method: bool) -> str | None:
-    """Why this cannot be called with so many positional arguments, and do its work then."""
-    if not isinstance(found, _Function) or _decorators(found) - {"staticmethod", "classmethod"}:
+def _check_function(function: ast.stmt, count: int, *, method: bool) -> str | None:
+    """Return the reason why this cannot be called with `count` positional arguments, or would not work then."""
+    if not isinstance(function, _Function) or _decorators(function) - {"staticmethod", "classmethod"}:
         return None
-    if isinstance(found, ast.AsyncFunctionDef):
+    if isinstance(function, ast.AsyncFunctionDef):
         return "is a coroutine, which nothing awaits"
-    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(found)):
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function)):
         return "is a generator, which nothing runs"
-    arguments = found.args
-    bound = 1 if method and "staticmethod" not in _decorators(found) else 0
+    arguments = function.args
+    bound = 1 if method and "staticmethod" not in _decorators(function) else 0
     positional = len(arguments.posonlyargs) + len(arguments.args) - bound
     needed = positional - len(arguments.defaults)
     unset = [
@@ -189,7 +189,7 @@ def _decorators(function: _Function) -> set[str]:
 
 
 def _own_nodes(function: _Function) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions and classes inside it."""
+    """Yield the nodes of a function without those of functions and classes inside it."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -199,7 +199,7 @@ def _own_nodes(function: _Function) -> Iterator[ast.AST]:
 
 
 def _check_names(function: ast.stmt | None) -> str | None:
-    """Why `supported_hyperparameters` does not give names."""
+    """Return the reason why `supported_hyperparameters` does not return names."""
     if function is None:
         return f"line 1: there is no function {_NAMES_FUNCTION}() that returns the names of the hyperparameters"
     if isinstance(function, ast.ClassDef):
@@ -216,7 +216,7 @@ def _check_names(function: ast.stmt | None) -> str | None:
         return f"line {function.lineno}: {_NAMES_FUNCTION} returns nothing; return a set of names"
     wrong = next((value for value in returned if not _may_be_names(value)), None)
     if wrong is not None:
-        return f"line {wrong.lineno}: {_NAMES_FUNCTION} returns {_shown(wrong)}, not a set or list of names"
+        return f"line {wrong.lineno}: {_NAMES_FUNCTION} returns {_shorten(wrong)}, not a set or list of names"
     return None
 
 
@@ -226,12 +226,12 @@ def _may_be_names(value: ast.expr) -> bool:
     items: list[ast.expr | None] = []
     if isinstance(value, ast.Set | ast.List | ast.Tuple):
         items = list(value.elts)
-    elif isinstance(value, ast.Dict):  # LEMUR goes through its keys
+    elif isinstance(value, ast.Dict):  # LEMUR iterates over its keys
         items = list(value.keys)
     return not any(isinstance(item, ast.Constant) and not isinstance(item.value, str) for item in items)
 
 
-def _shown(value: ast.expr) -> str:
+def _shorten(value: ast.expr) -> str:
     text = ast.unparse(value)
     return text if len(text) <= 60 else f"{text[:60]} …"
 
@@ -239,7 +239,7 @@ def _shown(value: ast.expr) -> str:
 _RESIZED = "v2.Resize(({0}, {0}))"
 _VALUES = {"norm": ["v2.Normalize(*norm)"], "echo": [], "complex": ["lambda image: image.to(torch.complex64)"]}
 _PADDED = "lambda image: v2.functional.pad(image, (0, 0, 800 - image.shape[-1], 800 - image.shape[-2]))"
-#: What is done to pixels of 0 to 255, and to those of 0 to 1.
+#: The steps on pixels of 0 to 255, and those on pixels of 0 to 1.
 _OTHER_TRANSFORMS: dict[str, tuple[list[str], list[str]]] = {
     "center_crop": (["v2.CenterCrop(48)", _RESIZED.format(64)], _VALUES["norm"]),
     "random_horizontal_flip": ([_RESIZED.format(64), "v2.RandomHorizontalFlip(0.24)"], _VALUES["norm"]),
@@ -249,22 +249,22 @@ _OTHER_TRANSFORMS: dict[str, tuple[list[str], list[str]]] = {
 
 
 def transform_module(name: object) -> str:
-    """A module with `transform(norm)`, as LEMUR calls it: for a database that holds no code of that name yet.
+    """Return the text of a module with `transform(norm)`, as LEMUR calls it, for a database without that transform.
 
     Raises: UserError if there is no transform of that name.
     """
-    found = _TRANSFORM.fullmatch(name) if isinstance(name, str) else None
+    match = _TRANSFORM.fullmatch(name) if isinstance(name, str) else None
     if name == "five_crop":
-        raise UserError("transform five_crop: makes five images of one, which LEMUR's own trainer cannot take either")
-    if found is not None and int(found[2] or 0) <= _LARGEST_SIZE:
-        first = [_RESIZED.format(found[2])] if found[2] else []
-        first, then = [*first, *(["v2.RandomHorizontalFlip(0.5)"] if found[3] else [])], _VALUES[found[1]]
+        raise UserError("transform five_crop: makes five images of one, which LEMUR's own trainer cannot handle either")
+    if match is not None and int(match[2] or 0) <= _LARGEST_SIZE:
+        first = [_RESIZED.format(match[2])] if match[2] else []
+        first, then = [*first, *(["v2.RandomHorizontalFlip(0.5)"] if match[3] else [])], _VALUES[match[1]]
     elif isinstance(name, str) and name in _OTHER_TRANSFORMS:
         first, then = _OTHER_TRANSFORMS[name]
     else:
         known = f"norm, echo or complex, with _SIZE (1 to {_LARGEST_SIZE}), _flip or both, for example norm_64_flip"
         raise UserError(
-            f"transform {name!r}: is not one of LEMUR's; there are {known}; and {', '.join(_OTHER_TRANSFORMS)}"
+            f"transform {name!r}: not one of LEMUR's transforms; use {known}; or {', '.join(_OTHER_TRANSFORMS)}"
         )
     steps = [*first, "v2.ToImage()", "v2.ToDtype(torch.float32, scale=True)", *then]
     lines = "".join(f"        {step},\n" for step in steps)

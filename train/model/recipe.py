@@ -1,4 +1,4 @@
-"""Recipes: what a network is made of and how it is trained, as TOML; every key known, every value checked."""
+"""Recipes: the blocks of a network and its training, as TOML; unknown keys are refused, every value is checked."""
 
 import difflib
 import hashlib
@@ -16,7 +16,7 @@ from lemur_core.files.errors import UsageError, UserError
 from manifests.records import Ingredient, said_of
 from train.model.contract import check_contract
 
-#: Recipes that come with the package.
+#: Recipes shipped with the package.
 SHIPPED = Path(__file__).parents[1] / "recipes"
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -25,7 +25,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-#: Where an assembled network's file states its hyperparameters.
+#: The line of an assembled network's file that states its hyperparameters.
 PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
 _NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
 
@@ -35,9 +35,9 @@ class _Part(BaseModel):
 
 
 class Slot(_Part):
-    """What fills a slot: a block's id or a built-in's name, and constructor arguments where the found ones will not do.
+    """The filler of a slot: a block's id or a built-in's name, with arguments if the inferred ones do not fit.
 
-    Arguments are TOML values; strings that start with `$` stand for what the network knows there: `$channels`,
+    Arguments are TOML values; strings that start with `$` stand for values that the network passes: `$channels`,
     `$out_channels`, `$rate`, `$norm`, `$activation`, `$norm_activation` (a factory of both in a row).
     """
 
@@ -47,7 +47,7 @@ class Slot(_Part):
 
 
 class Slots(_Part):
-    """The places of the network; `none` leaves attention or stochastic depth out."""
+    """The slots of the network; `none` leaves attention or stochastic depth out."""
 
     stem: Slot = Slot(use="conv3x3")
     residual: Slot = Slot(use="preact_basic")
@@ -62,7 +62,7 @@ class Slots(_Part):
     @classmethod
     def _short_form(cls, value: object) -> object:
         if not isinstance(value, str | dict | Slot):
-            raise ValueError("give a block's id or a built-in's name in quotes, or a table with use = ...")
+            raise ValueError("use a block's id or a built-in's name in quotes, or a table with use = ...")
         return {"use": value} if isinstance(value, str) else value
 
     @field_validator("residual")
@@ -74,7 +74,7 @@ class Slots(_Part):
 
 
 class Model(_Part):
-    """The shape of the network: stages of residual blocks, the map halved between two stages."""
+    """The shape of the network: stages of residual blocks; the map is halved between two stages."""
 
     name: str = Field(default="assembled", pattern=_NAME)
     widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
@@ -87,14 +87,14 @@ class Model(_Part):
     @model_validator(mode="after")
     def _stages(self) -> Self:
         if len(self.widths) != len(self.depths) or not self.widths:
-            raise ValueError(f"widths has {len(self.widths)} stages and depths {len(self.depths)}; give both as many")
+            raise ValueError(f"widths has {len(self.widths)} stages and depths {len(self.depths)}; they must be equal")
         if sum(self.depths) == 0:
             raise ValueError("depths: all 0; at least one block is needed")
         return self
 
 
 class Training(_Part):
-    """The optimiser and its schedule. Learning rate and weight decay as the optimiser of torch takes them."""
+    """The optimiser and its schedule. Learning rate and weight decay are passed to torch's optimiser unchanged."""
 
     epochs: int = Field(default=20, ge=1)
     batch_size: int = Field(default=128, ge=2)
@@ -114,7 +114,7 @@ class Training(_Part):
 
 
 class Augmentation(_Part):
-    """What is done to training images; all of it from torchvision.transforms.v2."""
+    """The augmentation of training images; all of it from torchvision.transforms.v2."""
 
     crop_padding: int = Field(default=4, ge=0, le=16)
     flip: bool | Literal["alternate"] = Field(default=True, description="by a draw, or each image every other epoch")
@@ -128,7 +128,7 @@ class Augmentation(_Part):
 
 
 class Recipe(_Part):
-    """A whole recipe."""
+    """A complete recipe."""
 
     model: Model = Model()
     slots: Slots = Slots()
@@ -136,11 +136,11 @@ class Recipe(_Part):
     augmentation: Augmentation = Augmentation()
 
     def to_json(self) -> str:
-        """The recipe as JSON with sorted keys."""
+        """Return the recipe as JSON with sorted keys."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
     def to_toml(self) -> str:
-        """The recipe as TOML that `load_recipe` reads back to an equal one."""
+        """Return the recipe as TOML; `load_recipe` reads it back as an equal recipe."""
         parts = self.model_dump(mode="json").items()
         return "\n".join(
             f"[{part}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
@@ -149,11 +149,11 @@ class Recipe(_Part):
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of that JSON, hex."""
+        """SHA-256 of the JSON form, hex."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def changed(self, **changes: object) -> "Recipe":
-        """A recipe with other values, checked again; keys are dotted with two underscores: `training__epochs=3`.
+        """Return a recipe with other values, validated again; keys use two underscores for dots: `training__epochs=3`.
 
         Raises: UsageError for an unknown key or a value out of range.
         """
@@ -161,12 +161,12 @@ class Recipe(_Part):
         for key, value in changes.items():
             part, _, name = key.partition("__")
             data.setdefault(part, {})[name] = value
-        return _validated(data, "changed recipe", UsageError)
+        return _validate(data, "changed recipe", UsageError)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network by LEMUR's contract: its file, what it is constructed with, the recipe that it is assembled from."""
+    """A network that meets LEMUR's contract: its file, its constructor values, the recipe that it is assembled from."""
 
     name: str
     code: str
@@ -174,33 +174,33 @@ class Network:
     ingredients: tuple[Ingredient, ...] = ()
     recipe: Recipe | None = None
 
-    def trained_by(self, recipe: Recipe) -> str:
-        """The recipe as JSON; for a network that was not made by one, without model and slots."""
+    def training_recipe(self, recipe: Recipe) -> str:
+        """Return the recipe as JSON; without model and slots if the network was not assembled from a recipe."""
         known = recipe.model_dump(mode="json")
         return json.dumps(known if self.recipe else {**known, "model": None, "slots": None}, sort_keys=True)
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe in a file, or the shipped one of that name.
+    """Find the recipe in a file, or the shipped one of that name.
 
-    Raises: UsageError if none is called so, with the near names; UserError if the file cannot be read.
+    Raises: UsageError, with a similar name, if there is no such recipe; UserError if the file cannot be read.
     """
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return load_recipe(path)
-    shipped = sorted(found.stem for found in SHIPPED.glob("*.toml"))
+    shipped = sorted(file.stem for file in SHIPPED.glob("*.toml"))
     if name in shipped:
         return load_recipe(SHIPPED / f"{name}.toml")
     near = difflib.get_close_matches(name, shipped, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(shipped)}"
-    raise UsageError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
+    hint = f"did you mean {near[0]!r}?" if near else f"shipped recipes: {', '.join(shipped)}"
+    raise UsageError(f"{name}: no such recipe; {hint} (your own file must end in .toml)")
 
 
 def load_recipe(path: Path) -> Recipe:
-    """The recipe in a TOML file; where it gives no name, the file's is its name.
+    """Load the recipe in a TOML file; its name defaults to the file's name.
 
-    Raises: UserError if it cannot be read, is not TOML, has an unknown key (the nearest known one is named) or a value
-        out of range.
+    Raises: UserError if it cannot be read, is not TOML, has an unknown key (the message suggests the nearest one) or a
+        value out of range.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -213,11 +213,11 @@ def load_recipe(path: Path) -> Recipe:
     model = data.setdefault("model", {})
     if isinstance(model, dict) and re.match(_NAME, path.stem):
         model.setdefault("name", path.stem)
-    return _validated(data, str(path))
+    return _validate(data, str(path))
 
 
 def read_changes(text: str) -> dict[str, object]:
-    """Changes for `Recipe.changed` from text: `training.epochs=3, slots.attention="none"`, values as in TOML.
+    """Parse changes for `Recipe.changed` from text: `training.epochs=3, slots.attention="none"`, values as in TOML.
 
     Raises: UsageError if it cannot be read.
     """
@@ -232,13 +232,13 @@ def read_changes(text: str) -> dict[str, object]:
     changes: dict[str, object] = {}
     for part, values in table.items():
         if not isinstance(values, dict):
-            raise UsageError(f"{part}: is no key of a recipe; keys are PART.NAME, for example training.epochs")
+            raise UsageError(f"{part}: not a key of a recipe; keys are PART.NAME, for example training.epochs")
         changes.update({f"{part}__{key}": value for key, value in values.items()})
     return changes
 
 
 def _toml(value: object) -> str:
-    """A value of JSON in TOML; JSON's own notation for all but tables, which TOML writes with `=`."""
+    """Format a JSON value as TOML: JSON's own notation except for tables, which TOML writes with `=`."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
@@ -246,21 +246,21 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _validated(data: dict[str, Any], where: str, error_type: type[UserError] = UserError) -> Recipe:
+def _validate(data: dict[str, Any], where: str, error_type: type[UserError] = UserError) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise error_type(f"{where}: " + "; ".join(_describe(found) for found in error.errors())) from error
+        raise error_type(f"{where}: " + "; ".join(_describe(fault) for fault in error.errors())) from error
 
 
-def _describe(found: Any) -> str:
-    place = [str(part) for part in found["loc"]]
+def _describe(error: Any) -> str:
+    place = [str(part) for part in error["loc"]]
     name = ".".join(place)
-    if found["type"] == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         known = _keys(place[:-1])
         near = difflib.get_close_matches(place[-1], known, 1, 0.5)
         return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}")
-    return f"{name}: {said_of(found)}" + ("" if isinstance(found["input"], dict) else f", not {found['input']!r}")
+    return f"{name}: {said_of(error)}" + ("" if isinstance(error["input"], dict) else f", not {error['input']!r}")
 
 
 def _keys(place: list[str]) -> list[str]:
@@ -274,27 +274,27 @@ def _keys(place: list[str]) -> list[str]:
 
 
 def read_prm(text: str) -> dict[str, object]:
-    """Hyperparameters from JSON, or from a file of it.
+    """Read hyperparameters from JSON, or from a JSON file.
 
-    Raises: UsageError if it is no JSON object; UserError if there is no such file.
+    Raises: UsageError if it is not a JSON object; UserError if there is no such file.
     """
     if not text.lstrip().startswith("{"):
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             kind = UserError if Path(text).suffix else UsageError
-            raise kind(f"--prm {text}: neither a JSON object nor a file of one; write '{{\"lr\": 0.01}}'") from error
+            raise kind(f"--prm {text}: neither a JSON object nor a file with one; write '{{\"lr\": 0.01}}'") from error
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except ValueError as error:
         raise UsageError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise UsageError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
-    return found
+    return values
 
 
 def read_code(path: Path) -> str:
-    """The text of a network's file.
+    """Read the text of a network's file.
 
     Raises: UserError if it cannot be read.
     """
@@ -307,17 +307,17 @@ def read_code(path: Path) -> str:
 
 
 def network_in(path: Path, prm: str | None) -> Network:
-    """The network in a file of LEMUR's contract.
+    """Load the network in a file that meets LEMUR's contract.
 
-    Args: prm: its hyperparameters as given; an assembled network's file names those of its recipe.
-    Raises: UserError if it cannot be read, is off the contract, or no hyperparameters are known.
+    Args: prm: its hyperparameters, as for `read_prm`; by default those stated in an assembled network's file.
+    Raises: UserError if it cannot be read, is off the contract, or states no hyperparameters and `prm` is None.
     """
     code = read_code(path)
     fault = check_contract(code)
     if fault is not None:
-        raise UserError(f"{path}: not by LEMUR's contract: {fault}")
+        raise UserError(f"{path}: does not meet LEMUR's contract: {fault}")
     stated = PRM_LINE.search(code)
     text = prm if prm is not None else stated and stated[1]
     if not text:
-        raise UserError(f'{path}: give its hyperparameters, for example --prm \'{{"lr": 0.01, "momentum": 0.9}}\'')
+        raise UserError(f'{path}: pass its hyperparameters, for example --prm \'{{"lr": 0.01, "momentum": 0.9}}\'')
     return Network(path.stem, code, read_prm(text))

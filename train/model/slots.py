@@ -1,4 +1,4 @@
-"""The places of the network: what each hands its filler, what torch brings for it, which blocks are worth trying."""
+"""The slots of a network: the values passed to each filler, the built-in fillers, and the blocks worth trying."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 from manifests.records import Block, Spec
 from train.model.recipe import Model
 
-#: What a factory of the network's file can hand on, whatever the slot; see `train.compose.network_text`.
+#: Values that a factory of the network's file can pass on in any slot; see `train.compose.network_text`.
 FACTORIES = {
     "norm": "make_norm",
     "activation": "make_activation",
@@ -18,18 +18,18 @@ FACTORIES = {
 
 _IMAGE_CHANNELS = 3
 _CLASSES = 10
-_MOST_NORM_PARAMETERS = 8  # a channel
+_MOST_NORM_PARAMETERS = 8  # per channel
 _MAPS = 4  # dimensions: images, channels, height, width
 
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """What may fill a slot: `TARGET(ARGUMENTS)`, where the target is a class of `code`, or an expression of torch.
+    """A possible filler of a slot: `TARGET(ARGUMENTS)`; the target is a class of `code`, or an expression of torch.
 
-    `use` is its name, as a recipe would write it; `code` is a closed file, empty for what torch brings. `builds` holds
-    the arguments to try, the preferred ones first; the names in them are the slot's `values` and the factories. `block`
-    is None for a built-in part. `facts`: what the slot's check observed of the one build that fits. `full`: the same
-    block uncut, where `code` is its lean form.
+    `use` is its name in a recipe; `code` is a self-contained file, empty for parts of torch. `builds` has the arguments
+    to try, preferred ones first; the names in them are the slot's `values` and the factories. `block` is None for a
+    built-in part. `facts`: the observations of the slot's check for the build that fits. `full`: the full form of the
+    same block if `code` is its minimized form.
     """
 
     use: str
@@ -44,21 +44,21 @@ class Filler:
 
 @dataclass(frozen=True, slots=True)
 class SlotKind:
-    """One kind of place: the values that its factory takes, and the placeholders of a recipe for them."""
+    """One kind of slot: the values that its factory takes, and a recipe's placeholders for them."""
 
     values: tuple[str, ...]
     placeholders: dict[str, str]
     factories: tuple[str, ...] = tuple(FACTORIES)
 
     def expression(self, placeholder: str) -> str | None:
-        """The Python name that stands for `$placeholder` here; None if there is none."""
+        """Return the Python name for `$placeholder` here; None if there is none."""
         if placeholder in self.factories:
             return FACTORIES[placeholder]
         return self.placeholders.get(placeholder)
 
     @property
-    def known(self) -> list[str]:
-        """All placeholders of this slot, as a recipe writes them."""
+    def all_placeholders(self) -> list[str]:
+        """All placeholders of this slot, in the form of a recipe."""
         return [f"${name}" for name in (*self.placeholders, *self.factories)]
 
 
@@ -80,7 +80,7 @@ SLOTS = {
 
 
 def suits(slot: str, spec: Spec) -> bool:
-    """Whether what was observed of a block makes it worth trying in a slot."""
+    """Return whether the observed behaviour of a block makes it worth trying in a slot."""
     if spec.level not in ("forward", "backward") or not spec.cases:
         return False
     inputs, outputs = list(spec.cases[0].inputs.values()), spec.cases[0].outputs
@@ -95,25 +95,25 @@ def suits(slot: str, spec: Spec) -> bool:
     shape = _shape(inputs[0])
     if len(shape) != _MAPS or not inputs[0].startswith("float32"):
         return False
-    given = len(_shape(outputs[0])) if len(outputs) == 1 else 0
+    dimensions = len(_shape(outputs[0])) if len(outputs) == 1 else 0
     if slot == "stem":
-        return given == _MAPS and spec.downsampling == 1 and parameters > 0
+        return dimensions == _MAPS and spec.downsampling == 1 and parameters > 0
     if slot == "downsample":
         return spec.downsampling == 2
     if slot == "head":
-        return given == 2
+        return dimensions == 2
     if slot == "norm":
         return keeps and bool(spec.constructor) and parameters <= _MOST_NORM_PARAMETERS * int(shape[1])
     return keeps and parameters > 0
 
 
 def _shape(tensor: str) -> list[str]:
-    """The sizes of a tensor as a spec writes it: `float32 2×16×8×8`."""
+    """Return the sizes of a tensor in a spec's notation, as in `float32 2×16×8×8`."""
     return tensor.rpartition(" ")[2].split("×")
 
 
-def sizes_of(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
-    """The values at which a filler of this slot must work, for stages of these widths."""
+def list_sizes(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
+    """Return the values at which a filler of this slot must work, for stages of these widths."""
     if slot == "stem":
         return [{"in_channels": _IMAGE_CHANNELS, "out_channels": widths[0]}]
     if slot == "downsample":
@@ -126,8 +126,8 @@ def sizes_of(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
     return [{"channels": width} for width in dict.fromkeys(widths)]
 
 
-def widths_of(slot: str, model: Model) -> tuple[int, ...]:
-    """The widths at which a slot is used in a network of this shape."""
+def list_widths(slot: str, model: Model) -> tuple[int, ...]:
+    """Return the widths at which a slot is used in a network of this shape."""
     if slot in ("residual", "attention"):
         return tuple(width for width, depth in zip(model.widths, model.depths, strict=True) if depth)
     return model.widths
@@ -206,10 +206,10 @@ class MaxHead(nn.Module):
 
 NONE = "none"
 
-#: Of two slots, that stay empty under this name.
+#: The name that leaves one of these two slots empty.
 EMPTY_SLOTS = ("attention", "stochastic_depth")
 
-#: What torch and torchvision bring for each slot, and three parts of our own: target, arguments, code.
+#: Built-in parts of torch and torchvision by slot, and three parts of our own: target, arguments, code.
 _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "stem": {
         "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
@@ -234,9 +234,9 @@ _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "max_linear": ("MaxHead", "channels, classes", _MAX_HEAD),
     },
 }
-_IMPORTS = {"StochasticDepth": ("from torchvision.ops import StochasticDepth",)}  # targets of other modules than nn
+_IMPORTS = {"StochasticDepth": ("from torchvision.ops import StochasticDepth",)}  # for targets outside of torch.nn
 
-#: The built-in fillers of each slot: emitted only when used.
+#: The built-in fillers of each slot; their code is emitted only if used.
 BUILT_IN = {
     slot: {
         use: Filler(use, target, (build,), "".join(code), imports=_IMPORTS.get(target, ()))
@@ -246,6 +246,6 @@ BUILT_IN = {
 }
 
 
-def built_in_names(slot: str) -> list[str]:
-    """The names of a slot's built-in parts, `none` among them where it may stay empty."""
+def list_built_ins(slot: str) -> list[str]:
+    """Return the names of a slot's built-in parts, including `none` if it may stay empty."""
     return sorted([*BUILT_IN[slot], *([NONE] if slot in EMPTY_SLOTS else [])])

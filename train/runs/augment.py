@@ -1,8 +1,8 @@
-"""What is done to training images: crops, flips, RandAugment, erased squares, MixUp and CutMix, all of torchvision.
+"""Augmentation of training images: crops, flips, RandAugment, erased squares, MixUp and CutMix, all of torchvision.
 
-A transform of torchvision's v2 draws once a call, so a batch goes through it in groups of `GROUP` images, each with a
-draw of its own. On one core at 32 x 32, crop, flip and two operations of RandAugment take 0.6 ms an image one by one
-and 0.1 ms in groups of 8; larger groups gain little more.
+A torchvision v2 transform draws its random parameters once per call, so a batch is split into groups of `GROUP` images
+with separate draws. On one core at 32 x 32, crop, flip and two operations of RandAugment take 0.6 ms per image one by
+one and 0.1 ms in groups of 8; larger groups gain little more.
 """
 
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from torchvision.transforms import v2
 
 from train.model.recipe import Augmentation
 
-#: Images that share a draw.
+#: Number of images that share a random draw.
 GROUP = 8
 CLASSES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Mean and standard deviation of each channel, of pixels in 0..1."""
+    """Mean and standard deviation of each channel, for pixels in 0..1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def normalise(self, images: Tensor) -> Tensor:
-        """uint8 images as float32 of about zero mean and unit deviation."""
+        """Return uint8 images as float32 with about zero mean and unit deviation."""
         scaled: Tensor = v2.functional.to_dtype(images, torch.float32, scale=True)
         normal: Tensor = v2.functional.normalize(scaled, list(self.mean), list(self.std), inplace=True)
         return normal
 
 
 def measure_pixels(images: Tensor, chosen: Tensor) -> Pixels:
-    """Mean and deviation of the chosen images, from exact counts of the 256 values.
+    """Measure mean and deviation of the chosen images, from exact counts of the 256 values.
 
     Args:
         images: (N, C, H, W) uint8.
@@ -52,7 +52,7 @@ def measure_pixels(images: Tensor, chosen: Tensor) -> Pixels:
 
 
 class AlternatingFlip:
-    """Mirrors each image every other epoch, starting with half of them: all views of it come equally often.
+    """Mirrors each image every other epoch, starting with half of them, so both views of an image are equally frequent.
 
     Source: Jordan 2024, arXiv:2404.00498, section 3.6
     """
@@ -62,22 +62,22 @@ class AlternatingFlip:
         self._first = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed))
 
     def __call__(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:
-        """The images, whose indices are `rows`, as this epoch (from 0) sees them."""
+        """Return the images with the indices `rows`, mirrored as in this epoch (from 0)."""
         mirrored = (self._first[rows] + epoch) % 2 == 1
         return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
 
 class Augment:
-    """Turns a batch of uint8 images into what a step is trained on. Draws from the global generator of torch only."""
+    """Turns a batch of uint8 images into the input of a training step. Draws only from torch's global generator."""
 
     def __init__(self, settings: Augmentation, pixels: Pixels, size: int, steps: int) -> None:
         """Build the transforms.
 
         Args:
-            settings: of the recipe.
-            pixels: of the training images.
-            size: of the images, height and width.
-            steps: of the whole run; the last `plain_fraction` of them have crop and flip alone.
+            settings: the recipe's augmentation.
+            pixels: statistics of the training images.
+            size: height and width of the images.
+            steps: steps of the whole run; the last `plain_fraction` of them use only crop and flip.
         """
         self._settings, self._pixels = settings, pixels
         self._first_plain = steps - round(settings.plain_fraction * steps)
@@ -102,9 +102,9 @@ class Augment:
         self._mix = v2.RandomChoice(mixers) if mixers else None
 
     def __call__(self, images: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The images of a step (from 0) and their targets.
+        """Return the images of a step (from 0) and their targets.
 
-        Returns: float32 images; labels as they came, int64, or (N, 10) float32 where the batch was mixed.
+        Returns: float32 images; the int64 labels unchanged, or (N, 10) float32 targets if the batch was mixed.
         """
         plain = step >= self._first_plain
         chain = self._plain if plain else self._whole

@@ -1,7 +1,7 @@
-"""The job that trains, as both sides know it: what it is told, what it keeps in its scratch folder, how that is read.
+"""The training job as seen from both sides: its payload, the files in its scratch folder, and how they are read.
 
-A checkpoint holds all that the job knows at the end of an epoch, in one file. It is written and read in the sandbox
-alone: foreign code made what is in it. The figures of the epochs are plain data; of them only plain files are read.
+A checkpoint has the whole state of the job at the end of an epoch, in one file. It is written and read only in the
+sandbox, because foreign code produced its content. The figures of the epochs are plain data in regular files.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ _EVERY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """One training run. `key` says which one, to a checkpoint; `recipe` is the whole recipe as JSON.
+    """The payload of one training run. `key` identifies it in a checkpoint; `recipe` is the whole recipe as JSON.
 
-    `tested`: whether the test images are read after the last epoch.
+    `tested`: whether to evaluate on the test images after the last epoch.
     """
 
     code: str
@@ -56,7 +56,7 @@ class TrainingJob:
 
 
 class ProgressWriter:
-    """Keeps two small files in the scratch folder up to date: the epochs so far, and, once a second, the step."""
+    """Keeps two small files in the scratch folder up to date: the epochs so far, and once a second the step."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
@@ -64,7 +64,7 @@ class ProgressWriter:
         (folder / PROGRESS).unlink(missing_ok=True)
 
     def step(self, figures: Callable[[], dict[str, Any]], images: int) -> None:
-        """Note a step of this many images; written when the last note is a second old."""
+        """Count a step of this many images; write the progress at most once a second."""
         self._done += images
         passed = self._clock() - self._last
         if passed >= _EVERY_SECONDS:
@@ -72,7 +72,7 @@ class ProgressWriter:
             self._last, self._done = self._clock(), 0
 
     def epochs(self, history: list[dict[str, Any]]) -> None:
-        """Write the figures of all epochs so far, one a line, and count the pace anew: validation is no training."""
+        """Write the figures of all epochs so far, one per line, and restart the pace, which excludes validation."""
         self._last, self._done = self._clock(), 0
         self._write(HISTORY, "".join(json.dumps(epoch) + "\n" for epoch in history))
 
@@ -83,7 +83,7 @@ class ProgressWriter:
 
 
 def save_whole(value: object, path: Path) -> None:
-    """`torch.save` to a file that is either the older or the newer one, whatever happens."""
+    """Call `torch.save` atomically: the file has either the old or the new content."""
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         torch.save(value, file)
@@ -93,31 +93,34 @@ def save_whole(value: object, path: Path) -> None:
 
 
 def load_checkpoint(path: Path, key: str) -> tuple[dict[str, Any] | None, str]:
-    """The state at the end of the last whole epoch, or None and why there is none (empty: no file).
+    """Return the state at the end of the last complete epoch, or None and the reason (empty if there is no file).
 
-    Never runs code of the file: `weights_only`.
+    Code in the file is never executed (`weights_only`).
     """
     if not path.exists():
         return None, ""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        found = state.pop("key")
+        stored_key = state.pop("key")
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return None, f"the checkpoint cannot be read, so training starts anew ({type(error).__name__}: {reason:.200})"
-    if found != key:
-        return None, "the checkpoint is one of another run, so training starts anew"
+        return (
+            None,
+            f"the checkpoint cannot be read, so training starts from scratch ({type(error).__name__}: {reason:.200})",
+        )
+    if stored_key != key:
+        return None, "the checkpoint belongs to another run, so training starts from scratch"
     return state, ""
 
 
 def loose_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers that its `state_dict` leaves out (`persistent=False`), by name; those that change are state too."""
+    """Return the buffers that `state_dict` omits (`persistent=False`), by name; they are state too if they change."""
     kept = module.state_dict().keys()
     return {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in kept}
 
 
 def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
-    """Give the module such buffers again, also one that it makes only while it runs."""
+    """Restore such buffers in the module, including those that it creates only while it runs."""
     for name, value in loose.items():
         parent, _, own = name.rpartition(".")
         owner = module.get_submodule(parent)
@@ -129,7 +132,7 @@ def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
 
 
 def tensors_only(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a state, on the CPU, in plain memory order, by name."""
+    """Return the tensors of a state by name, on the CPU and contiguous."""
     return {
         name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format)
         for name, value in sorted(state.items())
@@ -138,7 +141,7 @@ def tensors_only(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and values, hex: the same for the same weights however they were saved."""
+    """Return SHA-256 of names, types, shapes and values, hex: equal for equal weights, however they were saved."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -146,7 +149,7 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-# -- the figures of the epochs: read, shown while it runs, drawn --------------------------------------------
+# -- the figures of the epochs: reading, progress display, plots --------------------------------------------
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 _MAX_TEXT = 16 * 2**20
@@ -170,7 +173,7 @@ class EpochFigures(Record):
 
 
 class StepFigures(Record):
-    """How far a run was when it last said so."""
+    """The last progress that a run reported."""
 
     steps: int = Field(default=0, ge=0)
     loss: Number | None = None
@@ -181,14 +184,14 @@ class StepFigures(Record):
 
 
 def open_plain(folder: Path, name: str) -> BinaryIO | None:
-    """A file that foreign code wrote, to read; None if there is none or it is anything but a regular file."""
+    """Open a file that foreign code wrote, for reading; None if it does not exist or is not a regular file."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         parent = os.open(folder, flags | os.O_DIRECTORY)
     except OSError:
         return None
     try:
-        number = os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # a pipe without a writer does not hold us up
+        number = os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # a pipe without a writer does not block
     except OSError:
         return None
     finally:
@@ -200,21 +203,21 @@ def open_plain(folder: Path, name: str) -> BinaryIO | None:
 
 
 def read_history(folder: Path) -> list[EpochFigures]:
-    """The epochs so far, in order; what is no such line, or out of order, ends the reading."""
-    found: list[EpochFigures] = []
+    """Read the epochs so far, in order; stops at the first line that is invalid or out of order."""
+    epochs: list[EpochFigures] = []
     for line in _read(folder, HISTORY).splitlines():
         try:
             epoch = EpochFigures.model_validate(_loads(line))
         except ValidationError:
             break
-        if epoch.epoch != len(found) + 1:
+        if epoch.epoch != len(epochs) + 1:
             break
-        found.append(epoch)
-    return found
+        epochs.append(epoch)
+    return epochs
 
 
 def read_progress(folder: Path) -> StepFigures:
-    """How far the run is; all zero if that cannot be told."""
+    """Read the progress of the run; all zero if it cannot be read."""
     data = _loads(_read(folder, PROGRESS))
     if not isinstance(data, dict):
         return StepFigures()
@@ -225,7 +228,7 @@ def read_progress(folder: Path) -> StepFigures:
 
 
 def copy_plain(folder: Path, name: str, target: Path, most: int) -> bool:
-    """Copy a file that foreign code wrote, at most so many bytes of it; whether there was one of that size."""
+    """Copy a file that foreign code wrote; return False if it does not exist or has more than `most` bytes."""
     source = open_plain(folder, name)
     if source is None:
         return False
@@ -261,25 +264,25 @@ def _loads(text: bytes) -> Any:
 
 @contextlib.contextmanager
 def watching(folder: Path, name: str, epochs: int, steps: int, batch: int) -> Iterator[None]:
-    """Tell on stderr how far the run in that folder is while the block runs: a line an epoch; on a terminal, a bar.
+    """Report the progress of the run in that folder on stderr during the `with` block: lines per epoch, or a bar.
 
-    Args: epochs, steps: of the whole run. batch: images of a step.
+    Args: epochs, steps: of the whole run. batch: images per step.
     """
-    told, done = read_history(folder), 0
+    reported, done = read_history(folder), 0
     over = threading.Event()
 
     def look() -> None:
-        nonlocal told, done
+        nonlocal reported, done
         now, history = read_progress(folder), read_history(folder)
         before = done
         done = max(now.steps, history[-1].steps if history else 0)
         advance(done - before)
-        for epoch in (epoch for epoch in history if epoch not in told):
-            line = f"{name}: epoch {epoch.epoch}/{epochs}, {_described(epoch, history, batch)}"
+        for epoch in (epoch for epoch in history if epoch not in reported):
+            line = f"{name}: epoch {epoch.epoch}/{epochs}, {_format_epoch(epoch, history, batch)}"
             if epoch is history[-1] and now.images_per_second > 0 and done < steps:
                 line += f", {_duration((steps - done) * batch / now.images_per_second)} left"
             note(line)
-        told = history
+        reported = history
 
     def watch() -> None:
         while not over.wait(_LOOK_SECONDS):
@@ -297,8 +300,8 @@ def watching(folder: Path, name: str, epochs: int, steps: int, batch: int) -> It
             watcher.join()
 
 
-def _described(epoch: EpochFigures, history: Sequence[EpochFigures], batch: int) -> str:
-    """The figures of an epoch: `loss 1.234, train 55.1 %, val 61.2 %, 210 images/s`."""
+def _format_epoch(epoch: EpochFigures, history: Sequence[EpochFigures], batch: int) -> str:
+    """Format the figures of an epoch: `loss 1.234, train 55.1 %, val 61.2 %, 210 images/s`."""
     before = history[epoch.epoch - 2].steps if epoch.epoch > 1 else 0
     parts = [f"loss {epoch.train_loss:.3f}"]
     parts += [f"train {epoch.train_accuracy:.1%}"] if epoch.train_accuracy is not None else []
@@ -314,7 +317,7 @@ def _duration(seconds: float) -> str:
 
 
 def draw_curves(history: Sequence[EpochFigures], title: str, path: Path) -> None:
-    """Draw loss and accuracy against the epoch, on the images trained on and on those held out."""
+    """Plot loss and accuracy by epoch, on training images and on held-out images."""
 
     def draw(figure: "Figure") -> None:
         from matplotlib.ticker import MaxNLocator, PercentFormatter

@@ -1,7 +1,7 @@
-"""Training a network by a recipe, in the sandbox: steps, epochs, and how a run ends.
+"""Train a network by a recipe, in the sandbox: steps, epochs, and the end of a run.
 
-Every draw is made from (seed, epoch, step), and nothing else is carried from epoch to epoch than what a checkpoint
-holds: a run that was killed goes on from its last whole epoch to the same bits.
+Every random draw depends only on (seed, epoch, step), and a checkpoint has all state that passes from one epoch to the
+next: a killed run resumes after its last complete epoch and ends in the same bits.
 """
 
 import faulthandler
@@ -41,55 +41,55 @@ from train.runs.process import (
     evaluate,
     keep_freed_memory,
     load_network,
-    place_of,
+    locate_error,
     seed_everything,
     stable_seed,
 )
 
-#: Which training images are held out does not depend on the seed of a run, so that runs can be compared.
+#: The held-out training images do not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0
 _STDERR = 2
 _NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc")
 
 
 class TimeIsUpError(Exception):
-    """The time limit is reached; the last whole epoch is kept."""
+    """The time limit is reached; the last complete epoch is kept."""
 
 
 def train(payload: dict[str, object]) -> dict[str, object]:
-    """The entry of the job: train, evaluate, and say how it ended; the working folder gets what is to be kept."""
+    """Run the job: train, evaluate, and return how it ended; results are written to the working folder."""
     job = TrainingJob(**payload)  # type: ignore[arg-type]
     faulthandler.dump_traceback_later(job.step_limit, exit=True, file=_STDERR)
     loop: Loop | None = None
-    status, error, found = "ok", None, {}
+    status, error, results = "ok", None, {}
     try:
         loop = Loop(job, Path.cwd())
         loop.build()
         loop.train()
-        found = loop.finish()
+        results = loop.finish()
     except DivergedError as end:
         status, error = "diverged", str(end)
     except TimeIsUpError as end:
         status, error = "timeout", str(end)
-    except BaseException as end:  # noqa: BLE001 (whatever foreign code raises is how the run ended)
+    except BaseException as end:  # noqa: BLE001 (any exception of foreign code is an outcome of the run)
         text = _first_line(end)
         short = isinstance(end, MemoryError) or any(words in text for words in _NO_MEMORY)
-        place = place_of(end)
+        place = locate_error(end)
         status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text
     finally:
         faulthandler.cancel_dump_traceback_later()
-    return {"status": status, "error": error, **(loop.figures() if loop else {}), **found}
+    return {"status": status, "error": error, **(loop.figures() if loop else {}), **results}
 
 
 def _first_line(error: BaseException) -> str:
-    """The type and the first line of the message, if there is one."""
-    kind = "the code asked the interpreter to exit: " if isinstance(error, SystemExit) else ""
+    """Return the type and the first line of the message, if there is one."""
+    kind = "the code tried to exit the interpreter: " if isinstance(error, SystemExit) else ""
     lines = str(error).strip().splitlines()
     return f"{kind}{type(error).__name__}" + (f": {lines[0]}" if lines else "")
 
 
 class Loop:
-    """The state of a run. `build`, `train` and `finish` are the run; `step` alone is what a benchmark times."""
+    """The state of a run. A run is `build`, `train`, `finish`; benchmarks time `step` alone."""
 
     def __init__(self, job: TrainingJob, folder: Path) -> None:
         self._started = time.monotonic()
@@ -116,14 +116,14 @@ class Loop:
         self._report = ProgressWriter(folder)
         self._notes: list[str] = []
         self._parameters: int | None = None
-        self._kept_before = 0  # epochs that an earlier part of this run left
+        self._kept_before = 0  # epochs finished before this run was resumed
 
     def build(self) -> None:
-        """Make the network, its optimiser and its schedule, and go on where a checkpoint says.
+        """Build the network, its optimiser and its schedule, and resume from a checkpoint if there is one.
 
-        A first network, thrown away, makes one step on noise, so that the process is warm.
+        To warm up the process, a first network takes one step on noise and is discarded.
 
-        Raises: NetworkError, and whatever the network raises.
+        Raises: NetworkError, and anything that the network raises.
         """
         network = load_network(self._job.code, self._job.prm)
         for warm in (True, False):
@@ -142,9 +142,9 @@ class Loop:
         self._resume()
 
     def train(self) -> None:
-        """Train the epochs that are left.
+        """Train the remaining epochs.
 
-        Raises: DivergedError, TimeIsUpError, and whatever the network raises.
+        Raises: DivergedError, TimeIsUpError, and anything that the network raises.
         """
         self._report.epochs(self._metrics.history)
         while self._metrics.steps < self.steps:
@@ -154,9 +154,9 @@ class Loop:
             self._end_epoch()
 
     def step(self) -> None:
-        """One step of training.
+        """Take one training step.
 
-        Raises: DivergedError, and whatever the network raises.
+        Raises: DivergedError, and anything that the network raises.
         """
         self._tick()
         started = time.perf_counter()
@@ -178,17 +178,17 @@ class Loop:
         self._report.step(lambda: {**self.figures(), "loss": self._metrics.last_loss}, self.batch)
 
     def bare_step(self, images: Tensor, labels: Tensor) -> None:
-        """Forward and backward of the same network, and nothing else: what a step is compared with."""
+        """Run only forward and backward of the same network: the baseline for the time of a step."""
         self._optimizer.zero_grad(set_to_none=True)
         with self._place.autocast():
             outputs = self._net(images)
         self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
 
     def finish(self) -> dict[str, object]:
-        """Read the test images, once, if the job says so, and write the weights.
+        """Evaluate on the test images, once, if the job says so, and write the weights.
 
-        Returns: what else than `figures` is known now.
-        Raises: DivergedError if a weight is no number.
+        Returns: the final figures that `figures` does not have.
+        Raises: DivergedError if a weight is not finite.
         """
         final = self._final()
         kept = tensors_only(final.state_dict())
@@ -196,7 +196,7 @@ class Loop:
         for name, value in kept.items():
             if not value.is_floating_point():
                 continue
-            wrong = ~value.isfinite() if name in learned else value.isnan()  # a mask may hold infinities
+            wrong = ~value.isfinite() if name in learned else value.isnan()  # a mask may contain infinities
             if bool(wrong.any()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
         accuracy = None
@@ -206,7 +206,7 @@ class Loop:
         return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
 
     def figures(self) -> dict[str, object]:
-        """How far the run is."""
+        """Return the progress of the run."""
         last = self._metrics.history[-1] if self._metrics.history else {}
         return {
             "epochs": len(self._metrics.history),
@@ -230,7 +230,7 @@ class Loop:
         self._optimizer.step()
 
     def noise(self) -> tuple[Tensor, Tensor]:
-        """A batch of nothing."""
+        """Return a batch of random noise."""
         images = torch.randn(self.batch, 3, self._size, self._size)
         return self._place.move(images), torch.randint(0, 10, (self.batch,)).to(self._place.device)
 
@@ -247,7 +247,7 @@ class Loop:
         self._kept_before = len(self._metrics.history)
 
     def _load(self) -> tuple[Tensor, Tensor]:
-        """The batch of the next step."""
+        """Load the batch of the next step."""
         epoch, number = divmod(self._metrics.steps, self._steps_an_epoch)
         if number == 0:
             order = torch.Generator().manual_seed(stable_seed(self._job.seed, "order", epoch))
@@ -264,7 +264,7 @@ class Loop:
         return nn.functional.cross_entropy(outputs.float(), targets, label_smoothing=self._training.label_smoothing)
 
     def _end_epoch(self) -> None:
-        """Validate, and keep what the epoch came to."""
+        """Validate, and keep the epoch's results."""
         self._metrics.settle()
         measured = None
         if len(self._held):
@@ -278,12 +278,12 @@ class Loop:
         self._report.epochs(self._metrics.history)
 
     def _parts(self) -> dict[str, Any]:
-        """What has a state that steps change."""
+        """Return the objects whose state changes with each step, by name."""
         parts = {"net": self._net, "optimizer": self._optimizer, "schedule": self._schedule}
         return parts if self._ema is None else {**parts, "ema": self._ema}
 
     def _modules(self) -> list[nn.Module]:
-        """What holds weights: the network, and their averages where the recipe has them."""
+        """Return the modules with weights: the network, and the averaged network if the recipe has one."""
         return [self._net] if self._ema is None else [self._net, self._ema]
 
     def _final(self) -> nn.Module:
@@ -302,5 +302,5 @@ class Loop:
             raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
 
     def _tick(self) -> None:
-        """Put off the end that comes when nothing is finished within the limit, even if a lock is held for good."""
+        """Restart the watchdog that ends the process if nothing finishes within the limit, even in a deadlock."""
         faulthandler.dump_traceback_later(self._job.step_limit, exit=True, file=_STDERR)

@@ -1,8 +1,8 @@
 """The optimiser of a recipe and its schedule: torch's own, and Muon in float32.
 
-Muon steps along the orthogonalised momentum of a matrix. A convolution's weight (out, in, height, width) is one with a
-row an output channel, as in K. Jordan's airbench. torch.optim.Muon multiplies in bfloat16 whatever the processor; on
-one without such instructions a step of it takes a hundred times as long as ours.
+Muon steps along the orthogonalised momentum of a matrix. A convolution's weight (out, in, height, width) is a matrix
+with one row per output channel, as in K. Jordan's airbench. torch.optim.Muon always multiplies in bfloat16; on a
+processor without such instructions its step takes a hundred times as long as ours.
 
 Source: https://kellerjordan.github.io/posts/muon/
 """
@@ -25,25 +25,25 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from train.model.recipe import Training
 
-#: Below so many channels in or out there is little to orthogonalise, and SGD does as well.
+#: With fewer input or output channels there is little to orthogonalise, and SGD works as well.
 _CHANNELS = 32
 
-# The polynomial's coefficients, and how often it is applied, are those of the source and of torch.optim.Muon.
+# Coefficients and number of iterations are those of the source and of torch.optim.Muon.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _STEPS = 5
-_LEAST = 1e-7  # of a norm to divide by
+_LEAST = 1e-7  # lower bound of a norm that is a divisor
 
 _Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
-    """SGD with Nesterov momentum, AdamW, or Muon beside SGD; weights with fewer than two dimensions do not decay.
+    """Return SGD with Nesterov momentum, AdamW, or Muon with SGD; weights with fewer than two dimensions do not decay.
 
     Source: the split is that of T. He et al. 2019, "Bag of Tricks", arXiv:1812.01187, section 3.1
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if training.optimizer == "muon":
-        return MuonBesideSgd(trained, training)
+        return MuonWithSgd(trained, training)
     fused = all(each.device.type in ("cpu", "cuda") and each.is_floating_point() for each in trained)
     if training.optimizer == "adamw":
         return AdamW(_groups(trained, training), lr=training.learning_rate, fused=fused)
@@ -65,16 +65,16 @@ def _sgd(trained: list[nn.Parameter], training: Training, *, fused: bool | None 
 
 
 def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRScheduler:
-    """The schedule over this many steps; `step()` is to be called after each of them.
+    """Return the schedule for this many steps; call `step()` after each of them.
 
-    All but `onecycle`, which has its own form, grow linearly from near 0 for the warm-up, then go down by a cosine or a
-    line to 0, or stay.
+    All but `onecycle`, which has its own form, grow linearly from near 0 during the warm-up, then fall to 0 by a cosine
+    or linearly, or remain constant.
     """
     if training.schedule == "onecycle":
         return OneCycleLR(
             optimizer,
             max_lr=[group["lr"] for group in optimizer.param_groups],
-            total_steps=steps + 1,  # it refuses the step after its last one, which nothing is trained with
+            total_steps=steps + 1,  # it refuses the call after its last step, whose rate is never used
             pct_start=_not_one_step(training.warmup_fraction, steps + 1),
             cycle_momentum=False,
         )
@@ -94,16 +94,16 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
 
 
 def _not_one_step(fraction: float, steps: int) -> float:
-    """The warm-up's part of all steps; less by a hair where it is one step, by whose length less 1 torch divides."""
+    """Return the warm-up fraction, slightly reduced if it is exactly one step: torch divides by its steps minus 1."""
     return fraction * (1 - 1e-6) if fraction * steps == 1 else fraction
 
 
 def make_average(net: nn.Module, decay: float) -> AveragedModel:
-    """The network with the averages of its weights and buffers; `update_parameters` is to be called after each step.
+    """Return the network with averaged weights and buffers; call `update_parameters` after each step.
 
-    After n steps, a step decays by `decay`, or by (1 + n) / (10 + n) where that is less: else the first weights, which
-    know nothing, would weigh for the first 1 / (1 - decay) steps. Whole numbers (indices, counters) and what is not
-    finite (masks) have no average: they are those of the network.
+    After n steps, the decay is `decay` or (1 + n) / (10 + n), whichever is smaller: otherwise the untrained first
+    weights would count for the first 1 / (1 - decay) steps. Integers (indices, counters) and values that are not finite
+    (masks) are copied from the network instead of averaged.
 
     Source: `num_updates` of tf.train.ExponentialMovingAverage
     """
@@ -119,11 +119,11 @@ def make_average(net: nn.Module, decay: float) -> AveragedModel:
     return AveragedModel(net, multi_avg_fn=average, use_buffers=True)
 
 
-class MuonBesideSgd(Optimizer):
-    """Both optimisers under one list of groups, so that one schedule sets both."""
+class MuonWithSgd(Optimizer):
+    """Muon and SGD under one list of parameter groups, so that one schedule sets both."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], training: Training) -> None:
-        """Share the parameters out."""
+        """Assign the parameters to the two optimisers."""
         every = self._every = list(parameters)
         self._rows = [(each, rows) for each in every if (rows := _as_rows(each)) is not None]
         taken = {id(each) for each, _ in self._rows}
@@ -140,49 +140,49 @@ class MuonBesideSgd(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step of both."""
+        """Take one step of both."""
         assert closure is None
         for each, rows in self._rows:
-            rows.grad = None if each.grad is None else _rows_of(each.grad)
+            rows.grad = None if each.grad is None else _to_rows(each.grad)
         for part in self._parts:
             part.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the network's own parameters, of which the groups hold only views."""
+        """Clear the gradients of the network's own parameters; the groups have only views of them."""
         assert set_to_none
         for each in self._every:
             each.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of both."""
+        """Return the states of both."""
         return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take both states over."""
+        """Load both states."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._gather()
 
     def _gather(self) -> None:
-        """Show the groups of both as ours: they are the same objects, so a rate set here counts there."""
+        """Expose the groups of both as ours: they are the same objects, so a rate set here applies there."""
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
 
 def _as_rows(weight: nn.Parameter) -> nn.Parameter | None:
-    """A convolution's weight as a matrix that shares its memory; None for what Muon should not train."""
+    """Return a convolution's weight as a matrix that shares its memory; None for weights that Muon should not train."""
     if weight.ndim != 4 or min(weight.shape[:2]) < _CHANNELS:
         return None
-    rows = _rows_of(weight.detach())
+    rows = _to_rows(weight.detach())
     return nn.Parameter(rows) if rows.data_ptr() == weight.data_ptr() else None
 
 
-def _rows_of(weight: Tensor) -> Tensor:
-    """(out, in, h, w) as (out, h * w * in), which is no copy where channels lie last in memory."""
+def _to_rows(weight: Tensor) -> Tensor:
+    """Reshape (out, in, h, w) to (out, h * w * in), without a copy if the memory format is channels_last."""
     return weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1)
 
 
 class Muon(Optimizer):
-    """Steps along the orthogonalised Nesterov momentum of matrices; weight decay apart from it."""
+    """Steps along the orthogonalised Nesterov momentum of matrices, with decoupled weight decay."""
 
     def __init__(self, matrices: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
         """Train these (rows, columns) parameters."""
@@ -190,7 +190,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step of every matrix that has a gradient."""
+        """Take one step of every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
             for matrix in group["params"]:
@@ -210,10 +210,10 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix (rows, columns) with the same singular vectors, and singular values between about 0.7 and 1.2.
+    """Return a matrix (rows, columns) with the same singular vectors, and singular values between about 0.7 and 1.2.
 
-    Five times X <- (a + b XX' + c (XX')^2) X. As these polynomials of XX' commute, their product and XX' are followed
-    instead of X: multiplications of small squares, and only two of the long matrix instead of ten.
+    This applies X <- (a + b XX' + c (XX')^2) X five times. Because these polynomials of XX' commute, it iterates on
+    their product and on XX' instead of X: small square products, and only two products with X instead of ten.
 
     Source: https://dao-ailab.github.io/blog/2026/gram-newton-schulz/
     """
@@ -230,7 +230,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def _polynomial(gram: Tensor) -> Tensor:
-    """a + b G + c G^2 of a square G."""
+    """Return a + b G + c G^2 for a square matrix G."""
     value: Tensor = torch.addmm(gram, gram, gram, beta=_B, alpha=_C)
     value.diagonal().add_(_A)
     return value

@@ -1,4 +1,4 @@
-"""What there is to see of a training run: what came out, its curves, its blocks; and of a study all of its runs."""
+"""The page of a training run (result, curves, blocks), and the runs on the page of a study."""
 
 import json
 from collections.abc import Mapping
@@ -19,19 +19,21 @@ _LINES = (("train", "training, augmented"), ("val", "held out"))
 
 
 def run_page(folder: Path, manifest: Manifest) -> Page:
-    """The page of one training run."""
+    """Return the page of one training run."""
     record = _record(folder)
-    made = f"{record.data}, {plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
-    lead = f"{made}: {result_text(record)}."
+    setup = (
+        f"{record.data}, {plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
+    )
+    lead = f"{setup}: {result_text(record)}."
     files = [_NET, "recipe.json", HISTORY, _RECORD, "manifest.json"]
     views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
     return Page(record.name, manifest.kind, lead, views)
 
 
 def runs_library(folder: Path, names: Mapping[str, str]) -> Library:
-    """All runs of a study, each with its curves.
+    """Return all runs of a study, each with its curves.
 
-    Args: names: of their folders below `runs`, each with what it is a run of.
+    Args: names: their folders below `runs`, each with a label.
     """
 
     records = {name: _record(folder / RUNS / name) for name in names}
@@ -50,13 +52,13 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> Library:
     return Library("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
 
 
-def finished_runs(folder: Path) -> list[str]:
-    """The names of the runs of a study that are over."""
+def list_finished_runs(folder: Path) -> list[str]:
+    """Return the names of a study's finished runs."""
     return sorted(path.parent.name for path in (folder / RUNS).glob(f"*/{_RECORD}") if path.parent.suffix != ".partial")
 
 
 def result_text(record: TrainingRecord) -> str:
-    """What came of a run, in a few words."""
+    """Summarize the result of a run in a few words."""
     if record.status != "ok":
         return f"{record.status}: {record.error}"
     values = (("test", record.test_accuracy), ("held out", record.val_accuracy))
@@ -64,7 +66,7 @@ def result_text(record: TrainingRecord) -> str:
 
 
 def percent_text(value: float | None) -> str:
-    """An accuracy in percent with two decimals; a dash for none."""
+    """Format an accuracy in percent with two decimals; a dash for None."""
     return "–" if value is None else f"{100 * value:.2f} %"
 
 

@@ -1,4 +1,4 @@
-"""The process that trains: its memory, seeds and device; the network in it, which is foreign code; its metrics."""
+"""The training process: its memory, seeds and device; the network, which is foreign code; its metrics."""
 
 import contextlib
 import ctypes
@@ -24,15 +24,15 @@ from train.model.contract import TRAINER_PARAMETERS
 from train.runs.augment import Pixels
 
 _EVALUATED = 500  # images at a time
-_UNSEEN = 16  # steps on an accelerator before their losses are looked at: a look waits for it
+_UNSEEN = 16  # steps on an accelerator between reads of the losses: a read waits for the device
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_NEVER = -1  # as a threshold without sign: the largest there is
+_NEVER = -1  # as an unsigned threshold: the largest value
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next step, where it is glibc.
+    """Make glibc, if it is the C library, keep freed memory for the next step.
 
-    By default it gives large tensors back to the kernel at once, and each step pays for the same pages again.
+    By default it returns large tensors to the kernel at once, and each step pays for the same pages again.
     Source: mallopt(3)
     """
     if sys.platform == "linux":
@@ -43,21 +43,21 @@ def keep_freed_memory() -> None:
 
 
 def compute_the_same_twice() -> None:
-    """Ask for deterministic kernels where there is a choice; a network that needs another one is only warned."""
-    # What torch.use_deterministic_algorithms sets, which imports the compiler to set its flag too: seconds in each run.
+    """Select deterministic kernels where there is a choice; a network without one only causes a warning."""
+    # The settings of torch.use_deterministic_algorithms, which also imports the compiler: that takes seconds per run.
     torch._C._set_deterministic_algorithms(True, warn_only=True)
     os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def stable_seed(*parts: object) -> int:
-    """A seed that depends on these parts alone: the same in every process and release."""
+    """Return a seed that depends only on these parts: the same in every process and release."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
 
 def seed_everything(*parts: object) -> None:
-    """Set the global generators of torch, NumPy and Python, which a network may draw from."""
+    """Seed the global generators of torch, NumPy and Python, which a network may draw from."""
     seed = stable_seed(*parts)
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -66,23 +66,23 @@ def seed_everything(*parts: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where tensors live and how precise multiplications are."""
+    """The device of the tensors, and the precision of multiplications."""
 
     device: torch.device
     precision: Literal["float32", "bfloat16"]
 
     def move(self, images: Tensor) -> Tensor:
-        """Images there, channels last in memory."""
+        """Return the images on the device, in channels_last memory format."""
         return images.to(self.device, memory_format=torch.channels_last, non_blocking=True)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """The context in which a network is called."""
+        """Return the autocast context in which a network is called."""
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def describe(self) -> str:
-        """Kind, model, threads."""
+        """Return kind, model and threads of the device."""
         if self.device.type == "cuda":
             return f"cuda, {torch.cuda.get_device_name(self.device)}"
         threads = torch.get_num_threads()
@@ -90,11 +90,11 @@ class Place:
 
 
 def choose_place(kind: str) -> Place:
-    """The device of that kind; bfloat16 where it multiplies in it by itself."""
+    """Return the context for that kind of device; bfloat16 if its hardware supports it."""
     if kind == "cuda":
         native = torch.cuda.is_bf16_supported()
     elif kind == "cpu":
-        native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # not on processors without AVX-512
+        native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # False without AVX-512
     else:
         native = False
     return Place(torch.device(kind), "bfloat16" if native else "float32")
@@ -109,34 +109,34 @@ def _processor() -> str:
     return platform.machine()
 
 
-#: What tracebacks call the file.
+#: The name of the file in tracebacks.
 FILE = "net.py"
 
 
 class NetworkError(Exception):
-    """The file does not hold a network that can be trained; the message says why."""
+    """The file has no network that can be trained; the message says why."""
 
 
 def load_network(code: str, prm: Mapping[str, Any]) -> type[nn.Module]:
-    """The class `Net` of LEMUR's contract, to be constructed with `prm`.
+    """Load the class `Net` of LEMUR's contract, to be constructed with `prm`.
 
-    Raises: NetworkError if there is none, or `prm` lacks what the file says it needs; whatever the code raises.
+    Raises: NetworkError if there is none, or `prm` lacks a name that the file requires; anything that the code raises.
     """
     module = load(code, FILE.removesuffix(".py"))
-    found = getattr(module, "Net", None)
-    if not isinstance(found, type) or not issubclass(found, nn.Module):
+    network = getattr(module, "Net", None)
+    if not isinstance(network, type) or not issubclass(network, nn.Module):
         raise NetworkError("the file defines no class Net(nn.Module)")
     supported = getattr(module, "supported_hyperparameters", None)
     missing = sorted(set(supported()) - TRAINER_PARAMETERS - set(prm)) if callable(supported) else []
     if missing:
-        raise NetworkError(f"prm lacks {', '.join(missing)}, which supported_hyperparameters() names; give it a value")
-    return found
+        raise NetworkError(f"prm lacks {', '.join(missing)}, required by supported_hyperparameters(); add a value")
+    return network
 
 
 def construct(network: type[nn.Module], batch: int, size: int, prm: dict[str, Any], device: torch.device) -> nn.Module:
-    """A network by LEMUR's contract, on the device, channels last in memory.
+    """Construct a network by LEMUR's contract, on the device, in channels_last memory format.
 
-    Raises: NetworkError if there is nothing to train; whatever the code raises.
+    Raises: NetworkError if there is nothing to train; anything that the code raises.
     """
     net = network((batch, 3, size, size), (10,), dict(prm), device)
     if not any(parameter.requires_grad for parameter in net.parameters()):
@@ -145,9 +145,9 @@ def construct(network: type[nn.Module], batch: int, size: int, prm: dict[str, An
 
 
 def check_output(outputs: object, batch: int) -> None:
-    """See that a network gave a score for each class.
+    """Check that a network returned a score for each class.
 
-    Raises: NetworkError with what it gave instead.
+    Raises: NetworkError that describes the output otherwise.
     """
     if not isinstance(outputs, torch.Tensor):
         raise NetworkError(f"forward returned {type(outputs).__name__}, not a tensor")
@@ -155,8 +155,8 @@ def check_output(outputs: object, batch: int) -> None:
         raise NetworkError(f"forward returned a tensor of shape {tuple(outputs.shape)}, not {(batch, 10)}")
 
 
-def place_of(error: BaseException) -> str:
-    """Where in the network's file an error came from: `net.py:12 in forward`; empty if it did not."""
+def locate_error(error: BaseException) -> str:
+    """Return the location of an error in the network's file, `net.py:12 in forward`; empty if it is elsewhere."""
     if isinstance(error, SyntaxError) and Path(error.filename or "").name == FILE:
         return f"{FILE}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == FILE]
@@ -165,7 +165,7 @@ def place_of(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Mean cross entropy, and the part of the images whose class was told; one view of each, no augmentation."""
+    """Mean cross entropy and accuracy, on one view per image without augmentation."""
 
     loss: float
     accuracy: float
@@ -174,7 +174,7 @@ class Measured:
 def evaluate(
     net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, place: Place, tick: Callable[[], None]
 ) -> Measured:
-    """Measure a network in eval mode; the mode that it had is put back.
+    """Evaluate a network in eval mode, then restore its mode.
 
     Args:
         images: (N, 3, H, W) uint8, at least one.
@@ -206,7 +206,7 @@ _KEPT = ("history", "steps", "train_seconds", "data_seconds")
 
 
 class RunMetrics:
-    """Counts steps and epochs. What it holds after an epoch goes into the checkpoint, and comes from there."""
+    """Counts steps and epochs. Its state after an epoch is stored in the checkpoint and restored from it."""
 
     def __init__(self, steps_an_epoch: int, batch: int, device: torch.device) -> None:
         self._steps_an_epoch, self._batch = steps_an_epoch, batch
@@ -220,11 +220,11 @@ class RunMetrics:
 
     @property
     def last_loss(self) -> float | None:
-        """Of the last step of this epoch that was looked at."""
+        """The loss of the last step of this epoch whose loss was read."""
         return self._losses[-1] if self._losses else None
 
     def note(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Take down the loss of the step in hand, and how many were right if it was not mixed.
+        """Record the loss of the current step, and the number of correct images if the batch was not mixed.
 
         Raises: DivergedError.
         """
@@ -234,7 +234,7 @@ class RunMetrics:
             self.settle()
 
     def settle(self) -> None:
-        """Look at the losses that were not looked at.
+        """Read the pending losses.
 
         Raises: DivergedError if one is not finite.
         """
@@ -251,7 +251,7 @@ class RunMetrics:
                 self._judged += self._batch
 
     def end_step(self, seconds: float, data_seconds: float) -> None:
-        """Count a step that took so long, its data so much of it."""
+        """Count a step and its duration, of which loading the data took `data_seconds`."""
         self.steps += 1
         self.train_seconds += seconds
         self.data_seconds += data_seconds
@@ -274,11 +274,11 @@ class RunMetrics:
         self._begin_epoch()
 
     def to_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {name: getattr(self, name) for name in _KEPT}
 
     def from_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state of a checkpoint."""
         for name in _KEPT:
             setattr(self, name, state[name])
         self._begin_epoch()

@@ -1,19 +1,19 @@
-"""Finished training runs for LEMUR: as files of a checkout, and as rows of its database, the same trials in both.
+"""Export finished training runs to LEMUR: as files of a checkout or as rows of its database, with the same trials.
 
     ab/nn/nn/NN.py
     ab/nn/stat/train/img-classification_cifar-10_acc_NN/EPOCH.json
 
-Each epoch with an accuracy is a trial; its file holds a list of one. A trial has `accuracy`, `duration` (nanoseconds
-since the training began), `uid`, and hyperparameters: those of the run with `batch` and `transform`. Four more say what
-LEMUR has no place for: `accuracy_on` (its own figures are all of the test images, which are read here after the last
-epoch only), `data`, `seed` and `recipe`, the digest of the recipe by which the network was trained; with the network's
-own `learn`, LEMUR's trainer comes to other figures. Our durations leave out evaluation, LEMUR's do not.
+Each epoch with an accuracy is a trial; its file has a list with one entry. A trial has `accuracy`, `duration`
+(nanoseconds since the start of training), `uid`, and hyperparameters: those of the run, `batch` and `transform`. Four
+more have no equivalent in LEMUR: `accuracy_on` (LEMUR always measures on the test images, which are read here only
+after the last epoch), `data`, `seed` and `recipe`, the digest of the training recipe; with the network's own `learn`,
+LEMUR's trainer would get other figures. Our durations exclude evaluation, LEMUR's include it.
 
-A database has tables of codes (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value)
-and trials (`stat`). The id of a code is its digest, that of a trial the digest of all that the trial holds, so what is
-there already is recognised. The package declares foreign keys but cannot enforce them (`prm` is referred to by a column
-that is not unique), so they are looked after here: whatever a trial names is in its table. Where a database holds no
-code of the metric or a transform, it gets one of ours that does the same.
+A database has tables of code (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value)
+and trials (`stat`). The id of code is its digest; that of a trial is the digest of its whole content, so existing
+entries are recognised. The package declares foreign keys but cannot enforce them (`prm` is referenced by a column that
+is not unique), so this module ensures that every name in a trial exists in its table. If a database has no code for the
+metric or a transform, an equivalent one of ours is added.
 
 Source: `train_n_eval` in `ab/nn/util/Train.py`, `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of
 https://github.com/ABrain-One/nn-dataset, 2.1.0
@@ -37,16 +37,16 @@ from train.runs.job import EpochFigures, read_history
 from train.runs.run_folder import NET, read_record
 from train.runs.verify import verify
 
-#: Below the folder of a run: what a LEMUR checkout takes as it is.
+#: Folder below that of a run: files to copy into a LEMUR checkout unchanged.
 LEMUR = "lemur"
 _CODES = Path("ab", "nn", "nn")
 _TRIALS = Path("ab", "nn", "stat", "train")
 TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
 
-#: What a trial's uid is not made of.
+#: Fields that are not part of a trial's uid.
 _OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
 
-#: Images whose accuracies may stand under LEMUR's name of CIFAR-10.
+#: Data whose accuracies may be stored under LEMUR's name of CIFAR-10.
 _IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 
 _CODE_TABLES = ("nn", "transform", "metric")
@@ -92,22 +92,19 @@ Trial = dict[str, Any]
 
 
 def can_enter_from(data: str) -> bool:
-    """Whether runs on such data may: those of real CIFAR-10."""
+    """Return whether LEMUR can store runs on such data: only those on real CIFAR-10."""
     return data in _IMAGES
 
 
 def check_storable(prm: Mapping[str, object]) -> None:
-    """Nothing, if LEMUR can store these hyperparameters.
-
-    Raises: UserError naming the first that it cannot.
-    """
+    """Raise UserError unless LEMUR can store these hyperparameters; the message names the first that it cannot."""
     if reason := _why_not_storable(prm):
         raise UserError(reason)
 
 
 def _why_not_storable(prm: Mapping[str, object]) -> str:
     wrong = next((name for name, value in prm.items() if not _storable(value)), None)
-    return "" if wrong is None else f"prm: {wrong} is {prm[wrong]!r}; LEMUR stores numbers and texts only"
+    return "" if wrong is None else f"prm: {wrong} is {prm[wrong]!r}; LEMUR stores only numbers and strings"
 
 
 def _storable(value: object) -> bool:
@@ -116,8 +113,8 @@ def _storable(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
-def trained_with(recipe: Mapping[str, Any]) -> Trial:
-    """What a recipe trains with, whatever a network's own hyperparameters say, under LEMUR's names."""
+def read_training_values(recipe: Mapping[str, Any]) -> Trial:
+    """Return the values that a recipe trains with, under LEMUR's names; they override a network's hyperparameters."""
     training, augmentation = recipe["training"], recipe["augmentation"]
     used = {
         "batch": training["batch_size"],
@@ -128,26 +125,26 @@ def trained_with(recipe: Mapping[str, Any]) -> Trial:
 
 
 def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigures]) -> str:
-    """Why LEMUR takes no such run; empty for one that came to its end, on real CIFAR-10."""
+    """Return the reason why LEMUR does not accept a run; empty for a complete run on real CIFAR-10."""
     if record.status != "ok":
         why = f": {record.error}" if record.error else ""
-        return f"the run ended with status {record.status}{why}; only whole runs go to LEMUR"
+        return f"the run ended with status {record.status}{why}; only complete runs can be registered"
     if not can_enter_from(record.data):
-        return f"trained on {record.data}; only runs on real CIFAR-10 go to LEMUR"
+        return f"trained on {record.data}; only runs on real CIFAR-10 can be registered"
     if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
-        return "the code is not the one of this run (its SHA-256 differs from the record's)"
+        return "the code is not that of this run (its SHA-256 differs from the record's)"
     if fault := check_contract(code):
         return f"does not meet LEMUR's contract: {fault}"
     if len(history) != record.epochs:
         return f"the history has {len(history)} epochs, the record {record.epochs}"
-    if not trials_of(record, history):
+    if not build_trials(record, history):
         return "the run has no accuracy, on held-out or test images"
     return _why_not_storable(json.loads(record.prm))
 
 
-def trials_of(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Trial]:
-    """The trial of each epoch that has an accuracy."""
-    prm: Trial = json.loads(record.prm) | trained_with(json.loads(record.recipe))
+def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Trial]:
+    """Return the trial of each epoch that has an accuracy."""
+    prm: Trial = json.loads(record.prm) | read_training_values(json.loads(record.recipe))
     prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
     prm = {name: value for name, value in prm.items() if name not in _OUTCOMES}
     trials: dict[int, Trial] = {}
@@ -167,14 +164,14 @@ def trials_of(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[i
 def write_lemur_files(
     folder: Path, record: TrainingRecord, code: str, history: Sequence[EpochFigures]
 ) -> tuple[Path, ...]:
-    """Write the files of a run that LEMUR takes (see `why_refused`) below a folder.
+    """Write the LEMUR files of an acceptable run (see `why_refused`) below a folder.
 
     Returns: the files, the network's code first.
     """
     name = lemur_name(code, record.name)
     stats = folder / _TRIALS / "_".join((TASK, DATASET, METRIC, name))
     texts = {folder / _CODES / f"{name}.py": code}
-    for epoch, trial in trials_of(record, history).items():
+    for epoch, trial in build_trials(record, history).items():
         texts[stats / f"{epoch}.json"] = json.dumps([trial], indent=4)
     for file, text in texts.items():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +184,7 @@ def write_lemur_files(
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Trials that were added, trials that were there already, and for each run that failed one line: why."""
+    """Counts of added and of existing trials, and one line for each run that failed, with the reason."""
 
     added: int
     present: int
@@ -195,21 +192,21 @@ class Registered:
 
 
 def register(db: Path, runs: Sequence[Path]) -> Registered:
-    """Add the trials of runs, as `lemur train run` left their folders, to a LEMUR database; a new file is set up.
+    """Add the trials of runs, in folders written by `lemur train run`, to a LEMUR database; a new file is initialized.
 
-    Each run is added whole or not at all. Doing it again adds nothing.
+    Each run is added completely or not at all. Adding a run twice has no effect.
 
     Raises: UserError if the database cannot be opened or written, or is not one of LEMUR's.
     """
     added = present = 0
-    found = [_read_run(run) for run in runs]
-    failed = [one for one in found if isinstance(one, str)]
+    outcomes = [_read_run(run) for run in runs]
+    failed = [one for one in outcomes if isinstance(one, str)]
     if failed and len(failed) == len(runs):
         return Registered(0, 0, tuple(failed))
     with closing(_open(db)) as database:
         with _transaction(database, db):
             _prepare(database, db)
-        for one in found:
+        for one in outcomes:
             if isinstance(one, str):
                 continue
             with _transaction(database, db):
@@ -222,10 +219,7 @@ def register(db: Path, runs: Sequence[Path]) -> Registered:
 
 
 def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
-    """Nothing, if a check on such data with these hyperparameters may be archived.
-
-    Raises: UserError if not, or the database cannot be opened.
-    """
+    """Raise UserError unless a check on such data with these hyperparameters can be archived in the database."""
     if not can_enter_from(data):
         raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
     check_storable(prm)
@@ -235,17 +229,17 @@ def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
 def archive(
     db: Path, code: str, name: str, prm: Mapping[str, Any], *, data: str, epoch: int, accuracy: float, duration: int
 ) -> bool:
-    """Add a network that was checked (`train.lemur.check`) with its trial to a LEMUR database, as its own check does.
+    """Add a checked network (`train.lemur.check`) with its trial to a LEMUR database, as LEMUR's own check does.
 
-    Of the epochs the last one alone is a trial, as there. Doing it again with the same outcome adds nothing.
+    As in LEMUR, only the last epoch is a trial. Archiving the same outcome twice has no effect.
 
     Args:
-        name: of the network, by `train.model.contract.lemur_name`.
-        data: on what it was trained.
+        name: name of the network, by `train.model.contract.lemur_name`.
+        data: label of the training data.
         duration: nanoseconds.
 
     Returns: whether the trial was new.
-    Raises: UserError if LEMUR takes no such trial, or as `register` does.
+    Raises: UserError if LEMUR cannot store such a trial, or as `register` does.
     """
     check_enters(db, data, prm)
     used = dict(sorted((dict(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
@@ -270,49 +264,47 @@ class _Run:
 
 
 def _read_run(folder: Path) -> _Run | str:
-    """A run as LEMUR takes it, or why it does not: one whose files are not as they were written is none."""
+    """Read a run for LEMUR, or return the reason why it is refused; a run with changed files is refused."""
     if (folder / FILE_NAME).is_file():
         wrong = next((check for check in verify(folder) if not check.ok), None)
         if wrong is not None:
-            return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after the training: train it again"
+            return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after training: train it again"
     try:
         record, code = read_record(folder), (folder / NET).read_bytes().decode()
     except (OSError, ValueError):  # ValidationError and UnicodeDecodeError are ValueErrors
-        return f"{folder}: is not the folder of a whole training run; give one that `lemur train run` wrote"
+        return f"{folder}: is not the folder of a complete training run; pass one written by `lemur train run`"
     history = read_history(folder)
     if reason := why_refused(record, code, history):
         return f"{folder}: {reason}"
-    return _Run(folder, lemur_name(code, record.name), code, trials_of(record, history))
+    return _Run(folder, lemur_name(code, record.name), code, build_trials(record, history))
 
 
 def _open(db: Path) -> sqlite3.Connection:
     if db.is_dir() or not db.parent.is_dir():
         what = "is a folder" if db.is_dir() else f"there is no folder {db.parent}"
-        raise UserError(f"{db}: {what}; give the file of a LEMUR database, for example db/ab.nn.db")
+        raise UserError(f"{db}: {what}; pass the file of a LEMUR database, for example db/ab.nn.db")
     try:
         return sqlite3.connect(db, timeout=_WAIT_SECONDS, isolation_level=None)
     except sqlite3.Error as error:
-        raise UserError(f"{db}: cannot be opened: {error}; give the file of a LEMUR database") from error
+        raise UserError(f"{db}: cannot be opened: {error}; pass the file of a LEMUR database") from error
 
 
 @contextmanager
 def _transaction(database: sqlite3.Connection, db: Path) -> Iterator[None]:
-    """All that is done in here, or nothing of it."""
+    """Run the block as one transaction."""
     try:
         database.execute("BEGIN IMMEDIATE")
         yield
         database.execute("COMMIT")
     except sqlite3.DatabaseError as error:
-        raise UserError(
-            f"{db}: {error}; give a LEMUR database that can be written and that nothing else uses"
-        ) from error
+        raise UserError(f"{db}: {error}; pass a LEMUR database that is writable and not in use") from error
     finally:
         if database.in_transaction:
             database.execute("ROLLBACK")
 
 
 def _prepare(database: sqlite3.Connection, db: Path) -> None:
-    """Make the tables of an empty database, look at those of any other."""
+    """Create the tables of an empty database; check those of any other."""
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         _create(database)
@@ -328,7 +320,7 @@ def _prepare(database: sqlite3.Connection, db: Path) -> None:
             )
         for name, (_, _, _, required, default, _) in known.items():
             if required and default is None and name not in columns:
-                raise UserError(f"{db}: table {table} demands a column {name}, which nn-dataset 2.1.0 does not have")
+                raise UserError(f"{db}: table {table} requires a column {name}, which nn-dataset 2.1.0 does not have")
 
 
 def _create(database: sqlite3.Connection) -> None:
@@ -345,20 +337,20 @@ def _create(database: sqlite3.Connection) -> None:
 
 
 def _add_network(database: sqlite3.Connection, run: _Run) -> str:
-    """Why a network cannot be added; empty if it is there now."""
-    stored = _stored_code(database, "nn", run.name)
+    """Add a network unless it exists; return the reason if it cannot be added, otherwise an empty string."""
+    stored = _read_code(database, "nn", run.name)
     if stored is not None and stored != run.code:
-        return f"{run.folder / NET}: the database holds other code under the name {run.name}"
+        return f"{run.folder / NET}: the database has other code under the name {run.name}"
     if stored is None:
         _add_code(database, "nn", run.name, run.code)
     return ""
 
 
 def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:
-    """Whether the trial was new; its id and its rows are those that the package would make."""
+    """Add a trial, with the id and rows that the package would write; return whether it was new."""
     transform, uid = trial["transform"], trial["uid"]
     for table, name, code in (("metric", METRIC, _ACCURACY), ("transform", transform, transform_module(transform))):
-        if _stored_code(database, table, name) is None:
+        if _read_code(database, table, name) is None:
             _add_code(database, table, name, code)
     values = [transform, uid, TASK, DATASET, METRIC, network, epoch, trial["duration"], trial["accuracy"]]
     key = lemur_digest(values)
@@ -374,7 +366,7 @@ def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Tr
     return True
 
 
-def _stored_code(database: sqlite3.Connection, table: str, name: str) -> str | None:
+def _read_code(database: sqlite3.Connection, table: str, name: str) -> str | None:
     row = database.execute(f"SELECT code FROM {table} WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 

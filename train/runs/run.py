@@ -1,4 +1,4 @@
-"""One training run: a network, a recipe, a seed and images in; a folder and its record out, whatever becomes of it."""
+"""One training run: from a network, a recipe, a seed and images to a folder with a record, whatever the outcome."""
 
 import contextlib
 import hashlib
@@ -25,10 +25,17 @@ from manifests.records import TrainingRecord
 from train.data import Cifar10
 from train.model.recipe import Network, Recipe
 from train.runs.job import TrainingJob, read_history, read_progress, watching
-from train.runs.register import LEMUR, can_enter_from, check_storable, trained_with, why_refused, write_lemur_files
+from train.runs.register import (
+    LEMUR,
+    can_enter_from,
+    check_storable,
+    read_training_values,
+    why_refused,
+    write_lemur_files,
+)
 from train.runs.run_folder import (
     canonical_json,
-    finished,
+    find_finished,
     open_scratch,
     own_folder,
     put_in_place,
@@ -40,7 +47,7 @@ from train.runs.run_folder import (
 ENTRY = "train.runs.loop_guest:train"
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
-#: What the entry itself imports besides the declared runtime.
+#: The packages that the entry itself imports besides the declared runtime.
 LIBRARIES = ("pyarrow", "pydantic")
 
 _NO_LIMIT = 10.0 * 365 * 86400  # seconds
@@ -50,16 +57,16 @@ _NO_MEMORY_LIMIT = 2**46  # a GPU's driver reserves far more addresses than it u
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
 _ENDED = ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died")
-_NOT_RECORDED = ("held_out", "tested", "device")  # the record tells the device that was found
+_NOT_RECORDED = ("held_out", "tested", "device")  # the record has the actual device instead
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What is trained, how, on what, and from which seed: all that decides what a run comes to, but for its threads.
+    """The full definition of a run: everything that determines its result, except for the number of threads.
 
-    `held_out`: training images to validate on, the same ones whatever the seed; 0 trains on all. `images`: how many of
-    the others to train on, None for all; fewer are always among more. `tested`: whether to read the test images; a run
-    that only helps to choose does not.
+    `held_out`: training images to validate on, the same for every seed; 0 trains on all. `images`: how many of the
+    others to train on, None for all; smaller subsets are nested. `tested`: whether to evaluate on the test images; a
+    run for model selection does not.
     """
 
     network: Network
@@ -72,15 +79,15 @@ class TrainingRun:
 
     @property
     def image_count(self) -> int:
-        """Images to train on. Raises: UserError if there are not as many."""
+        """Number of training images. Raises: UserError if there are fewer."""
         return count_images(self.data, self.held_out, self.images)
 
     def identify(self, device: str) -> dict[str, Any]:
-        """What tells the run from others, on a device."""
+        """Return the values that identify the run on a device."""
         return {
             "code_sha256": _sha256(self.network.code),
             "prm": canonical_json(dict(self.network.prm)),
-            "recipe_sha256": _sha256(self.network.trained_by(self.recipe)),
+            "recipe_sha256": _sha256(self.network.training_recipe(self.recipe)),
             "seed": self.seed,
             "data_sha256": self.data.sha256,
             "held_out": self.held_out,
@@ -92,22 +99,22 @@ class TrainingRun:
         }
 
     def size(self) -> tuple[str, int, int, int]:
-        """Name, epochs, steps, and images of a step."""
+        """Return name, epochs, steps, and images per step."""
         epochs, batch = self.recipe.training.epochs, min(self.recipe.training.batch_size, self.image_count)
         return self.network.name, epochs, epochs * (self.image_count // batch), batch
 
 
-#: A run under way: gives its job for the sandbox, is sent the outcome, returns the record.
+#: A run in progress: yields its job for the sandbox, receives the outcome, returns the record.
 Training = Generator[Job, Outcome, TrainingRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a run may use. Nothing of it changes what is computed, but for threads and device: the order of sums.
+    """The resources of a run. Only threads and device affect the result, through the order of sums.
 
-    `threads`: of each run, by default the cores, shared by the `jobs` runs at a time. `memory_gib` is what the process
-    may take beside its libraries (not counted on a GPU); `time_limit`, in seconds, ends the run after a step, to go on
-    another time; `step_limit` ends it when nothing gets done for so long.
+    `threads`: per run; by default the cores divided among the `jobs` parallel runs. `memory_gib`: limit of the process
+    in addition to its libraries (not counted on a GPU). `time_limit`, in seconds, stops the run after a step; it can be
+    resumed. `step_limit` ends it if nothing finishes for that many seconds.
     """
 
     threads: int | None = None
@@ -120,21 +127,21 @@ class Resources:
     runtime: tuple[str, ...] = ()  # distributions that networks can import besides the declared runtime
 
     def checked(self) -> "Resources":
-        """The same, with the number of threads and the device told.
+        """Return the same resources, with the number of threads and the device filled in.
 
-        Raises: UserError for values out of range, a device that is not there or out of reach, or a package of `runtime`
-            that is not installed.
+        Raises: UserError for values out of range, a device that does not exist or is not allowed, or a package of
+            `runtime` that is not installed.
         """
         for name in ("threads", "time_limit", "step_limit"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise UserError(f"{name.replace('_', ' ')}: {value}; it must be above 0")
+                raise UserError(f"{name.replace('_', ' ')}: {value}; it must be greater than 0")
         declared_runtime((*LIBRARIES, *self.runtime))
         device = _choose_device(self.device, unsafe=self.unsafe)
         return replace(self, threads=self.threads or max(1, available_cores() // self.jobs), device=device)
 
     def limits(self) -> Limits:
-        """The walls' limits: the last resort, behind those that the process keeps itself."""
+        """Return the sandbox's limits: a last resort, wider than those that the process enforces itself."""
         wall = _NO_LIMIT if self.time_limit is None else self.time_limit + 2 * self.step_limit + _GRACE
         threads = 64 + 4 * (self.threads or 1)
         return Limits(
@@ -148,15 +155,15 @@ class Resources:
 
 
 def open_sandbox(data: Path, resources: Resources) -> Sandbox:
-    """A sandbox for training runs on the images in that cache folder.
+    """Return a sandbox for training runs on the images in that cache folder.
 
-    Args: resources: as `Resources.checked` gives them.
+    Args: resources: from `Resources.checked`.
     """
     assert resources.device != "auto"
     environment = {}
     if resources.device == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS need not compute the same twice
+        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may not be deterministic
     return Sandbox(
         preload=PRELOAD,
         entries=[ENTRY],
@@ -178,29 +185,28 @@ def train_once(
     quiet: bool = False,
     box: Sandbox | None = None,
 ) -> TrainingRecord:
-    """Train a network, validate it after each epoch, and read the test images once, at the end.
+    """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
-    While it runs, all it has lies in `OUT.partial`, where the same call goes on after an interruption or a time limit;
-    at the end `OUT` holds net.py, recipe.json, record.json, run.json, history.jsonl, curves.png, weights.pt (foreign
-    code wrote it: read it with `torch.load(..., weights_only=True)`), manifest.json and, on real CIFAR-10, its files
-    for LEMUR below `lemur`. A run that is in `OUT` is not trained again.
+    While it runs, its files are in `OUT.partial`; after an interruption or a time limit the same call resumes there. At
+    the end `OUT` has net.py, recipe.json, record.json, run.json, history.jsonl, curves.png, weights.pt (foreign code
+    wrote it: read it with `torch.load(..., weights_only=True)`), manifest.json and, on real CIFAR-10, its files for
+    LEMUR below `lemur`. If `OUT` already has this run, it is not trained again.
 
     Args:
-        run: its network's code is foreign, and is only run in the sandbox.
+        run: the run; its network's code is foreign, and is executed only in the sandbox.
         force: replace another run in `out`, or the same one if it failed.
-        library: the extraction folder of the network's blocks, which the manifest then names.
-        quiet: say nothing; else how far it is, on stderr.
-        box: a sandbox to run in, made by `open_sandbox`, opened when it is needed and left open for the next run; by
-            default one of its own.
+        library: the extraction folder of the network's blocks, to be named in the manifest.
+        quiet: hide progress, which is otherwise reported on stderr.
+        box: a sandbox from `open_sandbox`, opened on first use and left open for the next run; a new one by default.
 
-    Raises: UserError if the arguments do not go together, LEMUR could not store the hyperparameters, or `out` holds
-        something else.
+    Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
+        other content.
     """
     resources = resources.checked()
     if can_enter_from(run.data.label):
         check_storable(run.network.prm)
     if not quiet:
-        _note_what_counts(run)
+        _note_overrides(run)
     with contextlib.ExitStack() as stack:
         steps = training(run, out, resources, force=force, library=library, alone=True, quiet=quiet)
         job = advance(stack.enter_context(contextlib.closing(steps)))
@@ -217,13 +223,13 @@ def train_once(
         return record
 
 
-def _note_what_counts(run: TrainingRun) -> None:
-    """Say where the recipe trains otherwise than the network's own hyperparameters tell."""
-    prm, used = run.network.prm, trained_with(json.loads(run.recipe.to_json()))
+def _note_overrides(run: TrainingRun) -> None:
+    """Report the values of the recipe that override the network's own hyperparameters."""
+    prm, used = run.network.prm, read_training_values(json.loads(run.recipe.to_json()))
     for name in sorted(used.keys() & prm.keys()):
         if prm[name] != used[name]:
-            said = f"{name} {prm[name]!r} only constructs it"
-            note(f"{run.network.name}: {said}; the recipe trains it with {used[name]!r}: --set training.… changes that")
+            message = f"{name} {prm[name]!r} only reaches the constructor; training uses {used[name]!r} (recipe)"
+            note(f"{run.network.name}: {message}. Change it with --set training.…")
 
 
 def training(
@@ -237,26 +243,26 @@ def training(
     alone: bool = False,
     quiet: bool = True,
 ) -> Training:
-    """A run up to its job for the sandbox and, given its outcome, from there to its record; see `train_once`.
+    """Prepare a run, yield its job for the sandbox, and turn the outcome into its record; see `train_once`.
 
-    Its folder belongs to this process until the generator ends or is closed.
+    Its folder is locked by this process until the generator ends or is closed.
 
-    Args: resources: as `Resources.checked` gives them. keep_failed: take the same run as it is also where it failed.
+    Args: resources: from `Resources.checked`. keep_failed: accept the same run even if it failed.
     """
     watch = Stopwatch()
     identity = run.identify(resources.device)
-    found = finished(out, identity, force=force, keep_failed=keep_failed)
-    if found is not None:
+    finished_record = find_finished(out, identity, force=force, keep_failed=keep_failed)
+    if finished_record is not None:
         if not quiet:
-            note(f"{out}: the same run is there already; not trained again")
-        renew_parents(out, found, library)
-        return found
+            note(f"{out}: already has this run; not trained again")
+        renew_parents(out, finished_record, library)
+        return finished_record
     name = run.network.name
     with own_folder(out) as partial:
         scratch = open_scratch(partial, identity, quiet=quiet)
         done = len(read_history(scratch))
         if done and not quiet:
-            note(f"{name}: goes on after epoch {done} of {run.recipe.training.epochs}")
+            note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
         job = TrainingJob(
             code=run.network.code,
             prm=dict(run.network.prm),
@@ -273,8 +279,8 @@ def training(
             key=_sha256(canonical_json(identity)),
         )
         outcome = yield Job(str(out), ENTRY, asdict(job), resources.limits(), scratch=str(scratch.resolve()))
-        said = outcome.value if isinstance(outcome.value, dict) else {}
-        notes, digest = said.get("notes"), said.get("weights_sha256")
+        report = outcome.value if isinstance(outcome.value, dict) else {}
+        notes, digest = report.get("notes"), report.get("weights_sha256")
         for line in notes if isinstance(notes, list) and not quiet else []:
             note(f"{name}: {str(line)[:300]}")
         record = _record(run, identity, scratch, outcome, resources)
@@ -287,14 +293,14 @@ def training(
             write_run_manifest(result, record, identity, run.data, library, watch, page=alone)
         except OSError as error:
             reason = f"{partial}: the result cannot be written: {error.strerror}"
-            raise UserError(f"{reason}; mend that, and the same command goes on from there") from error
-        if not _can_go_on(outcome):
+            raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
+        if not _can_resume(outcome):
             put_in_place(partial, out)
     return record
 
 
 def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRecord:
-    """The job of a run that starts, or the record of one that is over: at once, or with the outcome of its job."""
+    """Advance a run: return its job if it starts, or its record if it is finished, at once or by the job's outcome."""
     try:
         return next(steps) if outcome is None else steps.send(outcome)
     except StopIteration as end:
@@ -303,27 +309,27 @@ def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRe
 
 
 def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
-    """How many images are trained on.
+    """Return the number of training images.
 
-    Raises: UserError if there are not as many.
+    Raises: UserError if there are fewer than requested.
     """
     there = len(data.train_labels)
     if not 0 <= held_out < there:
-        raise UserError(f"held out: {held_out:,} of {there:,} images; hold out at least 0, and fewer than there are")
+        raise UserError(f"held out: {held_out:,} of {there:,} images; hold out 0 or more, but fewer than all")
     if images is not None and not 1 <= images <= there - held_out:
-        raise UserError(f"images: {images:,}, but {there - held_out:,} are left to train on; give at most those")
+        raise UserError(f"images: {images:,}, but {there - held_out:,} are left to train on; use at most that many")
     return there - held_out if images is None else images
 
 
 def _record(
     run: TrainingRun, identity: Mapping[str, Any], scratch: Path, outcome: Outcome, resources: Resources
 ) -> TrainingRecord:
-    """The record, from what the process said, else from what it left; a foreign hand may have been in both."""
+    """Build the record from the process's report, else from its files; foreign code may have tampered with both."""
     known = {
         "name": run.network.name,
         "ingredients": run.network.ingredients,
         **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
-        "recipe": run.network.trained_by(run.recipe),
+        "recipe": run.network.training_recipe(run.recipe),
         "data": run.data.label,
         "peak_bytes": outcome.peak_bytes,
     }
@@ -342,9 +348,9 @@ def _record(
         "test_accuracy": None,
     }
     if outcome.status == Status.OK and isinstance(outcome.value, dict):
-        said = {key: outcome.value[key] for key in (*left, "status", "error") if key in outcome.value}
+        reported = {key: outcome.value[key] for key in (*left, "status", "error") if key in outcome.value}
         with contextlib.suppress(ValidationError):
-            return TrainingRecord.model_validate({**known, **left, **said})
+            return TrainingRecord.model_validate({**known, **left, **reported})
         status, error = "error", "its report cannot be read"
     else:
         status, error = _judge(outcome, resources.step_limit)
@@ -352,8 +358,8 @@ def _record(
 
 
 def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
-    """Status and reason, in one line, of a run that ended before it could say how itself."""
-    line = (outcome.error.strip().splitlines() or ["no reason was given"])[0]
+    """Return status and reason, in one line, of a run that ended without a report."""
+    line = (outcome.error.strip().splitlines() or ["no reason reported"])[0]
     if outcome.status in (Status.OUT_OF_MEMORY, Status.TIMEOUT):
         return outcome.status.value, line
     if outcome.status == Status.CRASHED and _STUCK.search(outcome.stderr_tail):
@@ -363,8 +369,8 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
     return "error", line
 
 
-def _can_go_on(outcome: Outcome) -> bool:
-    """Whether it was ended from outside: by its time limit or by a signal, so that the same run may come further."""
+def _can_resume(outcome: Outcome) -> bool:
+    """Return whether the run was stopped by its time limit or a signal, so that it can be resumed."""
     if isinstance(outcome.value, dict):
         return outcome.value.get("status") == "timeout"
     return outcome.status == Status.CRASHED and outcome.error.startswith(_ENDED)
@@ -373,17 +379,17 @@ def _can_go_on(outcome: Outcome) -> bool:
 def _choose_device(kind: str, *, unsafe: bool) -> str:
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind == "auto":
-        found = next((name for name in ("cuda", "mps") if present[name]), "cpu")
-        if found != "cpu" and not unsafe:
-            note(f"training on the CPU: the sandbox keeps jobs from the GPU ({found}); --unsafe-no-sandbox uses it")
+        device = next((name for name in ("cuda", "mps") if present[name]), "cpu")
+        if device != "cpu" and not unsafe:
+            note(f"training on the CPU: the sandbox blocks the GPU ({device}); --unsafe-no-sandbox allows it")
             return "cpu"
-        return found
+        return device
     if kind not in present:
-        raise UserError(f"device {kind!r}: there are auto, {', '.join(present)}")
+        raise UserError(f"device {kind!r}: choose from auto, {', '.join(present)}")
     if not present[kind]:
         raise UserError(f"device {kind}: torch finds none on this machine; use cpu or auto")
     if kind != "cpu" and not unsafe:
-        raise UserError(f"device {kind}: the sandbox keeps jobs from it; add --unsafe-no-sandbox, or use cpu")
+        raise UserError(f"device {kind}: the sandbox blocks it; add --unsafe-no-sandbox, or use cpu")
     return kind
 
 

@@ -1,4 +1,4 @@
-"""The folder of a training run: `OUT.partial` while it runs, `OUT` when it is over; its manifest comes last."""
+"""The folder of a training run: `OUT.partial` while it runs, `OUT` when finished; the manifest is written last."""
 
 import contextlib
 import json
@@ -33,28 +33,30 @@ from train.runs.page import run_page
 KIND = "run"
 RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
 _LOCK, _OLDER = "lock", "older"
-_FINAL = ("ok", "diverged")  # the same run again would end in the same way
+_FINAL = ("ok", "diverged")  # running it again would end in the same way
 _MOST_WEIGHTS = 4 * 2**30
 _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
 
 
 def read_record(folder: Path) -> TrainingRecord:
-    """The record in a run's folder. Raises: OSError, or ValueError if it is none."""
+    """Read the record in a run's folder. Raises: OSError, or ValueError if it is not a record."""
     record: TrainingRecord = TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
     return record
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """What the run in a folder is told apart by. Raises: OSError, or ValueError, KeyError, TypeError if it is none."""
+    """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
     identity: dict[str, Any] = json.loads((folder / IDENTITY).read_bytes())["identity"]
     return identity
 
 
-def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: bool = False) -> TrainingRecord | None:
-    """The record of the same run, if `out` holds it; another one that failed is as good as none.
+def find_finished(
+    out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: bool = False
+) -> TrainingRecord | None:
+    """Return the record of the same run if `out` has it; another run that failed is ignored.
 
-    Args: force: another run, or the same one that failed, is none either. keep_failed: the same one that failed counts.
-    Raises: UserError if it holds something else, unless `force` is given and it is a run.
+    Args: force: also ignore any other run, and the same run if it failed. keep_failed: accept the same failed run.
+    Raises: UserError if `out` has other content, unless `force` is set and it is a run.
     """
     if not out.exists() and not out.is_symlink():
         return None
@@ -65,25 +67,27 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: 
     try:
         identity, record = read_identity(out), read_record(out)
     except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
-        raise UserError(f"{out}: is not the folder of a whole training run; choose another --out") from error
+        raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
     same, final = identity == dict(wanted), record.status in _FINAL
     if same and (keep_failed or final):
         return record
     if force or not (same or final):
         return None
     if same:
-        raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to train it again")
-    raise UserError(f"{out}: holds another run ({_difference(identity, wanted)}); choose another --out, or add --force")
+        raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to retrain it")
+    raise UserError(
+        f"{out}: contains another run ({_difference(identity, wanted)}); choose another --out, or add --force"
+    )
 
 
 @contextlib.contextmanager
 def own_folder(out: Path) -> Iterator[Path]:
-    """`OUT.partial`, for this run alone.
+    """Lock `OUT.partial` for this run.
 
-    Raises: UserError if another process trains there, it cannot be made or put in place, or it holds something else.
+    Raises: UserError if another process trains there, it cannot be created or moved, or it has other content.
     """
     if out.is_mount():
-        raise UserError(f"{out}: is a mount point, which no folder can replace; choose a folder in it as --out")
+        raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
     partial = out.absolute().with_name(f"{out.absolute().name}.partial")
     if partial.is_dir() and any(partial.iterdir()) and not (partial / _LOCK).exists():
         raise UserError(f"{partial}: is not the folder of an unfinished training run; move it, or choose another --out")
@@ -92,14 +96,14 @@ def own_folder(out: Path) -> Iterator[Path]:
 
 
 def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Path:
-    """The job's folder, with what the same run left there, and nothing of another."""
+    """Return the job's folder, with the files of an earlier part of the same run; those of another run are removed."""
     scratch = partial / SCRATCH
     identity: object = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         identity = read_identity(partial)
     if identity != dict(wanted):
         if identity is not None and not quiet:
-            note(f"{partial}: is of another run ({_difference(identity, wanted)}); training starts anew")
+            note(f"{partial}: belongs to another run ({_difference(identity, wanted)}); training starts from scratch")
         remove_folder(scratch)
         write_text(partial / IDENTITY, canonical_json({"identity": dict(wanted)}) + "\n")
     scratch.mkdir(mode=0o700, exist_ok=True)
@@ -109,9 +113,9 @@ def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Pa
 def write_result(
     partial: Path, code: str, record: TrainingRecord, identity: Mapping[str, Any], weights_sha256: str | None
 ) -> Path:
-    """Write the files of a run that is over, all but the manifest, beside its scratch folder.
+    """Write the files of a finished run, except for the manifest, next to its scratch folder.
 
-    Returns: the folder that holds them, to be put in place.
+    Returns: the folder with the files, for `put_in_place`.
     """
     result, scratch = partial / RESULT, partial / SCRATCH
     remove_folder(result)
@@ -134,7 +138,7 @@ def write_result(
 
 
 def put_in_place(partial: Path, out: Path) -> None:
-    """Put the result in place of what `out` was, which goes only once the new folder is there; remove `partial`."""
+    """Move the result to `out`; an old folder there is removed only after that. Remove `partial`."""
     older = partial / _OLDER
     remove_folder(older)
     if out.exists() or out.is_symlink():
@@ -155,16 +159,16 @@ def write_run_manifest(
     *,
     page: bool = True,
 ) -> None:
-    """Write the manifest of a run, last of all its files.
+    """Write the manifest of a run, after all its other files.
 
-    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named. page:
-        write its page; a study shows its runs on its own.
+    Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
+        write its page too; a study shows its runs on its own page.
     """
-    asked = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
     manifest = Manifest(
         kind=KIND,
         versions=package_versions() | torch_versions(record),
-        parameters={**asked, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
+        parameters={**parameters, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
@@ -183,7 +187,7 @@ def write_run_manifest(
 
 
 def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) -> None:
-    """Let the manifest of a finished run name the extraction folder as it is now, which may have been made again."""
+    """Update the manifest of a finished run to name the current extraction folder, which may have been rebuilt."""
     parents = _parents(library, record)
     if parents and (folder / FILE_NAME).is_file() and (manifest := read_manifest(folder)).parents != parents:
         write_manifest(folder, manifest.model_copy(update={"parents": parents}))
@@ -194,46 +198,46 @@ def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
 
 
 def parents_in(library: Path | None) -> list[Parent]:
-    """An extraction folder as a parent; none, and a note, where it was not finished by `lemur extract`."""
+    """Return an extraction folder as a parent; no parent, and a note, if `lemur extract` has not finished it."""
     if library is None:
         return []
     if not (library / FILE_NAME).is_file():
-        note(f"{library}: no {FILE_NAME}; what is made from it cannot be traced further back")
+        note(f"{library}: no {FILE_NAME}; results built from it cannot be traced further back")
         return []
     return [parent_of(library)]
 
 
 def torch_versions(record: TrainingRecord) -> dict[str, str]:
-    """The releases that trained a run."""
+    """Return the package versions that trained a run."""
     return {"torch": record.torch, "torchvision": record.torchvision}
 
 
 def images_input(data: Cifar10) -> Input:
-    """The images as an input of a manifest."""
+    """Return the images as an input of a manifest."""
     arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
     return Input(name=data.label, sha256=data.sha256, bytes=sum(array.nbytes for array in arrays))
 
 
 def canonical_json(value: object) -> str:
-    """JSON with sorted keys."""
+    """Return JSON with sorted keys."""
     return json.dumps(value, sort_keys=True)
 
 
 def _holds(library: Path | None, parts: Sequence[Ingredient]) -> bool:
-    """Whether an extraction folder has the very code of all these blocks."""
+    """Return whether an extraction folder has exactly the code of all these blocks."""
     if library is None:
         return False
     known = open_library(library)
     codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
     other = next((part.block for part in parts if (part.block, part.code_sha256) not in codes), None)
     if other is not None:
-        note(f"{library}: holds no {other} with that code; the folder is not named as a parent")
+        note(f"{library}: has no {other} with that code; the folder is not named as a parent")
     return other is None
 
 
-def _difference(found: object, wanted: Mapping[str, Any]) -> str:
-    """The first thing that differs, in words."""
-    if not isinstance(found, dict):
+def _difference(stored: object, wanted: Mapping[str, Any]) -> str:
+    """Describe the first difference."""
+    if not isinstance(stored, dict):
         return "it cannot be read"
     words = {
         "code_sha256": "another network",
@@ -242,15 +246,15 @@ def _difference(found: object, wanted: Mapping[str, Any]) -> str:
         "prm": "other hyperparameters",
     }
     for name, value in wanted.items():
-        if found.get(name) != value:
-            return words.get(name) or f"{name.replace('_', ' ')} {found.get(name)}, not {value}"
+        if stored.get(name) != value:
+            return words.get(name) or f"{name.replace('_', ' ')} {stored.get(name)}, not {value}"
     return "the same"
 
 
 def run_text(record: TrainingRecord, out: Path) -> str:
-    """What a run came to, in a few lines."""
+    """Summarize the result of a run in a few lines."""
     if record.status != "ok" and Path(f"{out}.partial").is_dir():
-        return f"{record.name}: {record.error}; run again, it goes on from {out}.partial"
+        return f"{record.name}: {record.error}; run again to resume from {out}.partial"
     if record.status != "ok":
         more = _MORE.get(record.status, "")
         return f"{record.name}: {record.status}: {record.error}{more}; see {out / RECORD}"

@@ -1,4 +1,4 @@
-"""Checks of a finished training run or study: that its files, records and manifest say the same."""
+"""Verify a finished training run or study: its files, records and manifest must agree."""
 
 import hashlib
 import json
@@ -19,14 +19,14 @@ from train.runs.run_folder import IDENTITY, KIND, NET, RECORD, read_identity, re
 _TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (all verifiers are called so)
-    """All checks of a finished run or study, in a fixed order.
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
+    """Run all checks of a finished run or study, in a fixed order.
 
-    Raises: UserError if it holds no valid manifest of one.
+    Raises: UserError if it has no valid manifest of such a folder.
     """
     manifest = read_manifest(folder)
     if manifest.kind != KIND and manifest.kind not in _TABLES:
-        raise UserError(f"{folder}: holds {article(manifest.kind)}; give a folder that `lemur train` wrote")
+        raise UserError(f"{folder}: contains {article(manifest.kind)}; pass a folder written by `lemur train`")
     files = check_files(folder, manifest)
     return [files, *(_check_run(folder, manifest) if manifest.kind == KIND else _check_study(folder, manifest))]
 
@@ -47,7 +47,7 @@ def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
 
 
 def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
-    """The network's digest is the recorded one, and its comments name the recorded blocks."""
+    """Check that the network's digest is the recorded one, and that its comments name the recorded blocks."""
     try:
         code = (folder / NET).read_bytes()
     except OSError as error:
@@ -58,11 +58,11 @@ def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
     named = {(block.slot, block.block, block.code_sha256) for block in inlined_blocks(code.decode("utf-8", "replace"))}
     for part in record.ingredients:
         if (part.slot, part.block, part.code_sha256) not in named:
-            yield f"{NET}: has no comment of {part.block} in slot {part.slot}, which the record names"
+            yield f"{NET}: has no comment for {part.block} in slot {part.slot}, which the record names"
 
 
 def _history_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
-    """As many epochs as recorded, and the last one's figures are the record's."""
+    """Check that the number of epochs and the figures of the last one are as recorded."""
     try:
         lines = (folder / HISTORY).read_bytes().splitlines()
     except OSError as error:
@@ -84,7 +84,7 @@ def _history_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
 
 
 def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -> Iterator[str]:
-    """What the manifest states of the run is what the record states, and so is recipe.json."""
+    """Check that the manifest and recipe.json agree with the record."""
     inputs = {item.name: item.sha256 for item in manifest.inputs}
     digests = {NET: record.code_sha256, "recipe": record.recipe_sha256, record.data: record.data_sha256}
     for name, digest in digests.items():
@@ -103,11 +103,11 @@ def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -
     except (OSError, ValueError, KeyError, TypeError):
         other = True
     if other:
-        yield f"{IDENTITY}: is of another network than the record"
+        yield f"{IDENTITY}: belongs to another network than the record"
 
 
 def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
-    """Every run below `runs` by itself, and the table names only records that lie there."""
+    """Check every run below `runs`, and that the table names only their records."""
     runs, wrong, records = sorted((folder / RUNS).glob("*")), [], []
     for run in runs:
         try:

@@ -1,4 +1,4 @@
-"""The ablation: a recipe against itself with one ingredient left out, with the same seeds."""
+"""Ablations: compare a recipe with variants that leave out one ingredient, with the same seeds."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from train.compose.assemble import assemble
 from train.compose.candidates import Prober
 from train.data import Cifar10
 from train.model.recipe import Recipe, read_changes
-from train.runs.page import RUNS, finished_runs, runs_library
+from train.runs.page import RUNS, list_finished_runs, runs_library
 from train.runs.run import Resources, TrainingRun, count_images
 from train.runs.run_folder import read_record
 from train.studies.study import check_study, close_study, open_study, train_all
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RECORDS = "records.jsonl"
 FULL = "full"
 
-#: What each variant changes; a change that leaves the recipe as it is makes no variant.
+#: The changes of each standard variant; one that does not change the recipe is skipped.
 STANDARD: dict[str, dict[str, object]] = {
     "no attention": {"slots__attention": "none"},
     "strided convolution": {"slots__downsample": "strided_conv"},
@@ -48,9 +48,9 @@ STANDARD: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of paired differences, other minus base, with its confidence interval; in the unit of the values.
+    """The mean of paired differences, other minus base, with its confidence interval, in the unit of the values.
 
-    `low` and `high` are None when fewer than two seeds have both values.
+    `low` and `high` are None if fewer than two seeds have both values.
     """
 
     n: int
@@ -59,19 +59,19 @@ class Difference:
     high: float | None
 
     @property
-    def decided(self) -> bool:
-        """Whether the interval leaves zero out."""
+    def is_significant(self) -> bool:
+        """Return whether the interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant over all seeds; accuracies on the test images, 0 to 1. `against` is other minus full, paired."""
+    """One variant over all seeds; test accuracies, 0 to 1. `against` is variant minus full recipe, paired."""
 
     variant: str
     n: int
     failed: int
-    paused: int  # ended by the time limit: the same command goes on with them
+    paused: int  # stopped by the time limit; the same command resumes them
     mean: float | None
     std: float | None
     against: Difference
@@ -91,24 +91,24 @@ def ablate(
     resources: Resources,
     force: bool = False,
 ) -> list[Row]:
-    """Train every variant with every seed, and write the table and the figure; run again, it goes on where it was.
+    """Train every variant with every seed, and write the table and the figure; re-running resumes.
 
-    A seed is trained in all variants before the next one, so that what is there early can be compared.
+    Each seed is trained in all variants before the next seed, so that early results can be compared.
 
     Args:
         folder: the extraction folder of the recipe's blocks.
-        written: variants in place of the standard ones, see `variants`.
+        written: variants that replace the standard ones, see `variants`.
         held_out: training images to validate on.
         images: how many of the others to train on; None for all.
 
-    Returns: a row a variant, the full recipe first.
-    Raises: UsageError for seeds or variants that cannot be used; UserError if a variant cannot be assembled, or `out`
-        holds another study.
+    Returns: one row per variant, the full recipe first.
+    Raises: UsageError for invalid seeds or variants; UserError if a variant cannot be assembled, or `out` has another
+        study.
     """
     if len(set(seeds)) != len(seeds) or not seeds:
-        raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
+        raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; use different ones, for example 0,1,2")
     recipes = variants(recipe, written)
-    check_study(out)  # this and the next before its networks are assembled
+    check_study(out)  # check this and the images before assembling networks
     trained = count_images(data, held_out, images)
     watch = Stopwatch()
     with Prober(unsafe=resources.unsafe) as prober:
@@ -133,40 +133,40 @@ def ablate(
     records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
     for (name, seed), record in zip(cases, every, strict=True):
         records[name][seed] = record
-    rows = [_row(name, found, records[FULL]) for name, found in records.items()]
+    rows = [_row(name, records_by_seed, records[FULL]) for name, records_by_seed in records.items()]
     _write(out, rows, records, data)
     close_study(out, plan, every, library, data, watch, {RECORDS: len(every)}, ablation_page)
     note(f"ablation: {len(every)} runs of {len(recipes)} variants -> {out}")
     return rows
 
 
-def _row(name: str, found: dict[int, TrainingRecord], full: dict[int, TrainingRecord]) -> Row:
-    values = _accuracies(found)
+def _row(name: str, runs: dict[int, TrainingRecord], full: dict[int, TrainingRecord]) -> Row:
+    values = _accuracies(runs)
     return Row(
         variant=name,
         n=len(values),
-        failed=sum(record.status not in ("ok", "timeout") for record in found.values()),
-        paused=sum(record.status == "timeout" for record in found.values()),
+        failed=sum(record.status not in ("ok", "timeout") for record in runs.values()),
+        paused=sum(record.status == "timeout" for record in runs.values()),
         mean=statistics.fmean(values.values()) if values else None,
         std=statistics.stdev(values.values()) if len(values) > 1 else None,
         against=paired_difference(_accuracies(full), values),
-        train_seconds=statistics.fmean(record.train_seconds for record in found.values()),
+        train_seconds=statistics.fmean(record.train_seconds for record in runs.values()),
     )
 
 
-def _accuracies(found: dict[int, TrainingRecord]) -> dict[int, float]:
-    return {seed: record.test_accuracy for seed, record in found.items() if record.test_accuracy is not None}
+def _accuracies(runs: dict[int, TrainingRecord]) -> dict[int, float]:
+    return {seed: record.test_accuracy for seed, record in runs.items() if record.test_accuracy is not None}
 
 
 def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, TrainingRecord]], data: Cifar10) -> None:
-    every = [record.model_dump(mode="json") for found in records.values() for record in found.values()]
+    every = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
     write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in every))
     draw_differences(out / "ablation.png", [(row.variant, row.against) for row in rows if row.variant != FULL])
     write_text(out / "ablation.md", "\n".join(page(rows, records[FULL], data.label, len(data.test_labels))))
 
 
 def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, tested: int) -> list[str]:
-    """The table as Markdown, with what its figures are of; `tested` is the number of test images."""
+    """Return the table as Markdown, with a description of its figures; `tested` is the number of test images."""
     some = next((record for record in full.values() if record.status == "ok"), next(iter(full.values())))
     cells = [
         [
@@ -196,21 +196,21 @@ def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, teste
 
 
 def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
-    """The page of an ablation: its variants, their paired differences, and every run."""
-    asked, there = manifest.parameters, set(finished_runs(folder))
-    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in asked["variants"]}
+    """Return the page of an ablation: its variants, their paired differences, and every run."""
+    parameters, there = manifest.parameters, set(list_finished_runs(folder))
+    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in parameters["variants"]}
     names: dict[str, str] = {}
-    for variant, seed in product(records, asked["seeds"]):
+    for variant, seed in product(records, parameters["seeds"]):
         name = f"{folder_name(variant)}-seed{seed}"
         if name in there:
             records[variant][seed] = read_record(folder / RUNS / name)
             names[name] = variant
-    rows = [_row(name, found, records[FULL]) for name, found in records.items() if found]
+    rows = [_row(name, bars, records[FULL]) for name, bars in records.items() if bars]
     cells: list[Sequence[frame.Cell]] = [
         [r.variant, r.n, r.failed, points(r.mean), points(r.std), f"{r.train_seconds:.0f} s"] for r in rows
     ]
     differences = [(r.variant, r.against) for r in rows if r.variant != FULL]
-    found = [
+    bars = [
         (name, 100 * one.mean, one.low and 100 * one.low, one.high and 100 * one.high)
         for name, one in differences
         if one.mean is not None
@@ -218,24 +218,23 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     intro = "Accuracy on the test images against the full recipe, paired by seed; 95 % intervals after Student's t."
     views = [
         frame.table("Variants", ["variant", "runs", "failed", "accuracy, %", "std", "training"], cells),
-        frame.pairs("Against the full recipe", "points", found, intro),
+        frame.pairs("Against the full recipe", "points", bars, intro),
     ]
-    lead = (
-        f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')} on {asked['data']}, each seed in all of them."
-    )
+    runs = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')}"
+    lead = f"{runs} on {parameters['data']}, each seed in all of them."
     return frame.Page(
         "Ablation", manifest.kind, lead, [view for view in views if view["rows"]], runs_library(folder, names)
     )
 
 
 def _runs(row: Row) -> str:
-    """How many came to their end, and what became of the others."""
+    """Format the number of complete runs, and of failed or paused ones."""
     others = [f"{number} {what}" for number, what in ((row.failed, "failed"), (row.paused, "paused")) if number]
     return f"{row.n} ({', '.join(others)})" if others else str(row.n)
 
 
 def row_text(row: Row) -> str:
-    """One line to print."""
+    """Return one line to print."""
     what = f"{points(row.mean)} % (n = {row.n}, std {points(row.std)})"
     if row.variant == FULL:
         return f"{row.variant:<22} {what}"
@@ -243,47 +242,47 @@ def row_text(row: Row) -> str:
 
 
 def points(value: float | None, *, signed: bool = False) -> str:
-    """A ratio in percent, or percentage points, with two decimals; a dash for none."""
+    """Format a ratio in percent or percentage points with two decimals; a dash for None."""
     return "–" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
 
 
-def interval(found: Difference) -> str:
-    """An interval in percentage points."""
-    if found.low is None or found.high is None:
+def interval(difference: Difference) -> str:
+    """Format an interval in percentage points."""
+    if difference.low is None or difference.high is None:
         return "–"
-    return f"{points(found.low, signed=True)} to {points(found.high, signed=True)}"
+    return f"{points(difference.low, signed=True)} to {points(difference.high, signed=True)}"
 
 
 def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
-    """Recipes by name: the full one, then the written variants, or the standard ones when none is written.
+    """Return recipes by name: the full one, then the written variants, or the standard ones if none is written.
 
     Args: written: each `NAME: KEY=VALUE, KEY=VALUE`; keys as in a recipe (`slots.attention`), values as in TOML.
-    Raises: UsageError if one cannot be read, changes nothing, makes no valid recipe, or is named like another;
-        UserError if there is none.
+    Raises: UsageError if a variant cannot be parsed, has no effect, gives an invalid recipe, or has a name too similar
+        to another; UserError if there are no variants.
     """
     changes = [_read_variant(text) for text in written] if written else list(STANDARD.items())
-    found = {FULL: recipe}
+    recipes = {FULL: recipe}
     folders = {folder_name(FULL): FULL}
     for name, change in changes:
         other = folders.setdefault(folder_name(name), name)
-        if other != name or name in found or not folder_name(name):
-            said = f"is too like {other!r}" if folder_name(name) else "has no letter or digit"
-            raise UsageError(f"variant {name!r}: {said}, and its runs need a folder of their own; give another name")
+        if other != name or name in recipes or not folder_name(name):
+            reason = f"is too like {other!r}" if folder_name(name) else "has no letter or digit"
+            raise UsageError(f"variant {name!r}: {reason}, and its runs need a folder of their own; give another name")
         changed = recipe.changed(**change)
         if changed != recipe:
-            found[name] = changed
+            recipes[name] = changed
         elif written:
-            raise UsageError(f"variant {name!r}: changes nothing in this recipe; leave it out")
-    if len(found) == 1:
+            raise UsageError(f"variant {name!r}: has no effect on this recipe; remove it")
+    if len(recipes) == 1:
         raise UserError(
-            "the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out; take another"
-            " recipe, or say what to change: --variant 'NAME: KEY=VALUE'"
+            "the recipe has no attention, anti-aliasing, stochastic depth or augmentation to remove; use another"
+            " recipe, or specify changes: --variant 'NAME: KEY=VALUE'"
         )
-    return found
+    return recipes
 
 
 def folder_name(name: str) -> str:
-    """What the folders of a variant's runs begin with."""
+    """Return the prefix of the folders of a variant's runs."""
     return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-")
 
 
@@ -297,7 +296,7 @@ def _read_variant(text: str) -> tuple[str, dict[str, object]]:
 
 
 def paired_difference(base: Mapping[int, float], other: Mapping[int, float], *, confidence: float = 0.95) -> Difference:
-    """The mean difference over the seeds that both have, with its interval after Student's t.
+    """Return the mean difference over the common seeds, with its interval by Student's t.
 
     Args: base, other: value by seed. confidence: of the two-sided interval, between 0 and 1.
     Source: https://en.wikipedia.org/wiki/Student%27s_t-test#Dependent_t-test_for_paired_samples
@@ -315,23 +314,23 @@ def paired_difference(base: Mapping[int, float], other: Mapping[int, float], *, 
     return Difference(n, mean, mean - half, mean + half)
 
 
-def draw_differences(path: Path, found: Sequence[tuple[str, Difference]]) -> None:
-    """Draw what each variant loses or gains against the full recipe, in percentage points, with its interval."""
+def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) -> None:
+    """Plot the difference of each variant to the full recipe, in percentage points, with its interval."""
 
     def draw(figure: "Figure") -> None:
-        figure.set_size_inches(8.0, 1.2 + 0.5 * len(found))
+        figure.set_size_inches(8.0, 1.2 + 0.5 * len(differences))
         axes = figure.subplots()
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.grid(axis="x")
-        for place, (_, difference) in enumerate(found):
+        for place, (_, difference) in enumerate(differences):
             if difference.mean is None:
                 continue
-            colour = BLUE if difference.decided else FAINT
+            colour = BLUE if difference.is_significant else FAINT
             if difference.low is not None and difference.high is not None:
                 axes.plot([100 * difference.low, 100 * difference.high], [place, place], color=colour, linewidth=2)
             axes.plot([100 * difference.mean], [place], "o", color=colour, markersize=6)
-        axes.set_yticks(range(len(found)), [f"{name} (n = {difference.n})" for name, difference in found])
-        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_yticks(range(len(differences)), [f"{name} (n = {difference.n})" for name, difference in differences])
+        axes.set_ylim(len(differences) - 0.5, -0.5)
         axes.set_xlabel("accuracy against the full recipe, percentage points")
 
     save_figure(path, draw)

@@ -1,4 +1,4 @@
-"""Many training runs of one study: side by side, in folders of their own, the finished ones never trained again."""
+"""The training runs of one study: run in parallel, each in its own folder; finished ones are never trained again."""
 
 import json
 from collections import deque
@@ -31,28 +31,30 @@ PLAN = "plan.json"
 
 
 def check_study(out: Path) -> None:
-    """Nothing, if the folder can be that of a study: there is none, it is empty, or it is one.
+    """Check that `out` can be the folder of a study: it does not exist, is empty, or is a study.
 
-    Raises: UserError if it holds something else, or could not be made.
+    Raises: UserError if it has other content, or cannot be created.
     """
     if not out.exists():
         check_writable(out)
     if out.is_dir() and any(out.iterdir()) and not (out / PLAN).is_file():
-        raise UserError(f"{out}: is not a folder of such a study; choose another --out")
+        raise UserError(f"{out}: is not the folder of such a study; choose another --out")
 
 
 def open_study(out: Path, plan: Mapping[str, Any], *, force: bool) -> None:
-    """Make the folder of a study, or open the one that the same study began.
+    """Create the folder of a study, or open an unfinished one of the same study.
 
-    The manifest of another plan goes: until this one is through, the folder is of neither.
+    The manifest of another plan is removed: until this study is finished, the folder is not complete.
 
-    Raises: UserError if the folder holds something else, or another study and `force` is not given.
+    Raises: UserError if the folder has other content, or another study and `force` is not set.
     """
     check_study(out)
     text = json.dumps(plan, indent=1, sort_keys=True) + "\n"
     path = out / PLAN
     if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
-        raise UserError(f"{out}: holds a study with another plan; choose another --out, or --force to go on with this")
+        raise UserError(
+            f"{out}: contains a study with another plan; choose another --out, or --force to resume with this plan"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
@@ -74,15 +76,15 @@ def close_study(
 ) -> None:
     """Write the manifest of a study, of the kind that its plan names.
 
-    One that says the same but for what was measured stays as it is. A study with a run that can go on gets none.
+    An existing manifest that differs only in measured values is kept. A study with a resumable run gets no manifest.
 
-    Args: records: of all its runs. library: the extraction folder of its blocks. rows: of its tables. page:
-        of its kind.
+    Args: records: records of all its runs. library: the extraction folder of its blocks. rows: row counts of its
+        tables. page: builds the page of this kind.
     """
     open_runs = sorted(path.stem for path in (out / RUNS).glob("*.partial"))
     if open_runs:
         (out / FILE_NAME).unlink(missing_ok=True)
-        note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can go on; run the same command again")
+        note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can be resumed; run the same command again")
         return
     statuses = [record.status for record in records]
     manifest = Manifest(
@@ -107,10 +109,10 @@ def close_study(
 def train_all(
     runs: Mapping[str, TrainingRun], out: Path, resources: Resources, *, library: Path | None, again: bool
 ) -> list[TrainingRecord]:
-    """Train the runs of a study that are not trained yet, as many at a time as `resources` says.
+    """Train the unfinished runs of a study, in parallel as `resources` allows.
 
-    Args: runs: by the name of their folder, below `runs`, all on the same images. resources: of each run. library: the
-        extraction folder of their blocks. again: train also what has failed.
+    Args: runs: by the name of their folder below `runs`, all on the same images. resources: of each run. library: the
+        extraction folder of their blocks. again: retrain failed runs too.
     Returns: their records, in that order.
     """
     resources = resources.checked()
@@ -125,7 +127,7 @@ def train_all(
                 yield step
 
     def end_runs(outcome: Outcome | None = None) -> None:
-        """End the oldest run, with its outcome, and those after it that were there already."""
+        """Finish the oldest run with its outcome, and the following ones that were already complete."""
         while under_way:
             name, steps, step = under_way[0]
             record = step if isinstance(step, TrainingRecord) or outcome is None else advance(steps, outcome)
@@ -134,7 +136,7 @@ def train_all(
             outcome = None
             under_way.popleft()
             records.append(record)
-            note(f"{len(records)} of {len(runs)}  {name}: {described(record)}")
+            note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(record)}")
 
     left = jobs()
     first = next(left, None)
@@ -152,13 +154,13 @@ def train_all(
     return records
 
 
-def described(record: TrainingRecord) -> str:
-    """What became of a run, in a few words."""
+def summarize_record(record: TrainingRecord) -> str:
+    """Summarize the outcome of a run in a few words."""
     if record.status != "ok":
         return f"{record.status}: {record.error}"
-    found = [
+    figures = [
         f"{label} {100 * value:.2f} %"
         for label, value in (("test", record.test_accuracy), ("held out", record.val_accuracy))
         if value is not None
     ]
-    return f"{', '.join(found)}, {record.train_seconds:.0f} s of training"
+    return f"{', '.join(figures)}, {record.train_seconds:.0f} s of training"

@@ -1,7 +1,7 @@
-"""Facts about blocks, read from the specs of extraction folders, and the questions that ask for them.
+"""Facts about blocks, read from the specs of extraction folders, and the questions about them.
 
-A number is told by the nearest mark of a scale, whose marks are values that halve the blocks again and again: all
-answers of a relation are about equally frequent. What stays frequent (blocks without parameters) is thinned out.
+A number is rounded to the nearest mark of a scale whose marks are quantiles, so that all answers of a relation are
+about equally frequent. Answers that are still too frequent (blocks without parameters) are thinned out.
 """
 
 import bisect
@@ -17,7 +17,7 @@ from lemur.experts.domains.settings import GENERAL, DataSettings
 from lemur_core.files.errors import UserError
 from manifests.records import ExpertFact
 
-#: How a question is framed, and what each relation is called: a wording is one of each.
+#: Question templates; a wording combines one of them with one name of a relation.
 FRAMES = (
     "The {relation} of {package} {name} ?",
     "{package} {name} : {relation} ?",
@@ -26,7 +26,7 @@ FRAMES = (
     "Tell {name} {relation} in {package} .",
     "{name} from {package} , its {relation} ?",
 )
-#: What is asked of a spec: the names that a relation goes by, and where its number stands.
+#: Relations of a spec: the names of each, and the function that reads its number.
 _READ: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], int | None]]] = {
     "lines": (("lines", "length", "linecount"), lambda s: s["end_line"] - s["start_line"] + 1),
     "parameters": (("parameters", "weights", "size"), lambda s: s["parameters"]),
@@ -44,7 +44,7 @@ RELATIONS = tuple(NAMES)
 
 
 def wordings(relation: str, *, held: bool) -> list[str]:
-    """Frames with `{name}` and `{package}` open. Held are those that no training sees, made of words that it sees."""
+    """Return templates with `{name}` and `{package}` open; the held-out ones are new combinations of known words."""
     return [
         frame.replace("{relation}", name)
         for i, frame in enumerate(FRAMES)
@@ -54,48 +54,48 @@ def wordings(relation: str, *, held: bool) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One question: its words, and the fact that answers it."""
+class Question:
+    """One question: its text, and the fact that answers it."""
 
     text: str
     fact: ExpertFact
 
 
-def ask(fact: ExpertFact, wording: str) -> Asked:
-    """A fact as a question."""
-    return Asked(wording.format(name=fact.name, package=fact.package), fact)
+def ask(fact: ExpertFact, wording: str) -> Question:
+    """Turn a fact into a question."""
+    return Question(wording.format(name=fact.name, package=fact.package), fact)
 
 
-def questions(facts: Iterable[ExpertFact], *, held: bool) -> list[Asked]:
-    """Each fact in all wordings that training sees, or, held, in one of the others, drawn by its id."""
+def questions(facts: Iterable[ExpertFact], *, held: bool) -> list[Question]:
+    """Return questions for each fact in all training wordings, or, if `held`, in one other wording drawn by its id."""
     if not held:
         return [ask(fact, wording) for fact in facts for wording in wordings(fact.relation, held=False)]
     return [ask(fact, random.Random(fact.id).choice(wordings(fact.relation, held=True))) for fact in facts]
 
 
 def document(name: str, package: str, known: Iterable[tuple[str, str]]) -> str:
-    """What is known of a block, as text: what retrieval finds, and a reader reads."""
+    """Return the known facts about a block as a text, for retrieval and for prompts."""
     return f"{package} {name} " + " ".join(f"{NAMES[relation][0]} {answer}" for relation, answer in known)
 
 
-def counts_of(facts: Sequence[ExpertFact]) -> dict[str, Any]:
-    """Facts in all, and by domain and relation: those asked for, their answers, and the share of the commonest one."""
-    told: dict[str, Any] = {"facts": len(facts)}
+def count_facts(facts: Sequence[ExpertFact]) -> dict[str, Any]:
+    """Count facts in total, and by domain and relation: questions, distinct answers, share of the most frequent."""
+    counts: dict[str, Any] = {"facts": len(facts)}
     for domain in dict.fromkeys(fact.domain for fact in facts):
         own_ = [fact for fact in facts if fact.domain == domain]
-        told[domain] = {"blocks": len({fact.block for fact in own_})}
+        counts[domain] = {"blocks": len({fact.block for fact in own_})}
         for relation in RELATIONS:
             answers = [fact.answer for fact in own_ if fact.relation == relation and fact.asked]
             if answers:
                 most = max(answers.count(answer) for answer in set(answers))
-                told[domain][relation] = {
+                counts[domain][relation] = {
                     "asked": len(answers), "answers": len(set(answers)), "majority": round(most / len(answers), 4),
                 }  # fmt: skip
-    return told
+    return counts
 
 
 def documents(facts: Sequence[ExpertFact]) -> dict[str, str]:
-    """By block, all that is known of it as text."""
+    """Return the text with all known facts about each block."""
     known: dict[str, list[ExpertFact]] = {}
     for fact in facts:
         known.setdefault(fact.block, []).append(fact)
@@ -106,9 +106,9 @@ def documents(facts: Sequence[ExpertFact]) -> dict[str, str]:
 
 
 def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
-    """The facts of all domains and of the general set, by domain, block and relation.
+    """Read the facts of all domains and of the general set, by domain, block and relation.
 
-    Raises: UserError if a folder has no specs, or a domain no blocks.
+    Raises: UserError if a folder has no specs, or a domain has no blocks.
     """
     blocks = _blocks(settings)
     raw = {
@@ -119,7 +119,7 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
         if (value := read(spec)) is not None
     }
     scales = {
-        relation: _scale((value for (_, asked), value in raw.items() if asked == relation), settings.marks)
+        relation: _scale((value for (_, name), value in raw.items() if name == relation), settings.marks)
         for relation in RELATIONS
     }
     held = {
@@ -146,26 +146,26 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
         for relation in RELATIONS
         if (spec["block"], relation) in raw
     ]
-    kept = _thinned(facts, settings.share)
+    kept = _limit_answers(facts, settings.share)
     return [fact.model_copy(update={"asked": fact.id in kept}) for fact in facts]
 
 
 def _blocks(settings: DataSettings) -> dict[str, list[dict[str, Any]]]:
-    """Specs by domain, each name of a package once; as many as are taken."""
+    """Return specs by domain, one per name and package, at most `settings.blocks` per domain."""
     of = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = defaultdict(dict)
+    specs_by_name: dict[str, dict[tuple[str, str], dict[str, Any]]] = defaultdict(dict)
     for folder in settings.libraries:
         for spec in _specs(folder):
             package = spec["source"].partition("@")[0]
-            kept = found[of.get(package, GENERAL)].setdefault((package, spec["name"]), spec)
+            kept = specs_by_name[of.get(package, GENERAL)].setdefault((package, spec["name"]), spec)
             if spec["block"] < kept["block"]:
-                found[of.get(package, GENERAL)][package, spec["name"]] = spec
-    empty = [domain for domain in (*settings.domains, GENERAL) if not found[domain]]
+                specs_by_name[of.get(package, GENERAL)][package, spec["name"]] = spec
+    empty = [domain for domain in (*settings.domains, GENERAL) if not specs_by_name[domain]]
     if empty:
-        raise UserError(f"{empty[0]}: no block of the libraries is of this domain; name sources that they hold")
+        raise UserError(f"{empty[0]}: the libraries have no block of this domain; name sources that they contain")
     chosen = {}
     for domain in (*settings.domains, GENERAL):
-        specs = sorted(found[domain].values(), key=lambda spec: str(spec["block"]))
+        specs = sorted(specs_by_name[domain].values(), key=lambda spec: str(spec["block"]))
         drawn = random.Random(domain).sample(specs, min(settings.blocks, len(specs)))
         chosen[domain] = sorted(drawn, key=lambda spec: str(spec["block"]))
     return chosen
@@ -177,13 +177,13 @@ def _specs(folder: Path) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give folders of `lemur extract`") from error
+        raise UserError(f"{path}: {error.strerror}; pass folders written by `lemur extract`") from error
     except ValueError as error:
-        raise UserError(f"{path}: is not JSON Lines: {error}; extract anew") from error
+        raise UserError(f"{path}: not JSON Lines: {error}; extract again") from error
 
 
 def _scale(values: Iterable[int], marks: int) -> list[int]:
-    """Marks: the middles of as many runs of the sorted values, a value that fills more than one run counted as one."""
+    """Return the marks: medians of `marks` equal runs of the sorted values, without duplicates."""
     counts = Counter(values)
     cap = max(1, sum(counts.values()) // marks)
     pool = sorted(value for value, number in counts.items() for _ in range(min(number, cap)))
@@ -196,8 +196,8 @@ def _nearest(scale: Sequence[int], value: int) -> int:
     return min(scale[max(0, at - 1) : at + 1], key=lambda mark: (abs(mark - value), mark))
 
 
-def _thinned(facts: Sequence[ExpertFact], share: float) -> set[str]:
-    """Ids of the facts that are asked for: of a domain's relation no answer has more than its share."""
+def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
+    """Return the ids of the facts used in questions: no answer exceeds its share within a domain's relation."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
         groups[fact.domain, fact.relation][fact.answer].append(fact.id)

@@ -1,4 +1,4 @@
-"""The file that all commands read: what the domains are, and how models are made and trained. YAML or TOML."""
+"""The settings file of all commands, YAML or TOML: the domains, and how models are built and trained."""
 
 import tomllib
 from pathlib import Path
@@ -20,20 +20,20 @@ class _Part(BaseModel):
 
 
 class DataSettings(_Part):
-    """Which blocks are whose, and how many facts are taken."""
+    """The blocks of each domain, and the number of facts."""
 
     libraries: tuple[Path, ...] = Field(min_length=1, description="extraction folders; relative to the file")
     domains: dict[Name, tuple[str, ...]] = Field(
-        min_length=1, description="names of sources; all others are of the general set"
+        min_length=1, description="source names by domain; all others belong to the general set"
     )
-    blocks: int = Field(default=120, ge=8, description="of a domain at most")
-    marks: int = Field(default=20, ge=2, description="of the scale of each number")
-    share: float = Field(default=0.08, gt=0, le=1, description="of a domain's facts of one relation with one answer")
-    held: float = Field(default=0.25, gt=0, lt=1, description="part of the blocks that no projector sees")
+    blocks: int = Field(default=120, ge=8, description="maximum per domain")
+    marks: int = Field(default=20, ge=2, description="number of marks on the scale of each number")
+    share: float = Field(default=0.08, gt=0, le=1, description="maximum share of one answer in a domain's relation")
+    held: float = Field(default=0.25, gt=0, lt=1, description="share of the blocks that no projector sees")
 
 
 class Training(_Part):
-    """A loop of AdamW: warm-up over a twentieth of the steps, then a cosine to nothing."""
+    """A training loop with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
 
     steps: int = Field(default=1000, ge=1)
     batch: int = Field(default=64, ge=1)
@@ -42,7 +42,7 @@ class Training(_Part):
 
 
 class Tiny(_Part):
-    """A model with weights drawn at random, of the architecture of Llama."""
+    """A randomly initialized model with the Llama architecture."""
 
     width: int = Field(default=128, ge=8)
     layers: int = Field(default=4, ge=1)
@@ -50,7 +50,7 @@ class Tiny(_Part):
 
 
 class BaseSettings(_Part):
-    """The frozen model: a real one by `model`, else a tiny one that is trained on the general set first."""
+    """The frozen model: a real one named by `model`, or a tiny one that is first trained on the general set."""
 
     model: str | None = None
     tiny: Tiny = Tiny()
@@ -59,7 +59,7 @@ class BaseSettings(_Part):
 
 
 class ExpertSettings(_Part):
-    """Stage I. Without `model` an expert starts as the base; or, with `tiny`, as one that was drawn at random."""
+    """Stage I. Without `model`, an expert starts from the base or, with `tiny`, from random weights."""
 
     model: str | None = None
     tiny: Tiny | None = None
@@ -67,10 +67,10 @@ class ExpertSettings(_Part):
 
 
 class ProjectorSettings(_Part):
-    """Stage II, and which states of the expert it is given."""
+    """Stage II, and the expert's states that are its input."""
 
     pool: Literal["question", "answer"] = Field(default="answer", description="mean over these tokens of the expert")
-    layers: tuple[int, ...] = Field(default=(-1,), min_length=1, description="of the expert; several are mixed")
+    layers: tuple[int, ...] = Field(default=(-1,), min_length=1, description="layers of the expert; several are mixed")
     slots: int = Field(default=1, ge=1, le=16)
     width: int = Field(default=256, ge=1)
     gate: bool = False
@@ -78,19 +78,19 @@ class ProjectorSettings(_Part):
 
 
 class RouterSettings(_Part):
-    """Prototypes: centres of a frozen encoder's states."""
+    """Prototypes: cluster centres of a frozen encoder's states."""
 
     prototypes: int = Field(default=32, ge=1)
-    encoder: Literal["random", "base"] = Field(
-        default="random", description="a vector a token, drawn once; or the base"
-    )
-    width: int = Field(default=512, ge=1, description="of the random one")
+    encoder: Literal["random", "base"] = Field(default="random", description="one random vector per token, or the base")
+    width: int = Field(default=512, ge=1, description="width of the random encoder")
     layer: int = Field(default=-1, description="of the base")
-    margin: float = Field(default=0.0, ge=0, le=2, description="nearer to the second domain than this: general")
+    margin: float = Field(
+        default=0.0, ge=0, le=2, description="route to general if the best two domains differ by less"
+    )
 
 
 class Settings(_Part):
-    """All of it. `out` is the folder that the stages are written in."""
+    """All settings. `out` is the folder for the stages."""
 
     seed: int = Field(default=0, ge=0)
     out: Path
@@ -99,26 +99,26 @@ class Settings(_Part):
     expert: ExpertSettings = ExpertSettings()
     projector: ProjectorSettings = ProjectorSettings()
     router: RouterSettings = RouterSettings()
-    tuned: Training = Field(default=Training(steps=2000), description="full tuning of the base, to compare with")
+    tuned: Training = Field(default=Training(steps=2000), description="full tuning of the base, as a comparison")
 
 
 def load_settings(path: Path, **changes: Any) -> Settings:
-    """The settings in a file; folders in it are relative to it.
+    """Load the settings from a file; folders in it are relative to it.
 
-    Args: changes: of single values, by `part__key`, or by key for those of no part; None leaves what stands there.
+    Args: changes: single values to override, by `part__key` or by top-level key; None keeps the file's value.
     Raises: UserError if it cannot be read, or has an unknown key or a value out of range.
     """
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give a file of settings, YAML or TOML") from error
+        raise UserError(f"{path}: {error.strerror}; pass a settings file, YAML or TOML") from error
     except ValueError as error:  # of TOML, of YAML, of UTF-8
         raise UserError(
-            f"{path}: cannot be read: {' '.join(str(error).split())}; give YAML, or TOML as .toml"
+            f"{path}: cannot be read: {' '.join(str(error).split())}; use YAML, or TOML in a .toml file"
         ) from error
     if not isinstance(data, dict):
-        raise UserError(f"{path}: holds no settings; see docs/experts.md for an example")
+        raise UserError(f"{path}: contains no settings; see docs/experts.md for an example")
     for key, value in changes.items():
         part, _, name = key.rpartition("__")
         if value is not None:
@@ -127,17 +127,17 @@ def load_settings(path: Path, **changes: Any) -> Settings:
         settings = Settings.model_validate(data)
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error)}") from error
-    beside = path.parent
-    libraries = tuple(beside / folder for folder in settings.data.libraries)
+    root = path.parent
+    libraries = tuple(root / folder for folder in settings.data.libraries)
     if GENERAL in settings.data.domains:
-        raise UserError(f"{path}: data.domains: {GENERAL} is the name of what belongs to none; choose another")
+        raise UserError(f"{path}: data.domains: {GENERAL} is reserved for blocks without a domain; choose another name")
     further = {
-        key: part.model_copy(update={"model": str(beside / part.model)})
+        key: part.model_copy(update={"model": str(root / part.model)})
         for key, part in (("base", settings.base), ("expert", settings.expert))
-        if part.model is not None and (beside / part.model).is_dir()
+        if part.model is not None and (root / part.model).is_dir()
     }
-    told = settings.data.model_copy(update={"libraries": libraries})
-    return settings.model_copy(update={"out": beside / settings.out, "data": told, **further})
+    data_settings = settings.data.model_copy(update={"libraries": libraries})
+    return settings.model_copy(update={"out": root / settings.out, "data": data_settings, **further})
 
 
 def _yaml(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""The training loop of all stages: AdamW, a cosine, and what is needed to go on where a killed run stopped."""
+"""The training loop of all stages: AdamW, a cosine schedule, and checkpoints to resume a killed run."""
 
 import contextlib
 import math
@@ -16,39 +16,39 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import progress
 
-_WARM = 0.05  # of all steps
+_WARM = 0.05  # fraction of all steps
 _KEEP_SECONDS = 20.0
 _CLIP = 1.0
 
 
 def fit(
     module: torch.nn.Module,
-    loss_of: Callable[[random.Random], Tensor],
+    compute_loss: Callable[[random.Random], Tensor],
     training: Training,
     *,
     label: str,
     key: str,
     seed: int,
 ) -> float:
-    """Train a module in place. Returns: the mean loss of the last twentieth of the steps, nats.
+    """Train a module in place. Returns: the mean loss of the last 5 % of the steps, in nats.
 
-    Each step draws from a generator of its own, so a run that goes on from what was kept ends in the same weights.
+    Each step has its own random generator, so a resumed run ends in the same weights.
 
     Args:
-        loss_of: of one step; draws its batch.
-        key: of the run among those that are kept in the cache: a digest of all that it hangs on.
+        compute_loss: computes the loss of one step from its generator; draws the batch.
+        key: cache key of the run: a digest of everything that it depends on.
     """
     module.train()
     chosen = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(chosen, training.rate, (0.9, 0.98), weight_decay=training.decay)
     kept = cache_folder("experts") / f"{key}.pt"
-    start, losses = _resumed(kept, module, optimizer)
+    start, losses = _resume(kept, module, optimizer)
     last = time.monotonic()
     with progress(label, training.steps - start, "steps") as advance:
         for step in range(start, training.steps):
             for group in optimizer.param_groups:
                 group["lr"] = training.rate * _factor(step, training.steps)
-            loss = loss_of(random.Random(f"{seed} {step}"))
+            loss = compute_loss(random.Random(f"{seed} {step}"))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(chosen, _CLIP)
@@ -74,11 +74,11 @@ def _keep(path: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer,
         torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}, part)
 
 
-def _resumed(path: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[float]]:
+def _resume(path: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[float]]:
     with contextlib.suppress(OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError):
-        found = torch.load(path, weights_only=True)
-        module.load_state_dict(found["module"])
-        optimizer.load_state_dict(found["optimizer"])
-        losses = [float(loss) for loss in found["losses"]]
+        checkpoint = torch.load(path, weights_only=True)
+        module.load_state_dict(checkpoint["module"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        losses = [float(loss) for loss in checkpoint["losses"]]
         return len(losses), losses
     return 0, []

@@ -1,4 +1,4 @@
-"""The router: prototypes of each domain, and of the general set, compete for a question. Nothing is trained."""
+"""The router: a question goes to the nearest prototype of a domain or of the general set. Nothing is trained."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _ROUNDS = 50
 
 
 def centres(states: Tensor, number: int, seed: int) -> Tensor:
-    """Prototypes: k-means of L2-normalised states by cosine, each centre of length 1.
+    """Return prototypes: spherical k-means of L2-normalised states, each centre of length 1.
 
-    Args: states: (questions, width). Returns: (at most number, width), float32; a domain's hang on its states alone.
+    Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
     Source: k-means++ (Arthur and Vassilvitskii, 2007) for the starts.
     """
     points = normalize(states.double(), dim=-1)
@@ -26,40 +26,40 @@ def centres(states: Tensor, number: int, seed: int) -> Tensor:
         if float(away.max()) < 1e-12:
             break
         chosen.append(int(torch.multinomial(away, 1, generator=generator)))
-    found = points[chosen]
+    prototypes = points[chosen]
     for _ in range(_ROUNDS):
-        nearest = (points @ found.T).argmax(1)
-        sums = torch.zeros_like(found).index_add_(0, nearest, points)
-        moved = torch.where((sums.norm(dim=1) > 1e-12)[:, None], normalize(sums, dim=-1), found)
-        if torch.equal(moved, found):
+        nearest = (points @ prototypes.T).argmax(1)
+        sums = torch.zeros_like(prototypes).index_add_(0, nearest, points)
+        moved = torch.where((sums.norm(dim=1) > 1e-12)[:, None], normalize(sums, dim=-1), prototypes)
+        if torch.equal(moved, prototypes):
             break
-        found = moved
-    return found.float()
+        prototypes = moved
+    return prototypes.float()
 
 
 @dataclass(frozen=True, slots=True)
 class PrototypeRouter:
-    """Prototypes by domain, `general` among them. To add or remove a domain is to add or remove its entry."""
+    """Prototypes by domain, including `general`. Add or remove an entry to add or remove a domain."""
 
     prototypes: Mapping[str, Tensor]
     margin: float = 0.0
 
     def cosines(self, states: Tensor) -> dict[str, Tensor]:
-        """The largest cosine of each state with a prototype of each domain. Args: states: (questions, width)."""
+        """Return the largest cosine of each state with a prototype of each domain. Args: states: (questions, width)."""
         points = normalize(states.double(), dim=-1)
         return {
-            name: (points @ normalize(found.double(), dim=-1).T).amax(1)
-            for name, found in sorted(self.prototypes.items())
+            name: (points @ normalize(prototypes.double(), dim=-1).T).amax(1)
+            for name, prototypes in sorted(self.prototypes.items())
         }
 
     def route(self, states: Tensor) -> list[str]:
-        """The domain of each state: that of the largest cosine, the first by name of equal ones.
+        """Return the domain of each state: the one with the largest cosine, the first by name among equal ones.
 
-        With a margin, what is not nearer to its domain than to the next one by as much is general.
+        With a margin, a state whose best two domains differ by less is routed to general.
         """
-        told = self.cosines(states)
-        names = list(told)
-        scores = torch.stack([told[name] for name in names], 1)
+        cosines = self.cosines(states)
+        names = list(cosines)
+        scores = torch.stack([cosines[name] for name in names], 1)
         best = scores.argmax(1)
         if self.margin and len(names) > 1:
             first, second = scores.topk(2, dim=1).values.T

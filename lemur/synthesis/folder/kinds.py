@@ -1,4 +1,4 @@
-"""What `lemur verify` and `lemur trace` know of a synthesis folder. Nothing in it is executed."""
+"""`lemur verify` and `lemur trace` for a synthesis folder. No code in it is executed."""
 
 import difflib
 import hashlib
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from curate.sources import RECORDS
 from lemur.synthesis.folder.page import ATTEMPTS, NETS, synthesis_page
-from lemur.synthesis.folder.write import KIND, counts_of
+from lemur.synthesis.folder.write import KIND, count_attempts
 from lemur.synthesis.proving.loop import PREFIX
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.files.errors import UserError
@@ -25,8 +25,8 @@ from train.model.contract import check_contract, lemur_name
 _NEAR = 5
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (all verifiers are called so)
-    """All checks of a finished synthesis, in a fixed order. Raises: UserError if it holds no valid manifest."""
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (same signature for all verifiers)
+    """Run all checks of a finished synthesis, in a fixed order. Raises: UserError if it has no valid manifest."""
     manifest = read_manifest(folder)
     checks = [
         check_files(folder, manifest),
@@ -36,7 +36,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
     if not all(check.ok for check in checks):
         return checks
     attempts, rows = _attempts(folder), _networks(folder)
-    wrong = [] if counts_of(attempts) == manifest.counts else ["counts are not those of the attempts"]
+    wrong = [] if count_attempts(attempts) == manifest.counts else ["counts are not those of the attempts"]
     return [
         *checks,
         found_check("counts", wrong, f"{len(attempts):,} answers as the manifest counts them"),
@@ -89,21 +89,21 @@ def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[S
 
 
 def find(folder: Path, wanted: str) -> Traced:
-    """An accepted network, by its name or id. Raises: UserError if none is called so, with near names."""
+    """Find an accepted network by its name or id. Raises: UserError, with similar names, if there is none."""
     rows = _networks(folder)
     for row in rows:
         if wanted in (row.nn, row.id):
-            return _traced(folder, row)
+            return _trace_network(folder, row)
     near = difflib.get_close_matches(wanted, [row.nn for row in rows], _NEAR) or [row.nn for row in rows[:_NEAR]]
-    raise UserError(f"{wanted}: no network of {folder} is called so; near names: {', '.join(near) or 'there is none'}")
+    raise UserError(f"{wanted}: no network of {folder} has that name; similar names: {', '.join(near) or 'none'}")
 
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
-    """The accepted network with this code."""
-    return next((_traced(folder, row) for row in _networks(folder) if row.id == sha256), None)
+    """Return the accepted network with this code; None if there is none."""
+    return next((_trace_network(folder, row) for row in _networks(folder) if row.id == sha256), None)
 
 
-def _traced(folder: Path, row: Synthesized) -> Traced:
+def _trace_network(folder: Path, row: Synthesized) -> Traced:
     one = next(record for record in _attempts(folder) if record.nn == row.nn and record.model == row.model)
     facts: dict[str, Any] = {
         "id": row.id,

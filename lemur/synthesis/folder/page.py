@@ -1,4 +1,4 @@
-"""What there is to see of a synthesis: how far the answers came, and every answer with its code and what was found."""
+"""The page of a synthesis: how many answers passed each step, and every answer with its code and outcome."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ ATTEMPTS, NETS = "attempts.parquet", "nets"
 
 
 def synthesis_page(folder: Path, manifest: Manifest) -> Page:
-    """The page of a synthesis, read from its table of attempts."""
+    """Return the page of a synthesis, read from its table of attempts."""
     records = [SynthesisAttempt.model_validate(row) for row in pq.read_table(folder / ATTEMPTS).to_pylist()]
     accepted = sum(record.failed is None for record in records)
     models: dict[str, list[SynthesisAttempt]] = {}
@@ -51,7 +51,7 @@ def _steps(records: Sequence[SynthesisAttempt]) -> View:
     rows = [
         (step, float(passed[step]), number, f"{count(passed[step])}  {percent(passed[step], number)}") for step in STEPS
     ]
-    return bars("Step by step", rows, "Answers that came through each step.")
+    return bars("Step by step", rows, "Answers that passed each step.")
 
 
 def _entry(record: SynthesisAttempt) -> Entry:
@@ -68,7 +68,7 @@ def _views(record: SynthesisAttempt) -> list[View]:
     files = [link(f"{NETS}/{record.nn}.py", f"{NETS}/{record.nn}.py")] if record.nn else []
     rows: list[tuple[str, Cell | Sequence[Cell]]] = [
         ("outcome", "accepted" if record.failed is None else f"fails at {record.failed}"),
-        ("found there", (record.error or "").splitlines()),
+        ("error", (record.error or "").splitlines()),
         ("goal", record.goal),
         ("specs", list(record.blocks)),
         ("model", f"{record.model}, seed {record.seed}"),
@@ -76,6 +76,6 @@ def _views(record: SynthesisAttempt) -> list[View]:
         ("what is known", record.facts),
         ("file", files),
     ]
-    told = json.dumps(json.loads(record.prompt), indent=1, ensure_ascii=False).replace("\\n", "\n")
-    texts = [("Code", record.code), ("Plan", record.plan), ("Whole answer", record.answer), ("Prompt", told)]
+    prompt = json.dumps(json.loads(record.prompt), indent=1, ensure_ascii=False).replace("\\n", "\n")
+    texts = [("Code", record.code), ("Plan", record.plan), ("Whole answer", record.answer), ("Prompt", prompt)]
     return [facts("Answer", rows), *(code(title, text) for title, text in texts if text)]

@@ -1,4 +1,4 @@
-"""What a synthesis came to, as Markdown: how far attempts came, by model and by block, with 95 % Wilson intervals."""
+"""The report of a synthesis in Markdown: success by model and by block, with 95 % Wilson intervals."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from train.lemur.check import CheckResult
 _BLOCKS = 40
 _FAULTS = 12
 _CHARACTERS = 160
-_COPIED = 0.5  # originality below it is told by name
+_COPIED = 0.5  # networks with lower originality are listed by name
 
 
 def report_text(
@@ -25,30 +25,30 @@ def report_text(
     parameters: Mapping[str, Any],
     trained: Mapping[str, CheckResult],
 ) -> str:
-    """The report of a synthesis."""
+    """Return the report of a synthesis."""
     models = list(dict.fromkeys(record.model for record in records))
     lines = ["# Synthesis", ""]
     for model in models:
         own = [record for record in records if record.model == model]
         lines += _of_model(model, own)
     if len(models) == 2:
-        lines += _paired(models, records)
+        lines += _compare_models(models, records)
     lines += _by_block(records)
     lines += _originality(accepted)
     if trained:
-        lines += _trained(accepted, trained)
+        lines += _list_trained(accepted, trained)
     lines += ["## How", "", f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""]
     return "\n".join(lines)
 
 
 def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
-    """Of each attempt of one model the last answer. Args: records: by round."""
+    """Return the last answer of each attempt of one model. Args: records: ordered by round."""
     return list({record.attempt: record for record in records}.values())
 
 
 def card_text(counts: Mapping[str, Any], license_: str) -> str:
-    """What the dataset card says of the networks."""
-    told = [
+    """Return the text of the dataset card about the networks."""
+    sentences = [
         f"{count(one['accepted'])} of {plural(one['attempts'], 'attempt')} by {code_span(model)} were accepted."
         for model, one in counts.items()
     ]
@@ -61,7 +61,7 @@ def card_text(counts: Mapping[str, Any], license_: str) -> str:
             "PyTorch networks by LEMUR's contract, written by a language model from neutral specs of blocks (facts that"
             " were measured, never source text), each proved before it was accepted: " + steps + ".",
             "",
-            *told,
+            *sentences,
             "",
             f"Licence of the networks, as the user states it: {license_}. `attempts.parquet` holds every prompt and"
             " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
@@ -117,8 +117,8 @@ def _short(text: str) -> str:
     return first if len(first) <= _CHARACTERS else f"{first[:_CHARACTERS]} …"
 
 
-def _paired(models: Sequence[str], records: Sequence[SynthesisAttempt]) -> list[str]:
-    """Attempts that one of two models solved, the other, both or none; the exact McNemar test."""
+def _compare_models(models: Sequence[str], records: Sequence[SynthesisAttempt]) -> list[str]:
+    """Return the attempts solved by one of two models, the other, both or neither, with the exact McNemar test."""
     solved: list[set[int]] = [
         {record.attempt for record in records if record.model == model and record.failed is None} for model in models
     ]
@@ -155,23 +155,23 @@ def _originality(accepted: Sequence[Synthesized]) -> list[str]:
         return []
     values = sorted(row.originality or 0.0 for row in known)
     near = [row for row in known if (row.originality or 0.0) < _COPIED]
-    told = [
+    items = [
         f"- {code_span(row.nn)}: {ratio(row.originality or 0.0)}, {', '.join(map(code_span, row.blocks))}"
         for row in near
     ]
     return [
         "## Originality",
         "",
-        "The least share of an asked class's 10-token shingles that its hidden source does not have; the model saw"
+        "The minimum share of a requested class's 10-token shingles that its hidden source does not have; the model saw"
         f" neither. Median {ratio(values[len(values) // 2])}, least {ratio(values[0])};"
         f" {plural(len(near), 'network')} below {_COPIED}:" + ("" if near else " none."),
         "",
-        *told,
-        *([""] if told else []),
+        *items,
+        *([""] if items else []),
     ]
 
 
-def _trained(accepted: Sequence[Synthesized], trained: Mapping[str, CheckResult]) -> list[str]:
+def _list_trained(accepted: Sequence[Synthesized], trained: Mapping[str, CheckResult]) -> list[str]:
     rows = []
     for row in sorted(accepted, key=lambda one: (-(one.accuracy or 0.0), one.nn)):
         result = trained.get(row.nn)

@@ -1,4 +1,4 @@
-"""The folder of a synthesis: every attempt, the accepted networks as a data set, a report, a manifest, written last."""
+"""Write the folder of a synthesis: all attempts, the accepted networks as a dataset, a report, last the manifest."""
 
 import hashlib
 import json
@@ -32,14 +32,17 @@ CONFIGS: Configs = {
     "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
 }
 
-#: Hyperparameters that a network is proved and trained with.
+#: Hyperparameters for checking and training a network.
 PARAMETERS: dict[str, Any] = PRM | {"transform": "norm_32_flip", "batch": 64}
 
 
-def accepted_of(
+def collect_accepted(
     tried: Sequence[Tried], license_: str, trained: Mapping[str, CheckResult], epochs: int | None
 ) -> list[Synthesized]:
-    """The accepted networks, each once, by attempt. Args: trained: what training gave, by name; epochs: of it."""
+    """Return the accepted networks, each once, by attempt.
+
+    Args: trained: training results by name. epochs: of the training.
+    """
     rows: dict[str, Synthesized] = {}
     for one in tried:
         record = one.record
@@ -65,7 +68,7 @@ def accepted_of(
             attempt=record.attempt,
             round=record.round,
             blocks=record.blocks,
-            block_codes=tuple(asked.spec.code_sha256 for asked in one.candidate.attempt.asked),
+            block_codes=tuple(block.spec.code_sha256 for block in one.candidate.attempt.requested),
             parent=record.parent,
             originality=record.originality,
             graph=one.candidate.graph,
@@ -87,13 +90,13 @@ def write_synthesis(
     watch: Stopwatch,
     force: bool,
 ) -> Manifest:
-    """Write the folder `out`, whole or not at all.
+    """Write the folder `out` atomically.
 
-    Args: folders: that it was made from: the library, those that it is new beside, that of the parents.
+    Args: folders: its parents: the library, the reference folders for novelty, the folder of parent networks.
     Raises: UserError if it cannot be written.
     """
     records = [one.record for one in tried]
-    counts = counts_of(records)
+    counts = count_attempts(records)
     with atomic_folder(out, force=force) as folder:
         (folder / NETS).mkdir()
         for row in accepted:
@@ -132,14 +135,14 @@ def write_synthesis(
         return finish(folder, manifest, synthesis_page, watch)
 
 
-def counts_of(records: Sequence[SynthesisAttempt]) -> dict[str, Any]:
-    """Counts by model: attempts, answers, accepted, tokens, and attempts by the step where their last answer failed."""
-    told: dict[str, Any] = {}
+def count_attempts(records: Sequence[SynthesisAttempt]) -> dict[str, Any]:
+    """Count by model: attempts, answers, accepted, tokens, and attempts by the step where their last answer failed."""
+    counts: dict[str, Any] = {}
     for model in dict.fromkeys(record.model for record in records):
         own = [record for record in records if record.model == model]
         last = last_answers(own)
         failed = [record.failed for record in last if record.failed is not None]
-        told[model] = {
+        counts[model] = {
             "attempts": len(last),
             "answers": sum(record.answer is not None for record in own),
             "accepted": len(last) - len(failed),
@@ -147,4 +150,4 @@ def counts_of(records: Sequence[SynthesisAttempt]) -> dict[str, Any]:
             "answer_tokens": sum(record.answer_tokens or 0 for record in own),
             "failed": {step: failed.count(step) for step in sorted(set(failed))},
         }
-    return told
+    return counts

@@ -1,7 +1,7 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, llama.cpp, Ollama, TGI and the like.
 
-Several requests are under way at once; trouble that passes (busy, broken off, no JSON) is met with growing pauses.
-The client would hand the user's Hub token to any endpoint that it is given no key for, so it is always given one.
+Several requests run in parallel; temporary errors (busy, disconnected, invalid JSON) are retried after growing pauses.
+Without a key, the client would send the user's Hub token to any endpoint, so a key is always set.
 
 Source: https://huggingface.co/docs/huggingface_hub/guides/inference
 """
@@ -16,18 +16,18 @@ from lemur.synthesis.models.model import Answer, Budget, NoAnswer, Request, Samp
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.sandbox.server.foreign import one_line
 
-#: What is sent where no key is set.
+#: The key to send if none is set.
 PLACEHOLDER = "none"
 
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-_OURS = frozenset({401, 403, 404, 405})  # no other request would fare better
+_OURS = frozenset({401, 403, 404, 405})  # retrying would not help
 _LONGEST_PAUSE = 60.0  # seconds
-_CHARACTERS = 300  # of what an endpoint says
-_SECRET = 16  # characters; what is shorter stands for a key, and may be a word of an answer
+_CHARACTERS = 300  # of an endpoint's message
+_SECRET = 16  # characters; a shorter key is a placeholder, and may be a word of an answer
 
 
 class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
-    """Trouble that may pass. `pause`: seconds that the endpoint asks for."""
+    """A temporary error. `pause`: seconds that the endpoint requests."""
 
     def __init__(self, why: str, pause: float | None = None) -> None:
         super().__init__(why)
@@ -38,13 +38,13 @@ class Endpoint:
     """A model by its name at an endpoint.
 
     Args:
-        key_name: the environment variable that holds the key.
-        budget: no request goes out once it is spent.
-        at_once: requests under way.
-        retries: further ones after trouble that may pass.
-        timeout: seconds, for one request.
-        pause: seconds before the first further one; each next pause is twice as long.
-    Raises: UsageError if the URL is none.
+        key_name: the environment variable with the key.
+        budget: no request is sent once it is spent.
+        at_once: maximum number of parallel requests.
+        retries: retries after a temporary error.
+        timeout: seconds for one request.
+        pause: seconds before the first retry; doubles with each retry.
+    Raises: UsageError if the URL is invalid.
     """
 
     digest: str | None = None
@@ -92,19 +92,19 @@ class Endpoint:
                 pause = self._pause * 2**attempt if trouble.pause is None else trouble.pause
             if attempt < self._retries:
                 await asyncio.sleep(min(pause, _LONGEST_PAUSE))
-        return NoAnswer(f"no answer in {self._retries + 1} requests; the last: {why}")
+        return NoAnswer(f"no answer in {self._retries + 1} requests; last error: {why}")
 
     async def _once(self, client: Any, request: Request, sampling: Sampling) -> Answer | NoAnswer:
         from huggingface_hub.errors import HfHubHTTPError, InferenceTimeoutError
 
-        # The client sends {"type": "json_object", "value": schema}: all of these servers then answer with JSON, TGI by
-        # the schema.
+        # The client sends {"type": "json_object", "value": schema}: all of these servers then answer with JSON, and TGI
+        # follows the schema.
         form = request.schema and {
             "type": "json_schema",
             "json_schema": {"name": "plan", "schema": dict(request.schema), "strict": True},
         }
         try:
-            told = await client.chat_completion(
+            completion = await client.chat_completion(
                 messages=list(request.messages),
                 model=self.name,
                 max_tokens=sampling.max_tokens,
@@ -113,55 +113,55 @@ class Endpoint:
                 seed=request.seed,
                 response_format=form,
             )
-            choice = told.choices[0]
+            choice = completion.choices[0]
             text = choice.message.content
             if not isinstance(text, str):
-                return NoAnswer("the endpoint gave a message without text")
+                return NoAnswer("the endpoint returned a message without text")
             text = self._without_key(text) if len(self._key) >= _SECRET else text
         except InferenceTimeoutError as error:
             raise _Passing(f"no answer within {self._timeout:g} s") from error
         except HfHubHTTPError as error:
-            return self._refused(error)
+            return self._refuse(error)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise _Passing(f"what came is no chat completion: {self._said(error)}") from error
+            raise _Passing(f"the response is not a chat completion: {self._clean_message(error)}") from error
         except Exception as error:
-            if not isinstance(error, HfHubHTTPError.__bases__):  # of the transport: no connection, or one broken off
+            if not isinstance(error, HfHubHTTPError.__bases__):  # not a transport error, such as a lost connection
                 raise
-            raise _Passing(self._said(error)) from error
-        usage = told.usage
+            raise _Passing(self._clean_message(error)) from error
+        usage = completion.usage
         if usage is None:
             return Answer(text, finish=choice.finish_reason)
         return Answer(text, usage.prompt_tokens, usage.completion_tokens, choice.finish_reason)
 
-    def _refused(self, error: Any) -> NoAnswer:
-        """Raises: UserError if nothing else would fare better, _Passing if this may."""
+    def _refuse(self, error: Any) -> NoAnswer:
+        """Return the failure of a refused request. Raises: UserError if retrying cannot help, _Passing if it may."""
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
-        told = self._said(response.text if response is not None and response.text else error)
+        message = self._clean_message(response.text if response is not None and response.text else error)
         if status in _OURS:
             key = "is the key right? it is read from" if self._key != PLACEHOLDER else "a key would be read from"
-            raise UserError(f"{self._url}: refuses with status {status}: {told}; {key} {self._key_name}") from error
+            raise UserError(f"{self._url}: refuses with status {status}: {message}; {key} {self._key_name}") from error
         if status is None or status in _PASSING:
-            raise _Passing(f"status {status}: {told}", _seconds(response)) from error
-        return NoAnswer(f"status {status}: {told}")
+            raise _Passing(f"status {status}: {message}", _seconds(response)) from error
+        return NoAnswer(f"status {status}: {message}")
 
-    def _said(self, error: object) -> str:
+    def _clean_message(self, error: object) -> str:
         return one_line(self._without_key(str(error) or type(error).__name__), _CHARACTERS)
 
     def _without_key(self, text: str) -> str:
-        """What an endpoint says may repeat the key that it was given."""
+        """Remove the key from a message: an endpoint may repeat it."""
         return text if self._key == PLACEHOLDER else text.replace(self._key, "(key)")
 
 
 def check_url(url: str, key_name: str) -> None:
-    """Raises: UsageError if it is none of an endpoint."""
+    """Raise UsageError unless it is the URL of an endpoint."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.username or parts.password:
-        raise UsageError(f"--base-url {url}: give http://HOST:PORT/v1; a key goes into the environment, {key_name}")
+        raise UsageError(f"--base-url {url}: use http://HOST:PORT/v1; set a key in the environment, {key_name}")
 
 
 def _seconds(response: Any) -> float | None:
-    """How long an endpoint asks to wait."""
+    """Return the seconds that an endpoint asks to wait."""
     try:
         return max(0.0, float(response.headers.get("Retry-After")))
     except (AttributeError, TypeError, ValueError):

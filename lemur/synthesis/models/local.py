@@ -1,7 +1,7 @@
-"""A model of `transformers` on this machine, asked one question after the other. Its own code is never run.
+"""A model of `transformers` on this machine, queried sequentially. Its own code is never run.
 
-One with a chat template is asked as it was trained to be; one without continues a file that opens with what is asked
-for. Extra: `pip install lemur-curator[synthesis]`.
+A model with a chat template gets the messages in it; one without continues a file that begins with the request as
+comments. Extra: `pip install lemur-curator[synthesis]`.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _WEIGHTS = (".safetensors", ".json", ".model", ".txt", ".jinja")
 class Local:
     """A causal language model by its folder or its name on the Hub.
 
-    Raises: UserError if transformers is not there, or the model cannot be loaded.
+    Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
 
     def __init__(self, name: str, *, budget: Budget) -> None:
@@ -28,7 +28,7 @@ class Local:
             from safetensors import SafetensorError
         except ImportError as error:
             raise UserError(
-                f"--model {name}: needs transformers; pip install 'lemur-curator[synthesis]', or give --base-url"
+                f"--model {name}: needs transformers; pip install 'lemur-curator[synthesis]', or pass --base-url"
             ) from error
         transformers.utils.logging.set_verbosity_error()
         try:
@@ -38,12 +38,12 @@ class Local:
             )
             self._model = model.eval()
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
-                f"--model {name}: cannot be loaded: {said}; give a folder or a name on the Hub, or --base-url URL"
+                f"--model {name}: cannot be loaded: {reason}; pass a folder or a name on the Hub, or --base-url URL"
             ) from error
         folder = Path(name)
-        self.name = name_of(name)
+        self.name = model_name(name)
         self.digest = _digest(folder) if folder.is_dir() else getattr(self._model.config, "_commit_hash", None)
         self.identity = f"{self.name}#{self.digest}"
         self._budget = budget
@@ -70,12 +70,14 @@ class Local:
         end = self._tokenizer.eos_token_id
         padding = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else end
         with torch.inference_mode():
-            made = self._model.generate(
+            generated = self._model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, pad_token_id=padding, **drawn
             )[0, ids.shape[1] :]
-        text = self._tokenizer.decode(made, skip_special_tokens=True)
-        ended = len(made) < new or (end is not None and int(made[-1]) == end)
-        return Answer(text if chats else request.opening + text, ids.shape[1], len(made), "stop" if ended else "length")
+        text = self._tokenizer.decode(generated, skip_special_tokens=True)
+        ended = len(generated) < new or (end is not None and int(generated[-1]) == end)
+        return Answer(
+            text if chats else request.opening + text, ids.shape[1], len(generated), "stop" if ended else "length"
+        )
 
     def _ids(self, request: Request, *, chats: bool) -> Any:
         if chats:
@@ -86,14 +88,14 @@ class Local:
         return self._tokenizer(request.opening, return_tensors="pt").input_ids
 
 
-def name_of(name: str) -> str:
-    """How a model is called: by its folder, or as on the Hub."""
+def model_name(name: str) -> str:
+    """Return the name of a model: its folder's, or that on the Hub."""
     folder = Path(name)
     return folder.resolve().name if folder.is_dir() else name
 
 
 def _digest(folder: Path) -> str:
-    """SHA-256 of the files of a model, by name."""
+    """Return SHA-256 over the weight files of a model, by name."""
     files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
-    told = "".join(f"{path.name} {sha256_file(path)}\n" for path in files)
-    return hashlib.sha256(told.encode()).hexdigest()
+    listing = "".join(f"{path.name} {sha256_file(path)}\n" for path in files)
+    return hashlib.sha256(listing.encode()).hexdigest()

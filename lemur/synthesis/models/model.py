@@ -1,7 +1,7 @@
-"""Language models that are asked: a protocol, what is asked and answered, and answers that are kept.
+"""The protocol of language models, requests and answers, and the cache of answers.
 
-An answer is kept as soon as it is there, under everything that it depends on (model, prompt, sampling, seed), so that a
-run that was killed goes on without asking twice, and the same run again asks nothing.
+An answer is cached as soon as it arrives, under everything that it depends on (model, prompt, sampling, seed): a killed
+run resumes without repeating requests, and running it again sends none.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from lemur_core.sandbox.cached import OutcomeStore
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is drawn; `max_tokens` bounds it."""
+    """How an answer is sampled; `max_tokens` limits its length."""
 
     temperature: float = 0.7
     top_p: float = 0.95
@@ -29,7 +29,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question. `opening`: what a model without a chat form continues; `schema`: of the JSON to answer with."""
+    """One request. `opening`: the text that a model without a chat template continues; `schema`: of the JSON answer."""
 
     messages: Sequence[Message]
     seed: int
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back; tokens as the model counts them, None where it does not say. `finish`: why it ended."""
+    """An answer, with the model's own token counts, None if not reported. `finish`: the reason why it ended."""
 
     text: str
     prompt_tokens: int | None = None
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Why there is none."""
+    """The reason for a missing answer."""
 
     why: str
 
@@ -58,13 +58,13 @@ class Model(Protocol):
     """A language model."""
 
     name: str
-    #: Of its weights; None where they are not at hand.
+    #: Digest of its weights; None if they are not accessible.
     digest: str | None
-    #: All that tells it from others.
+    #: Everything that distinguishes it from other models.
     identity: str
 
     def ask(self, requests: Sequence[Request], sampling: Sampling, take: "Take") -> None:
-        """Hand `take` the answer to each request, by its place, as it comes.
+        """Pass `take` the answer to each request, with its index, as it arrives.
 
         Raises: UserError if no request can be answered.
         """
@@ -75,7 +75,7 @@ Take = Callable[[int, Answer | NoAnswer], None]
 
 @dataclass(slots=True)
 class Budget:
-    """What may be spent on answers: tokens, kept answers included, and seconds of this run; None is no bound."""
+    """The budget for answers: tokens, including cached answers, and seconds of this run; None is unlimited."""
 
     tokens: int | None = None
     seconds: float | None = None
@@ -83,7 +83,7 @@ class Budget:
     _started: float | None = None
 
     def spent(self) -> str | None:
-        """What is used up, if anything is."""
+        """Describe the exhausted limit; None if the budget is not spent."""
         if self._started is None:
             self._started = time.monotonic()
         if self.tokens is not None and self.used >= self.tokens:
@@ -93,14 +93,14 @@ class Budget:
         return None
 
     def book(self, answer: Answer) -> None:
-        """Count the tokens of an answer; of a model that does not count them, its characters by four."""
+        """Count the tokens of an answer; if the model does not report them, a quarter of its characters."""
         self.used += (answer.prompt_tokens or 0) + (answer.answer_tokens or len(answer.text) // 4)
 
 
 class Asker:
-    """Asks a model what is not known yet. A context manager.
+    """Queries a model, with a cache of answers. A context manager.
 
-    Args: again: ask even where an answer is kept.
+    Args: again: ignore cached answers.
     """
 
     def __init__(self, model: Model, sampling: Sampling, budget: Budget, *, again: bool = False) -> None:
@@ -115,42 +115,42 @@ class Asker:
         self._store.__exit__(*error)
 
     def ask(self, requests: Sequence[Request], what: str) -> list[Answer | NoAnswer]:
-        """The answers, in the order of the requests; what the budget leaves no room for has none.
+        """Return the answers in the order of the requests; requests beyond the budget have none.
 
-        Raises: UserError if no request can be answered, or an answer cannot be kept.
+        Raises: UserError if no request can be answered, or an answer cannot be cached.
         """
-        found: dict[int, Answer | NoAnswer] = {}
+        answers: dict[int, Answer | NoAnswer] = {}
         keys = [self._key(request) for request in requests]
         for place, key in enumerate(keys):
             kept = None if self._again else self._store.remembered(key)
             if kept is not None:
-                found[place] = answer = Answer(**json.loads(kept))
+                answers[place] = answer = Answer(**json.loads(kept))
                 self.budget.book(answer)
                 self.reused += 1
-        new = [place for place in range(len(requests)) if place not in found]
+        new = [place for place in range(len(requests)) if place not in answers]
         if new:
             with progress(f"{self.model.name}: {what}", len(new), "answers") as advance:
 
                 def take(number: int, answer: Answer | NoAnswer) -> None:
-                    if isinstance(answer, Answer):  # a lone surrogate is no text
+                    if isinstance(answer, Answer):  # a lone surrogate is not valid text
                         answer = replace(answer, text=answer.text.encode("utf-8", "replace").decode())
                         self.budget.book(answer)
                         self._keep(keys[new[number]], answer)
-                    found[new[number]] = answer
+                    answers[new[number]] = answer
                     advance(1)
 
                 self.model.ask([requests[place] for place in new], self.sampling, take)
-        return [found[place] for place in range(len(requests))]
+        return [answers[place] for place in range(len(requests))]
 
     def _key(self, request: Request) -> str:
-        told = [self.model.identity, asdict(self.sampling), asdict(request)]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        identity = [self.model.identity, asdict(self.sampling), asdict(request)]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def _keep(self, key: str, answer: Answer) -> None:
         try:
             self._store.remember(key, json.dumps(asdict(answer)).encode())
         except sqlite3.Error as error:
             raise UserError(
-                f"an answer cannot be kept: {error}; free space, or set LEMUR_CURATOR_CACHE to another folder, and run"
-                " again: answers up to here are kept"
+                f"an answer cannot be cached: {error}; free space, or set LEMUR_CURATOR_CACHE to another folder, and"
+                " run again: earlier answers are kept"
             ) from error

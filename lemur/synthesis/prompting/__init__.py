@@ -1,1 +1,1 @@
-"""What is asked of a model: the plan of attempts and their prompts."""
+"""The plan of attempts and their prompts."""

@@ -1,8 +1,8 @@
-"""What a model is told: LEMUR's contract, facts of the asked blocks as they were measured, and what went wrong.
+"""The prompts: LEMUR's contract, measured facts about the requested blocks, and errors.
 
-Facts are those of neutral specs: nothing of a block's source is shown. They come from foreign repositories, so they
-stand as JSON, without control and bidirectional characters, under a sentence that says that they are data. A network
-that is to be changed is shown whole.
+Facts come from source-free specs: no source of a block is shown. Because they originate in foreign repositories, they
+are formatted as JSON, without control and bidirectional characters, after a sentence that says that they are data. A
+network to change is shown in full.
 """
 
 import json
@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lemur.synthesis.prompting.plan import Asked, Attempt
+from lemur.synthesis.prompting.plan import Attempt, RequestedBlock
 
 Message = dict[str, str]
 
-#: Images and classes that a network is judged on.
+#: Images and classes for the checks of a network.
 IN_SHAPE, CLASSES = (3, 32, 32), 10
 
 SYSTEM = f"""\
@@ -53,7 +53,7 @@ _FACTS = (
 _SENTENCES = 12
 _MOTIFS = 12
 
-#: The plan that a model may be asked for first, as a JSON schema.
+#: The JSON schema of the plan that can be requested first.
 PLAN_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -77,9 +77,9 @@ PLAN_SCHEMA: dict[str, Any] = {
 }
 
 
-def facts_of(asked: Asked) -> dict[str, Any]:
-    """What is told of a block: how it is called, what came out, what it is made of."""
-    spec, algorithm = asked.spec, asked.spec.algorithm
+def list_facts(block: RequestedBlock) -> dict[str, Any]:
+    """Return the facts about a block for the prompt: its call, its outputs, its components."""
+    spec, algorithm = block.spec, block.spec.algorithm
     assert algorithm is not None
     return {
         "class": spec.name,
@@ -87,7 +87,7 @@ def facts_of(asked: Asked) -> dict[str, Any]:
         "constructor": [
             {name: value for name, value in one.model_dump().items() if value is not None} for one in spec.constructor
         ],
-        "called_as": call_of(asked.name, asked.arguments),
+        "called_as": call_of(block.name, block.arguments),
         "forward": [one.name for one in spec.forward],
         "layout": spec.layout,
         "shapes": [{"in": list(case.inputs.values()), "out": list(case.outputs)} for case in spec.cases],
@@ -100,41 +100,46 @@ def facts_of(asked: Asked) -> dict[str, Any]:
 
 
 def call_of(name: str, arguments: Mapping[str, Any]) -> str:
-    """The constructor call that was made with these arguments: `SEModule(64, rd_channels=16)`."""
+    """Return the constructor call with these arguments: `SEModule(64, rd_channels=16)`."""
     init = arguments["init"]
     return f"{name}({', '.join([*init['args'], *(f'{key}={text}' for key, text in init['kwargs'].items())])})"
 
 
 def first_messages(attempt: Attempt, plan: str | None = None) -> list[Message]:
-    """The prompt of an attempt. Args: plan: the one that the model made, JSON."""
+    """Return the prompt of an attempt. Args: plan: the model's own plan, JSON."""
     parts = [_task(attempt)]
     if plan is not None:
         parts.append(f"Your plan, to be carried out:\n{plan}")
-    return [_said("system", f"{SYSTEM}\n\n{DELTA}" if attempt.parent else SYSTEM), _said("user", "\n\n".join(parts))]
+    return [
+        _message("system", f"{SYSTEM}\n\n{DELTA}" if attempt.parent else SYSTEM),
+        _message("user", "\n\n".join(parts)),
+    ]
 
 
 def plan_messages(attempt: Attempt) -> list[Message]:
-    """The prompt that asks for a plan."""
-    asked = "Plan the network first. Answer with JSON: `idea`, and `stages` of channels, depth and the blocks used."
-    return [_said("system", SYSTEM), _said("user", f"{_task(attempt)}\n\n{asked}")]
+    """Return the prompt that requests a plan."""
+    instruction = (
+        "Plan the network first. Answer with JSON: `idea`, and `stages` of channels, depth and the blocks used."
+    )
+    return [_message("system", SYSTEM), _message("user", f"{_task(attempt)}\n\n{instruction}")]
 
 
 def repair_messages(before: Sequence[Message], answer: str, fault: dict[str, Any], *, delta: bool) -> list[Message]:
-    """The prompt after a step failed: the first one, the last answer, and the error."""
+    """Return the prompt after a failed step: the first prompt, the last answer, and the error."""
     form = "changes to the given file" if delta else "whole file"
-    said = f"The answer does not pass. Error:\n{_json(fault)}\nMend it and answer with the {form} again."
-    return [*before[:2], _said("assistant", answer), _said("user", said)]
+    instruction = f"The answer does not pass. Error:\n{_json(fault)}\nMend it and answer with the {form} again."
+    return [*before[:2], _message("assistant", answer), _message("user", instruction)]
 
 
 def opening(attempt: Attempt) -> str:
-    """What stands before the code that a model without a chat form continues: what is asked for, as comments."""
-    told = [f"# {line}" for one in attempt.asked for line in _clean(one.spec.summary).splitlines()]
+    """Return the beginning of the file that a model without a chat template continues: the request, as comments."""
+    facts = [f"# {line}" for one in attempt.requested for line in _clean(one.spec.summary).splitlines()]
     goal = [f"# {_clean(attempt.goal)}"] if attempt.goal else []
-    return "\n".join([*goal, *told, "import torch\nimport torch.nn as nn\n"])
+    return "\n".join([*goal, *facts, "import torch\nimport torch.nn as nn\n"])
 
 
 def _task(attempt: Attempt) -> str:
-    names = ", ".join(one.name for one in attempt.asked)
+    names = ", ".join(one.name for one in attempt.requested)
     shapes = "×".join(map(str, IN_SHAPE))
     parts = [
         f"Write a network for images of {shapes} and {CLASSES} classes" + (f" that uses {names}." if names else ".")
@@ -144,12 +149,12 @@ def _task(attempt: Attempt) -> str:
     if attempt.parent is not None:
         parts[0] = f"Change this network{f' so that it uses {names}' if names else ''}:"
         parts.insert(1, f"```python\n{attempt.parent.code}\n```")
-    if attempt.asked:
-        parts.append(f"{_FACTS}\n{_json([facts_of(one) for one in attempt.asked])}")
+    if attempt.requested:
+        parts.append(f"{_FACTS}\n{_json([list_facts(one) for one in attempt.requested])}")
     return "\n\n".join(parts)
 
 
-def _said(role: str, content: str) -> Message:
+def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
@@ -158,5 +163,5 @@ def _json(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without control, format and private characters: what is seen is what the model is given."""
+    """Remove control, format and private characters, so that the visible text is what the model reads."""
     return "".join(sign for sign in text if sign == "\n" or unicodedata.category(sign)[0] != "C")

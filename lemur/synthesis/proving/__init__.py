@@ -1,1 +1,1 @@
-"""From an answer to a proved network: the steps, and the loop that sends errors back."""
+"""From an answer to a verified network: the steps, and the loop that sends errors back."""

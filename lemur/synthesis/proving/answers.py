@@ -1,4 +1,4 @@
-"""What a model answered, as code: a fenced file, or a delta on the network that it was shown."""
+"""Parse a model's answer to code: a fenced file, or a delta to the network that it was shown."""
 
 import re
 from textwrap import dedent
@@ -9,16 +9,16 @@ _FENCE = re.compile(
 _CHANGE = re.compile(
     r"^<{5,9} ?SEARCH[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.DOTALL | re.MULTILINE
 )
-_THOUGHT_ENDS = re.compile(r"</think(?:ing)?>")  # many templates open the thought themselves
+_THOUGHT_ENDS = re.compile(r"</think(?:ing)?>")  # many chat templates open the thought themselves
 _THOUGHT_BEGINS = re.compile(r"\s*<think(?:ing)?>")
 
 
 class AnswerError(Exception):
-    """Why there is no code in an answer."""
+    """The reason why an answer has no code."""
 
 
 def code_in(answer: str) -> str:
-    """The file in an answer: the longest fence that holds Python, or the whole answer where there is none.
+    """Return the file in an answer: the longest Python fence, or the whole answer if there is none.
 
     Raises: AnswerError if it is empty.
     """
@@ -28,36 +28,36 @@ def code_in(answer: str) -> str:
         for match in _FENCE.finditer(text)
         if match[3].lower() in ("", "py", "python", "python3")
     ]
-    found = max(fences, key=lambda body: ("class Net" in body, len(body)), default=text)
-    if not found.strip():
+    code = max(fences, key=lambda body: ("class Net" in body, len(body)), default=text)
+    if not code.strip():
         raise AnswerError("the answer holds no code; answer with one fence ```python … ```")
-    return found.strip("\n") + "\n"
+    return code.strip("\n") + "\n"
 
 
-def changed(parent: str, answer: str) -> str:
-    """The network with the changes of an answer, each of which must fit in one place; lines end with `\\n`.
+def apply_changes(parent: str, answer: str) -> str:
+    """Apply the changes of an answer to a network; each must match exactly once; lines end with `\\n`.
 
-    Raises: AnswerError if there is none, or one does not fit.
+    Raises: AnswerError if there are no changes, or one does not match.
     """
     changes = _CHANGE.findall(_without_thoughts(answer))
     if not changes:
         raise AnswerError("the answer holds no change; write <<<<<<< SEARCH … ======= … >>>>>>> REPLACE")
-    given = text = _lines(parent).rstrip("\n") + "\n"
+    original = text = _lines(parent).rstrip("\n") + "\n"
     for number, (old, new) in enumerate(changes, start=1):
         count = sum(text.startswith(old, at) for at in range(len(text))) if old else 0
         if count != 1:
             first = next((line.strip() for line in old.splitlines() if line.strip()), "nothing")
-            said = "is not in the file" if count == 0 else f"stands {count} times in the file"
-            raise AnswerError(f"change {number}: its SEARCH text, which begins {first[:80]!r}, {said}")
+            fault = "is not in the file" if count == 0 else f"stands {count} times in the file"
+            raise AnswerError(f"change {number}: its SEARCH text, which begins {first[:80]!r}, {fault}")
         text = text.replace(old, new)
-    if text == given:
+    if text == original:
         raise AnswerError("the changes leave the file as it is")
     return text
 
 
 def _without_thoughts(answer: str) -> str:
-    said = _THOUGHT_ENDS.split(_lines(answer))[-1]
-    return "" if _THOUGHT_BEGINS.match(said) else said
+    final = _THOUGHT_ENDS.split(_lines(answer))[-1]
+    return "" if _THOUGHT_BEGINS.match(final) else final
 
 
 def _lines(text: str) -> str:

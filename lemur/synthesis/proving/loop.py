@@ -1,8 +1,8 @@
-"""The loop: a model is asked for all attempts, what it wrote is proved, and what failed goes back as an error.
+"""The loop: request all attempts from a model, check the answers, and send errors back for repair.
 
-It goes in rounds, so that the sandbox and the comparisons work on many codes at once: all attempts are asked, proved,
-and those that failed are asked again with their error, at most so many times. Which of two equal networks is the new
-one is told by round, then by number.
+It works in rounds, so that the sandbox and the comparisons process many codes at once: all attempts are requested and
+checked; those that failed are requested again with their error, for a limited number of rounds. Of two equal networks,
+the one of the earlier round, then with the lower number, is accepted.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from lemur.synthesis.prompting.prompts import (
     plan_messages,
     repair_messages,
 )
-from lemur.synthesis.proving.answers import AnswerError, changed, code_in
+from lemur.synthesis.proving.answers import AnswerError, apply_changes, code_in
 from lemur.synthesis.proving.steps import Candidate, Prover
 from lemur_core.files.progress import note
 from manifests.records import SynthesisAttempt
@@ -32,25 +32,25 @@ PREFIX = "syn"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One answer and how far it came."""
+    """One answer and its outcome."""
 
     record: SynthesisAttempt
     candidate: Candidate
 
 
 def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rounds: int, planned: bool) -> list[Tried]:
-    """All answers of one model, by attempt, then round.
+    """Return all answers of one model, by attempt, then round.
 
     Args:
-        rounds: answers to errors, for each attempt at most.
-        planned: ask for a plan first.
-    Raises: UserError if the model cannot be asked, or nothing can be proved.
+        rounds: maximum number of repairs per attempt.
+        planned: request a plan first.
+    Raises: UserError if the model cannot be queried, or nothing can be checked.
     """
     plans = _plans(attempts, asker) if planned else {}
     waiting: list[tuple[Attempt, list[Message]]] = [
         (one, first_messages(one, plans.get(one.number))) for one in attempts
     ]
-    found: list[Tried] = []
+    results: list[Tried] = []
     for number in range(rounds + 1):
         requests = [Request(messages, one.seed, opening(one)) for one, messages in waiting]
         answers = asker.ask(requests, f"round {number}" if number else "code")
@@ -60,7 +60,7 @@ def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rou
             Tried(_record(asker, number, messages, answer, candidate, plans.get(one.number)), candidate)
             for (one, messages), answer, candidate in zip(waiting, answers, candidates, strict=True)
         ]
-        found += tried
+        results += tried
         accepted = sum(one.record.failed is None for one in tried)
         note(f"{asker.model.name}: round {number}: {accepted} of {len(tried)} accepted")
         waiting = [
@@ -75,40 +75,42 @@ def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rou
         ]
         if not waiting:
             break
-    return sorted(found, key=lambda one: (one.record.attempt, one.record.round))
+    return sorted(results, key=lambda one: (one.record.attempt, one.record.round))
 
 
 def _plans(attempts: Sequence[Attempt], asker: Asker) -> dict[int, str]:
-    """The plans that a model makes, by attempt; what is no JSON object is left out."""
+    """Request plans and return them by attempt; answers without a JSON object are left out."""
     answers = asker.ask([Request(plan_messages(one), one.seed, schema=PLAN_SCHEMA) for one in attempts], "plans")
-    found = {}
+    plans = {}
     for one, answer in zip(attempts, answers, strict=True):
         if isinstance(answer, Answer) and (plan := _json_in(answer.text)) is not None:
-            found[one.number] = json.dumps(plan, ensure_ascii=False, indent=1)
-    note(f"{asker.model.name}: {len(found)} of {len(attempts)} plans")
-    return found
+            plans[one.number] = json.dumps(plan, ensure_ascii=False, indent=1)
+    note(f"{asker.model.name}: {len(plans)} of {len(attempts)} plans")
+    return plans
 
 
 def _json_in(text: str) -> dict[str, Any] | None:
     start, end = text.find("{"), text.rfind("}")
     try:
-        found = json.loads(text[start : end + 1])
+        value = json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _candidate(attempt: Attempt, answer: Answer | NoAnswer) -> Candidate:
-    made = Candidate(attempt, None)
+    candidate = Candidate(attempt, None)
     if isinstance(answer, NoAnswer):
-        made.fail("answer", answer.why)
-        return made
+        candidate.fail("answer", answer.why)
+        return candidate
     try:
-        made.code = code_in(answer.text) if attempt.parent is None else changed(attempt.parent.code, answer.text)
+        candidate.code = (
+            code_in(answer.text) if attempt.parent is None else apply_changes(attempt.parent.code, answer.text)
+        )
     except AnswerError as error:
         cut = "; the answer was cut off at its limit of tokens" if answer.finish == "length" else ""
-        made.fail("answer", f"{error}{cut}")
-    return made
+        candidate.fail("answer", f"{error}{cut}")
+    return candidate
 
 
 def _record(
@@ -119,7 +121,7 @@ def _record(
     candidate: Candidate,
     plan: str | None,
 ) -> SynthesisAttempt:
-    attempt, given = candidate.attempt, answer if isinstance(answer, Answer) else None
+    attempt, reply = candidate.attempt, answer if isinstance(answer, Answer) else None
     code = candidate.code
     return SynthesisAttempt(
         model=asker.model.name,
@@ -127,20 +129,20 @@ def _record(
         attempt=attempt.number,
         round=number,
         form="code" if attempt.parent is None else "delta",
-        blocks=tuple(one.spec.block for one in attempt.asked),
+        blocks=tuple(one.spec.block for one in attempt.requested),
         parent=None if attempt.parent is None else attempt.parent.id,
         goal=attempt.goal,
         prompt=json.dumps(list(messages), ensure_ascii=False),
         plan=plan,
-        answer=given.text if given else None,
-        finish=given.finish if given else None,
-        prompt_tokens=given.prompt_tokens if given else None,
-        answer_tokens=given.answer_tokens if given else None,
+        answer=reply.text if reply else None,
+        finish=reply.finish if reply else None,
+        prompt_tokens=reply.prompt_tokens if reply else None,
+        answer_tokens=reply.answer_tokens if reply else None,
         sampling=json.dumps(asdict(asker.sampling)),
         seed=attempt.seed,
-        passed=candidate.passed,
+        passed=candidate.steps_passed,
         failed=candidate.step,
-        error=_said(candidate.fault) if candidate.fault else None,
+        error=_format_fault(candidate.fault) if candidate.fault else None,
         facts=json.dumps(candidate.facts, ensure_ascii=False),
         originality=candidate.originality,
         code=code,
@@ -149,6 +151,6 @@ def _record(
     )
 
 
-def _said(fault: dict[str, Any]) -> str:
+def _format_fault(fault: dict[str, Any]) -> str:
     where = f"line {fault['line']}: " if "line" in fault else ""
     return f"{where}{fault['error']}"

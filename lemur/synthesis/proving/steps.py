@@ -1,19 +1,19 @@
-"""The steps that code must pass, in their order, each with what it found: from the text, in the sandbox, by the graph.
+"""The steps that code must pass, in order: checks of the text, runs in the sandbox, comparisons of the graph.
 
 | step | |
 |---|---|
-| answer | there is code in the answer |
+| answer | the answer contains code |
 | syntax | it is Python |
-| policy | it imports what it may, and loads no trained weights |
+| policy | it imports only allowed modules, and loads no trained weights |
 | closed | every name is defined |
-| contract | LEMUR's, read without running; each asked block is a class in the file |
-| runs | constructed and called as LEMUR's trainer does, scores of the right shape, all finite |
-| used | by the graph, each asked block leads to the scores |
-| learns | finite gradients reach each parameter of the blocks, and a batch through its own training changes them |
-| conforms | each asked block, called as its spec states, gives its shapes, parameters and motifs |
-| novel | by curation's thresholds and by the graph it equals nothing known: snapshots, the library, this run |
+| contract | it meets LEMUR's contract, checked without running; each requested block is a class in the file |
+| runs | constructed and called as LEMUR's trainer does, it returns finite scores of the right shape |
+| used | in the graph, each requested block contributes to the scores |
+| learns | finite gradients reach each parameter of the blocks, and its own training on one batch changes them |
+| conforms | each requested block, called as its spec states, has the spec's shapes, parameters and motifs |
+| novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
 
-Nothing of it is executed outside of the sandbox. What passes a limit there is not tried again with wider ones.
+Code is executed only in the sandbox. Code that exceeds a limit there is not retried with wider limits.
 """
 
 import ast
@@ -37,7 +37,7 @@ from extract.migrate.network.network import LIMITS, PROVE
 from extract.proofs.trace import ENTRY as TRACE
 from extract.proofs.trace import LIMITS as TRACE_LIMITS
 from extract.specs.algorithm import algorithm_of, stored_in
-from lemur.synthesis.prompting.plan import Asked, Attempt
+from lemur.synthesis.prompting.plan import Attempt, RequestedBlock
 from lemur.synthesis.prompting.prompts import CLASSES, IN_SHAPE
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import Graph
@@ -53,18 +53,18 @@ STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "le
 
 TASK = "img-classification"
 
-#: What a file may import: without files, processes or network. The sandbox is the wall; this keeps files portable.
+#: Modules that a file may import: none for files, processes or network. This is for portability, not for security.
 _MAY_IMPORT = {
     *("__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"),
     *("itertools", "math", "numbers", "operator", "random", "types", "typing", "warnings"),
     *("numpy", "torch", "torchvision"),
 }
 _NEVER_CALLED = frozenset({"exec", "eval", "compile", "__import__", "open", "input", "breakpoint"})
-#: Modules that libraries have among their names, as `torch.hub.os`.
+#: Modules that are reachable as attributes of libraries, like `torch.hub.os`.
 _NEVER_REACHED = frozenset({"os", "sys", "subprocess", "socket", "shutil", "builtins", "importlib", "ctypes"})
 
-_PARAMETERS = 0.10  # by how much they may differ
-_MOTIFS = 0.5  # share of the spec's that must be found
+_PARAMETERS = 0.10  # maximum relative difference
+_MOTIFS = 0.5  # required share of the spec's motifs
 
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
 _CASE: dict[str, Any] = {
@@ -79,7 +79,7 @@ _CASE: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Candidate:
-    """Code of one attempt on its way through the steps. `fault` is what is told of the step that failed."""
+    """The code of one attempt on its way through the steps. `fault` describes the failed step."""
 
     attempt: Attempt
     code: str | None
@@ -92,20 +92,20 @@ class Candidate:
     features: Features | None = None
 
     def fail(self, step: str, error: str, **more: Any) -> None:
-        """It goes no further."""
+        """Record the failed step; the candidate takes no further steps."""
         self.step, self.fault = step, {"step": step, "error": error, **more}
 
     @property
-    def passed(self) -> tuple[str, ...]:
-        """The steps that it came through."""
+    def steps_passed(self) -> tuple[str, ...]:
+        """The steps that it passed."""
         return STEPS if self.step is None else STEPS[: STEPS.index(self.step)]
 
 
 class Prover:
-    """Takes candidates through the steps, many at a time. A context manager; sandboxes start when needed.
+    """Runs many candidates at a time through the steps. A context manager; sandboxes start when needed.
 
     Args:
-        folders: snapshots and extractions beside which a network must be new.
+        folders: snapshots and extractions that a network must differ from.
     """
 
     def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
@@ -125,9 +125,9 @@ class Prover:
         self._box.__exit__(*error)
 
     def prove(self, candidates: Sequence[Candidate]) -> None:
-        """All steps for these, which have passed `answer`; those that come through are known from then on.
+        """Run all steps for candidates that passed `answer`; accepted ones count as known from then on.
 
-        Raises: UserError if no sandbox can be had, or a folder cannot be compared with.
+        Raises: UserError if no sandbox is available, or a folder is not comparable.
         """
         for one in candidates:
             if one.code is not None and one.step is None:
@@ -136,62 +136,62 @@ class Prover:
             step([one for one in candidates if one.step is None])
 
     def _runs(self, candidates: Sequence[Candidate]) -> None:
-        given = given_of(TASK, DATASETS[TASK], PRM)
-        assert not isinstance(given, str)
-        payloads = {place: given | {"code": one.code} for place, one in enumerate(candidates)}
+        inputs = given_of(TASK, DATASETS[TASK], PRM)
+        assert not isinstance(inputs, str)
+        payloads = {place: inputs | {"code": one.code} for place, one in enumerate(candidates)}
         for place, traced in self._tracer.run(payloads, wider=False):
             one = candidates[place]
             if traced.graph is None:
                 one.fail("runs", traced.error or "does not run")
                 continue
             one.graph, one.widths = traced.graph, traced.widths
-            dead = [asked.name for asked in one.attempt.asked if asked.name in traced.answer["dead_classes"]]
+            dead = [block.name for block in one.attempt.requested if block.name in traced.answer["dead_classes"]]
             if dead:
                 one.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
 
     def _learns(self, candidates: Sequence[Candidate]) -> None:
         jobs = []
         for place, one in enumerate(candidates):
-            for name in [asked.name for asked in one.attempt.asked] or ["Net"]:
+            for name in [block.name for block in one.attempt.requested] or ["Net"]:
                 payload: dict[str, Any] = {"code": one.code, "prm": _PRM, "cases": [_CASE]}
                 jobs.append(
                     Job(f"{place} {name}", PROVE, payload | {"outputs": [_CASE["output"]], "name": name, "path": ""})
                 )
         for outcome in self._box.run(jobs, attempts=1):
             where, name = outcome.key.split(" ")
-            one, told = candidates[int(where)], answer_of(outcome)
+            one, answer = candidates[int(where)], answer_of(outcome)
             if one.step == "runs":
                 continue
-            if "error" in told:
-                one.fail("runs", told["error"])
-            elif told["failed"] in ("builds", "runs", "shape"):
-                one.fail("runs", told["why"])
-            elif told["failed"] is not None:
-                one.fail("learns", f"{told['failed']}: {told['why']}", block=name)
+            if "error" in answer:
+                one.fail("runs", answer["error"])
+            elif answer["failed"] in ("builds", "runs", "shape"):
+                one.fail("runs", answer["why"])
+            elif answer["failed"] is not None:
+                one.fail("learns", f"{answer['failed']}: {answer['why']}", block=name)
 
     def _conform(self, candidates: Sequence[Candidate]) -> None:
         jobs = []
         for place, one in enumerate(candidates):
-            for number, asked in enumerate(one.attempt.asked):
+            for number, block in enumerate(one.attempt.requested):
                 payload: dict[str, Any] = {
                     "code": one.code,
-                    "name": asked.name,
+                    "name": block.name,
                     "origin": [],
                     "folders": [],
                     "companions": [],
                 }
-                payload["arguments"] = dict(asked.arguments)
+                payload["arguments"] = dict(block.arguments)
                 jobs.append(Job(f"{place} {number}", TRACE, payload, TRACE_LIMITS))
-        found: dict[str, dict[str, Any]] = {}
+        results: dict[str, dict[str, Any]] = {}
         for outcome in self._box.run(jobs, attempts=1):
-            told = answer_of(outcome)
+            answer = answer_of(outcome)
             where, which = map(int, outcome.key.split(" "))
-            asked = candidates[where].attempt.asked[which]
-            found[outcome.key] = conformance(asked, told if told.get("traced") else None, told.get("error", ""))
+            block = candidates[where].attempt.requested[which]
+            results[outcome.key] = conformance(block, answer if answer.get("traced") else None, answer.get("error", ""))
         for place, one in enumerate(candidates):
-            blocks = [found[f"{place} {number}"] for number in range(len(one.attempt.asked))]
+            blocks = [results[f"{place} {number}"] for number in range(len(one.attempt.requested))]
             one.facts["conformance"] = blocks
-            wrong = [f"{told['class']}: {fault}" for told in blocks for fault in told["faults"]]
+            wrong = [f"{answer['class']}: {fault}" for answer in blocks for fault in answer["faults"]]
             if wrong:
                 one.fail("conforms", "; ".join(wrong))
 
@@ -201,8 +201,8 @@ class Prover:
                 paths = [Path(scratch) / f"{place}.py" for place in range(len(candidates))]
                 for path, one in zip(paths, candidates, strict=True):
                     path.write_text(one.code or "", encoding="utf-8")
-                told = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for one, facts in zip(candidates, told.facts["files"], strict=True):
+                report = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
+            for one, facts in zip(candidates, report.facts["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
                 one.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
@@ -232,7 +232,7 @@ class Prover:
 
 
 def _read(one: Candidate) -> None:
-    """The steps that need no execution."""
+    """Run the steps that need no execution."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -244,16 +244,16 @@ def _read(one: Candidate) -> None:
 
 
 def _read_text(one: Candidate) -> None:
-    """Raises: SyntaxError, ValueError, and RecursionError or MemoryError where it is nested too deep for any reader."""
+    """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
     assert one.code is not None
     tree = ast.parse(one.code)
-    compile(one.code.encode(), "net.py", "exec", dont_inherit=True)  # as a file, by the encoding that it states
-    made = code_features(one.code)
-    if isinstance(made, str):
-        raise ValueError(made)
-    one.features = made
+    compile(one.code.encode(), "net.py", "exec", dont_inherit=True)  # as bytes, to use the declared encoding
+    features = code_features(one.code)
+    if isinstance(features, str):
+        raise ValueError(features)
+    one.features = features
     one.originality = _originality(one, tree)
-    if (refused := next(_refused(tree, one.code), None)) is not None:
+    if (refused := next(_find_forbidden(tree, one.code), None)) is not None:
         one.fail("policy", refused[1], line=refused[0])
         return
     drop_unevaluated(tree)
@@ -264,13 +264,13 @@ def _read_text(one: Candidate) -> None:
         one.fail("contract", fault)
         return
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    missing = [asked.name for asked in one.attempt.asked if asked.name not in classes]
+    missing = [block.name for block in one.attempt.requested if block.name not in classes]
     if missing:
         one.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
 
 
-def _refused(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
-    """What a file may not do, with the line."""
+def _find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
+    """Yield forbidden imports and uses of a file, with the line."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call | ast.Attribute):
             continue
@@ -292,57 +292,57 @@ def _refused(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
         for name in names:
             if name.partition(".")[0] not in _MAY_IMPORT:
                 yield node.lineno, f"imports {name}; only the standard library without files, torch, torchvision, numpy"
-    for found in find_pretrained(code):
-        yield found.line, f"loads trained weights: {found.text}"
+    for pretrained in find_pretrained(code):
+        yield pretrained.line, f"loads trained weights: {pretrained.text}"
 
 
 def _originality(one: Candidate, tree: ast.Module) -> float | None:
-    """The least share of an asked class's shingles that its hidden text does not have; None where that is not known."""
+    """Return the minimum share of a class's shingles that its hidden source does not have; None if unknown."""
     assert one.code is not None
     lines = one.code.splitlines()
     shares = []
-    for asked in one.attempt.asked:
-        node = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == asked.name), None)
+    for block in one.attempt.requested:
+        node = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == block.name), None)
         if node is None:
             continue
         own = code_features("\n".join(lines[node.lineno - 1 : node.end_lineno]))
-        hidden = code_features(asked.source)
+        hidden = code_features(block.source)
         if not isinstance(own, str) and not isinstance(hidden, str) and len(own.shingles):
             shares.append(1 - len(np.intersect1d(own.shingles, hidden.shingles)) / len(own.shingles))
     return round(min(shares), 4) if shares else None
 
 
-def conformance(asked: Asked, answer: Mapping[str, Any] | None, error: str) -> dict[str, Any]:
-    """How a class compares with the spec that it was written from.
+def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, error: str) -> dict[str, Any]:
+    """Compare a class with the spec that it was written from.
 
     Args:
-        answer: of `extract.proofs.trace_guest.trace_block` with the spec's own arguments; None if it does not run so.
-        error: why not.
+        answer: from `extract.proofs.trace_guest.trace_block` with the spec's arguments; None if it does not run.
+        error: the reason why it does not run.
 
-    Returns: `class`, `block`; `faults`, none if it conforms; `parameters`, by how much they are more or fewer;
-        `motifs`, the share of the spec's that it has; `graph`, the share of subtrees in common, 1 and `same` where
-        both compute the same; null where it does not run.
+    Returns: `class`, `block`; `faults`, empty if it conforms; `parameters`, the relative difference in number;
+        `motifs`, the share of the spec's motifs that it has; `graph`, the share of common subtrees, 1 and `same` if
+        both compute the same; null if it does not run.
     """
-    spec = asked.spec
-    told: dict[str, Any] = {"class": spec.name, "block": spec.block, "faults": []}
-    told |= {"parameters": None, "motifs": None, "graph": None, "same": False}
+    spec = requested.spec
+    result: dict[str, Any] = {"class": spec.name, "block": spec.block, "faults": []}
+    result |= {"parameters": None, "motifs": None, "graph": None, "same": False}
     if answer is None:
-        return told | {"faults": [f"does not run as its facts state: {error}"]}
+        return result | {"faults": [f"does not run as its facts state: {error}"]}
     assert spec.algorithm is not None
-    made = algorithm_of(answer, [one.name for one in spec.forward])
-    own, theirs = forms_of(stored_in(made))["eval"], forms_of(stored_in(spec.algorithm))["eval"]
-    given, wanted = _outputs(own), _outputs(theirs)
-    faults = [] if given == wanted else [f"gives {', '.join(given)} where its facts state {', '.join(wanted)}"]
+    algorithm = algorithm_of(answer, [one.name for one in spec.forward])
+    own, theirs = forms_of(stored_in(algorithm))["eval"], forms_of(stored_in(spec.algorithm))["eval"]
+    outputs, wanted = _outputs(own), _outputs(theirs)
+    faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
     parameters, stated = _parameters(own), _parameters(theirs)
-    told["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
-    if told["parameters"] is None or abs(told["parameters"]) > _PARAMETERS:
+    result["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
+    if result["parameters"] is None or abs(result["parameters"]) > _PARAMETERS:
         faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
-    kinds, found = _kinds(spec.algorithm.motifs), _kinds(made.motifs)
-    told["motifs"] = round(len(kinds & found) / len(kinds), 4) if kinds else 1.0
-    if told["motifs"] < _MOTIFS:
-        faults.append(f"lacks {', '.join(sorted(kinds - found))}")
-    told["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
-    return told | {"same": answer["graph"] == spec.graph, "faults": faults}
+    kinds, motifs = _kinds(spec.algorithm.motifs), _kinds(algorithm.motifs)
+    result["motifs"] = round(len(kinds & motifs) / len(kinds), 4) if kinds else 1.0
+    if result["motifs"] < _MOTIFS:
+        faults.append(f"lacks {', '.join(sorted(kinds - motifs))}")
+    result["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
+    return result | {"same": answer["graph"] == spec.graph, "faults": faults}
 
 
 def _outputs(form: Graph) -> list[str]:
@@ -350,7 +350,7 @@ def _outputs(form: Graph) -> list[str]:
 
 
 def _parameters(form: Graph) -> int:
-    """Elements of the parameters that something is computed from."""
+    """Count the elements of the parameters that are used in the computation."""
     return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
 
 

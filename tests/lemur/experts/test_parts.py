@@ -55,7 +55,7 @@ def test_held_wordings_are_new_and_of_known_words(settings_file: Path) -> None:
     ("changed", "message"),
     [
         ("out = 'x'\n[data]\nlibraries = ['library']\nblok = 1", "data.domains"),
-        ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\ngeneral = ['alpha']", "name of what belongs to none"),
+        ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\ngeneral = ['alpha']", "is reserved for blocks without a domain"),
         ("out = 'x'\n[data]\nlibraries = ['library']\n[data.domains]\nalpha = ['alpha']\n[base]\nstep = 1", "base.step"),
         ("out = ", "cannot be read"),
         ("out = 'x'", "data"),
@@ -81,7 +81,7 @@ def test_yaml_says_the_same_as_toml(settings_file: Path) -> None:
 
 def test_a_domain_without_blocks_is_named(settings_file: Path) -> None:
     settings_file.write_text(settings_file.read_text().replace('beta = ["beta"]', 'gamma = ["gamma"]'))
-    with pytest.raises(UserError, match="gamma: no block"):
+    with pytest.raises(UserError, match="gamma: the libraries have no block"):
         read_facts(load_settings(settings_file).data, seed=0)
 
 

@@ -45,12 +45,12 @@ def test_what_is_injected_stands_at_the_mark() -> None:
     language = draw_tiny("tiny", Tiny(width=16, layers=1, heads=2), tokenizer, seed=0)
     word = tokenizer(" 12", add_special_tokens=False).input_ids
     (vector,) = language.embed([word])
-    (put,) = language.injected([prompt_with("lines of a B ?")], vector[None])
-    (read,) = language.asked([prompt_with("lines of a B ?", "12")])
+    (put,) = language.embed_injected([prompt_with("lines of a B ?")], vector[None])
+    (read,) = language.embed_prompts([prompt_with("lines of a B ?", "12")])
     assert MARK not in tokenizer.decode(language.ids(prompt_with("lines of a B ?", "12")))
     assert torch.equal(put, read)
-    texts, scores = language.answers([put, *language.asked([plain_prompt("lines of a B ?")])])
-    assert language.answers([read, *language.asked([plain_prompt("lines of a B ?")])]) == (texts, scores)
+    texts, scores = language.answers([put, *language.embed_prompts([plain_prompt("lines of a B ?")])])
+    assert language.answers([read, *language.embed_prompts([plain_prompt("lines of a B ?")])]) == (texts, scores)
 
 
 def test_a_loss_is_that_of_the_answers_alone() -> None:
@@ -63,7 +63,9 @@ def test_a_loss_is_that_of_the_answers_alone() -> None:
         before, after = language.ids(prompt), language.answer_ids(answer)
         logits = language.model(torch.tensor([before + after])).logits[0, len(before) - 1 : -1]
         losses += torch.nn.functional.cross_entropy(logits, torch.tensor(after), reduction="none").tolist()
-    assert language.loss(language.asked(prompts), answers).item() == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert language.loss(language.embed_prompts(prompts), answers).item() == pytest.approx(
+        sum(losses) / len(losses), rel=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -119,7 +121,7 @@ def test_a_domain_is_added_and_removed_without_touching_others(
 
     def oracle() -> tuple[list[str], str]:
         slots = house.slots("alpha", asked, base)
-        return base.answers(base.injected([prompt_with(question) for question in asked], slots))
+        return base.answers(base.embed_injected([prompt_with(question) for question in asked], slots))
 
     alone = oracle()
     for stage in STAGES[1:]:
@@ -142,7 +144,7 @@ def test_other_settings_are_refused_without_force(settings_file: Path, curator_c
         run("data", settings_file, "--seed", 1)
     run("data", settings_file, "--seed", 1, "--force")
     assert read_manifest(tmp_path / "made" / "data").parameters["seed"] == 1
-    with pytest.raises(UserError, match="no domain of the settings"):
+    with pytest.raises(UserError, match="not a domain of the settings"):
         run("adapt", settings_file, "--domain", "gamma")
     with pytest.raises(UserError, match="no such folder"):
         run("align", settings_file, "--domain", "alpha")

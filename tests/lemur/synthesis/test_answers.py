@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.proving.answers import AnswerError, changed, code_in
+from lemur.synthesis.proving.answers import AnswerError, apply_changes, code_in
 
 NET = "class Net:\n    pass\n"
 INDENTED = "  class Net:\n      pass\n"
@@ -75,7 +75,7 @@ def test_changes_that_fit(changes: list[tuple[str, str]], code: str) -> None:
         f"<think>{answer}</think>{answer}",
     ):
         for parent in (PARENT, PARENT.replace("\n", "\r\n"), PARENT[:-1]):
-            assert changed(parent, told) == code
+            assert apply_changes(parent, told) == code
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_changes_that_fit(changes: list[tuple[str, str]], code: str) -> None:
 )
 def test_changes_that_do_not_fit(answer: str, error: str) -> None:
     with pytest.raises(AnswerError, match=error):
-        changed(PARENT, answer)
+        apply_changes(PARENT, answer)
 
 
 def test_places_that_overlap_are_two() -> None:
     with pytest.raises(AnswerError, match="stands 2 times"):
-        changed("p\np\np\n", delta(("p\np\n", "q\n")))
+        apply_changes("p\np\np\n", delta(("p\np\n", "q\n")))
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "=", "d = 'é'"]), min_size=1, max_size=8)
@@ -124,15 +124,15 @@ def test_one_change_takes_the_place_of_the_lines_that_it_names(
     several = any(text.startswith(searched, at) for at in range(text.index(searched) + 1, len(text)))
     if several or wanted == text:
         with pytest.raises(AnswerError, match="times in the file" if several else "leave the file as it is"):
-            changed(text, delta((searched, put)))
+            apply_changes(text, delta((searched, put)))
     else:
-        assert changed(text, delta((searched, put))) == wanted
+        assert apply_changes(text, delta((searched, put))) == wanted
         assert places(lines, old) == [start]
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_any_text_is_code_a_change_or_a_told_fault(parent: str, answer: str) -> None:
-    for work in (code_in, lambda told: changed(parent, told)):
+    for work in (code_in, lambda told: apply_changes(parent, told)):
         try:
             told = work(answer)
         except AnswerError as error:

@@ -133,11 +133,14 @@ PASSING = {
     "broken": (Raw(500, b"oops"), r"status 500: oops"),
     "loading": (Raw(503, b""), r"status 503: "),
     "truncated": (Raw(200, GOOD[:40], {"Content-Type": "application/json"}, promised=200), r"."),
-    "html": (Raw(200, b"<html><body>Bad gateway</body></html>", {"Content-Type": "text/html"}), "no chat completion"),
-    "empty": (Raw(200, b""), "no chat completion"),
-    "not UTF-8": (Raw(200, b"\xff\xfe\x00"), "no chat completion"),
+    "html": (
+        Raw(200, b"<html><body>Bad gateway</body></html>", {"Content-Type": "text/html"}),
+        "not a chat completion",
+    ),
+    "empty": (Raw(200, b""), "not a chat completion"),
+    "not UTF-8": (Raw(200, b"\xff\xfe\x00"), "not a chat completion"),
     **{
-        json.dumps(shape): (Raw(200, json.dumps(shape).encode()), "no chat completion")
+        json.dumps(shape): (Raw(200, json.dumps(shape).encode()), "not a chat completion")
         for shape in (
             {"a": 1},
             {"error": "no"},
@@ -172,7 +175,7 @@ def test_trouble_that_stays_is_an_attempt_without_answer(trouble: str) -> None:
         told = ask(server.url, 2, retries=1)
     assert told[1] == Answer("text", 100, 50, "stop")
     assert isinstance(told[0], NoAnswer)
-    assert told[0].why.startswith("no answer in 2 requests; the last: ")
+    assert told[0].why.startswith("no answer in 2 requests; last error: ")
     assert re.search(said, told[0].why), told[0].why
     assert "\n" not in told[0].why
     assert len(server.requests) == 3
@@ -186,7 +189,7 @@ def test_no_answer_in_time() -> None:
     with serving(slow) as server:
         told = ask(server.url, 2, retries=1, timeout=0.5)
     assert told == [
-        NoAnswer("no answer in 2 requests; the last: no answer within 0.5 s"),
+        NoAnswer("no answer in 2 requests; last error: no answer within 0.5 s"),
         Answer("text", 100, 50, "stop"),
     ]
 
@@ -196,8 +199,8 @@ def test_nobody_listens() -> None:
         pass
     (told,) = ask(server.url, retries=1)
     assert isinstance(told, NoAnswer)
-    assert told.why.startswith("no answer in 2 requests; the last: ")
-    assert len(told.why) > len("no answer in 2 requests; the last: ") + 5
+    assert told.why.startswith("no answer in 2 requests; last error: ")
+    assert len(told.why) > len("no answer in 2 requests; last error: ") + 5
 
 
 def test_pauses_grow_and_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +233,7 @@ def test_what_no_retry_mends_ends_an_attempt_at_once() -> None:
 def test_a_message_without_text() -> None:
     body = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}).encode()
     with serving(lambda request, number: Raw(200, body)) as server:
-        assert ask(server.url) == [NoAnswer("the endpoint gave a message without text")]
+        assert ask(server.url) == [NoAnswer("the endpoint returned a message without text")]
     assert len(server.requests) == 1
 
 
@@ -259,7 +262,7 @@ def test_a_refusal_ends_the_run(status: int, monkeypatch: pytest.MonkeyPatch) ->
     "url", ["", "localhost:8000", "ftp://a/v1", "http://", "http:///v1", "http://user:secret@host/v1", "file:///etc"]
 )
 def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(UsageError, match=r"^--base-url .*: give http://HOST:PORT/v1; a key goes into the environment"):
+    with pytest.raises(UsageError, match=r"^--base-url .*: use http://HOST:PORT/v1; set a key in the environment"):
         ask(url)
 
 
@@ -408,7 +411,7 @@ def test_a_run_goes_on_and_writes_no_key(synthesize: Command, tmp_path: Path, mo
     assert [row["failed"] for row in rows] == ["syntax", "answer", "answer", "answer", "answer", "closed"]
     assert [row["error"] for row in rows[:4]] == [
         "line 1: invalid syntax",
-        "no answer in 1 requests; the last: status 500: (key)",
+        "no answer in 1 requests; last error: status 500: (key)",
         "status 400: Bearer (key)",
         "the answer holds no code; answer with one fence ```python … ```",
     ]
@@ -450,26 +453,30 @@ def test_a_run_is_asked_again_only_where_that_is_said(synthesize: Command) -> No
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [
-        ([], 2, "give --model MODEL, or --compare MODEL at least twice"),
-        (["--model", "a", "--compare", "b", "--compare", "c"], 2, "give --model MODEL, or --compare"),
-        (["--compare", "a"], 2, "--compare: give it at least twice"),
-        (["--compare", "a", "--compare", "a", "--base-url", "http://localhost:1/v1"], 2, "two models are called a"),
+        ([], 2, "pass --model MODEL, or --compare MODEL at least twice"),
+        (["--model", "a", "--compare", "b", "--compare", "c"], 2, "pass --model MODEL, or --compare"),
+        (["--compare", "a"], 2, "--compare: pass it at least twice"),
+        (["--compare", "a", "--compare", "a", "--base-url", "http://localhost:1/v1"], 2, "two models are named a"),
         (
             ["--compare", "a@http://localhost:1/v1", "--compare", "a@http://localhost:2/v1"],
             2,
-            "two models are called a",
+            "two models are named a",
         ),
         (
             ["--compare", "a@http://localhost:1/v1", "--compare", "b@http:///v1"],
             2,
-            "--base-url http:///v1: give http://H",
+            "--base-url http:///v1: use http://H",
         ),
-        (["--model", "a", "--blocks", "0"], 2, "--blocks 0: then say what to write with --goal TEXT"),
-        (["--model", "a", "--register", "x.db"], 2, "--register: only trained networks are entered; add --train"),
-        (["--model", "a", "--base-url", "localhost:1"], 2, "--base-url localhost:1: give http://HOST:PORT/v1"),
-        (["--model", "a@ftp://b/v1"], 2, "--base-url ftp://b/v1: give http://HOST:PORT/v1"),
-        (["--model", "@http://localhost:1/v1"], 2, "give NAME, or NAME@URL"),
-        (["--model", "a", "--search", "gate", "--spec", "specs.json"], 2, "--spec and --search: both name the blocks"),
+        (["--model", "a", "--blocks", "0"], 2, "--blocks 0: state what to write with --goal TEXT"),
+        (["--model", "a", "--register", "x.db"], 2, "--register: only trained networks are registered; add --train"),
+        (["--model", "a", "--base-url", "localhost:1"], 2, "--base-url localhost:1: use http://HOST:PORT/v1"),
+        (["--model", "a@ftp://b/v1"], 2, "--base-url ftp://b/v1: use http://HOST:PORT/v1"),
+        (["--model", "@http://localhost:1/v1"], 2, "use NAME, or NAME@URL"),
+        (
+            ["--model", "a", "--search", "gate", "--spec", "specs.json"],
+            2,
+            "--spec and --search: both select the blocks",
+        ),
         (["--model", "a", "--spec", "absent.json"], 1, "absent.json: cannot be read as specs: No such file"),
         (["--model", "a", "--parents", "."], 1, "no manifest.json"),
     ],

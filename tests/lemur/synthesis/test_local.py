@@ -140,7 +140,7 @@ def test_what_cannot_be_loaded(plain: Path, tmp_path: Path, monkeypatch: pytest.
     broken = save(tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"no weights")
     for folder in (tmp_path / "empty", tmp_path / "absent", pickled, broken):
-        with pytest.raises(UserError, match=r"cannot be loaded: .*; give a folder or a name on the Hub") as caught:
+        with pytest.raises(UserError, match=r"cannot be loaded: .*; pass a folder or a name on the Hub") as caught:
             Local(str(folder), budget=Budget())
         assert "\n" not in str(caught.value)
 
@@ -159,7 +159,7 @@ def test_the_code_of_a_model_is_never_run(tmp_path: Path) -> None:
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        UserError, match=r"needs transformers; pip install 'lemur-curator\[synthesis\]', or give --base"
+        UserError, match=r"needs transformers; pip install 'lemur-curator\[synthesis\]', or pass --base"
     ):
         Local("any", budget=Budget())
 
@@ -172,7 +172,7 @@ def test_the_command(kind: str, request: pytest.FixtureRequest, library: Path, t
     done = lemur_here("synthesize", *given, cwd=tmp_path)
     if kind == "chatting":
         assert done.returncode == 1
-        assert "gave no answer at all: the prompt of" in done.stderr.splitlines()[-1]
+        assert "returned no answer at all: the prompt of" in done.stderr.splitlines()[-1]
         assert not (tmp_path / "out").exists()
         return
     assert done.returncode == 0, done.stderr

@@ -596,7 +596,7 @@ def test_two_runs_on_one_folder(blocks: Path, tmp_path: Path, stuck: SimpleNames
             assert other.wait(300) == 1
             assert other.stderr is not None
             told = other.stderr.read().splitlines()
-        assert told[-1] == "lemur: out: another run makes it; wait for it, or choose another --out"
+        assert told[-1] == "lemur: out: another run is writing it; wait for it, or choose another --out"
         assert len(stuck.server.requests) == 9
         stuck.release()
         assert process.wait(600) == 0
@@ -629,7 +629,7 @@ def test_no_space(blocks: Path, tmp_path: Path, small_disk: Path, full: str) -> 
         done = lemur("synthesize", *given, "--out", out, cwd=tmp_path, LEMUR_CURATOR_CACHE=str(cache))
         told = [line for line in done.stderr.splitlines() if line.startswith("lemur: ")]
         assert (done.returncode, done.stdout, len(told)) == (1, "", 1), done.stderr
-        said = "No space left on device" if full == "output" else "an answer cannot be kept: database or disk is full"
+        said = "No space left on device" if full == "output" else "an answer cannot be cached: database or disk is full"
         assert said in told[0]
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "out").exists()
