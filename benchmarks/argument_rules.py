@@ -57,7 +57,7 @@ PATTERNS: tuple[str, ...] = (
 HINTS: dict[str, tuple[Any, str, Any]] = {
     "docstring examples": (usage, "examples_in", lambda *_: ((), ())),
     "documented shapes": (usage, "documented_shapes", lambda *_: ()),
-    "calls": (finder.HintFinder, "_rated_sites", lambda *_: iter(())),
+    "calls": (finder.HintFinder, "_rate_sites", lambda *_: iter(())),
     "classes that parameters want": (companions.Companions, "of", lambda *_: iter(())),
     "classes that arguments name": (companions.Companions, "named", lambda *_: iter(())),
     "functions of the file": (interpreter, "_DEEPEST", 1),

@@ -1,4 +1,4 @@
-"""One more field for a configuration: one that is asked for and not there, or None where a value is needed."""
+"""Add a field to a configuration: one that the code reads but is missing, or is None where it needs a value."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -8,60 +8,61 @@ from typing import Any
 from extract.arguments.name_values import candidates
 from extract.arguments.trials import AttemptError, Namespace, attempt
 
-_MOST_VALUES = 3
+_MAX_VALUES = 3
 
 
-def with_one_more(
+def add_config_field(
     failure: AttemptError, texts: Mapping[str, str], names: Namespace, words: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """Parameters with the configuration that they take given one more field, or one that is inside it.
+    """Yield a parameter and its configuration with one more field, set on the object or on one nested in it.
 
     Args:
-        failure: of a construction with these texts.
-        texts: by parameter, expressions; those count that call a configuration's class by its name.
-        words: of the lines that failed.
+        failure: the failure of a construction with these expressions.
+        texts: expressions by parameter; only those that call a class named `...Config` are considered.
+        names: evaluates the expressions.
+        words: the words of the failing lines.
     """
     for parameter, text in texts.items():
-        if text.startswith("@"):  # what is worked out later
+        if text.startswith("@"):  # a placeholder
             continue
         call = ast.parse(text, mode="eval").body
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.endswith("Config")):
             continue
         try:
-            made = attempt(partial(names.value, text))
+            config = attempt(partial(names.value, text))
         except AttemptError:
             continue
-        inner = {field: value for field, value in vars(made).items() if type(value).__name__.endswith("Config")}
-        for place, owner in {"": made, **inner}.items():
-            for field in _lacking(failure.cause, owner, words):
-                for value in [one for one in candidates(field) if not one.startswith(("nn.", "F.", "@"))][
-                    :_MOST_VALUES
-                ]:
-                    yield parameter, _with_field(text, place, field, value)
+        inner = {field: value for field, value in vars(config).items() if type(value).__name__.endswith("Config")}
+        for keyword, owner in {"": config, **inner}.items():
+            for field in _missing_fields(failure.cause, owner, words):
+                for value in [
+                    candidate for candidate in candidates(field) if not candidate.startswith(("nn.", "F.", "@"))
+                ][:_MAX_VALUES]:
+                    yield parameter, _with_field(text, keyword, field, value)
 
 
-def _lacking(cause: BaseException, owner: Any, words: list[str]) -> list[str]:
-    """The fields of a configuration that a failure is about."""
+def _missing_fields(cause: BaseException, owner: Any, words: list[str]) -> list[str]:
+    """Return the fields of a configuration that caused a failure."""
     if isinstance(cause, AttributeError) and type(cause.obj) is type(owner):
         return [cause.name or ""]
     unset = [word for word in dict.fromkeys(words) if vars(owner).get(word, 0) is None]
     return unset if "NoneType" in str(cause) else []
 
 
-def _with_field(text: str, place: str, field: str, value: str) -> str:
-    """The call with one more keyword, or with one more key in the dict that a keyword gives."""
+def _with_field(text: str, keyword: str, field: str, value: str) -> str:
+    """Return the call with one more keyword, or with one more key in the dict passed as `keyword`."""
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)
-    fresh = ast.parse(value, mode="eval").body
+    value_node = ast.parse(value, mode="eval").body
     keywords = {item.arg: item for item in call.keywords}
-    if not place:
-        call.keywords = [item for item in call.keywords if item.arg != field] + [ast.keyword(field, fresh)]
+    if not keyword:
+        call.keywords = [item for item in call.keywords if item.arg != field] + [ast.keyword(field, value_node)]
     else:
-        given = keywords.get(place)
-        if given is None or not isinstance(given.value, ast.Dict):
-            given = ast.keyword(place, ast.Dict([], []))
-            call.keywords = [item for item in call.keywords if item.arg != place] + [given]
-        assert isinstance(given.value, ast.Dict)
-        given.value.keys.append(ast.Constant(field))
-        given.value.values.append(fresh)
+        entry = keywords.get(keyword)
+        if entry is None or not isinstance(entry.value, ast.Dict):
+            entry = ast.keyword(keyword, ast.Dict([], []))
+            call.keywords = [item for item in call.keywords if item.arg != keyword] + [entry]
+        assert isinstance(entry.value, ast.Dict)
+        entry.value.keys.append(ast.Constant(field))
+        entry.value.values.append(value_node)
     return ast.unparse(call)

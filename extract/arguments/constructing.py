@@ -1,4 +1,4 @@
-"""The search for constructor arguments: what the corpus passes, then what names suggest, mended by what fails."""
+"""Search for constructor arguments: those the corpus passes, then guesses from names, repaired after each failure."""
 
 import contextlib
 import heapq
@@ -13,43 +13,43 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.configured import with_one_more
+from extract.arguments.configured import add_config_field
 from extract.arguments.inputs import is_variadic, required
 from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
     Settings,
-    call_of,
     candidates,
     configuration_expressions,
-    parameters_of,
+    format_call,
+    read_parameters,
     shrunk_arguments,
-    value_of,
+    suggest_value,
 )
 from extract.arguments.trials import (
     AttemptError,
     Budget,
     Namespace,
     attempt,
+    count_elements,
     fill_unset,
     seed_all,
-    size_of,
     unset_is_nan,
 )
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_LACKING = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
-_OPTIONAL = 8  # parameters that are looked at after one failure, beside those that must be given
+_MISSING_ARGUMENTS = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
+_MAX_OPTIONAL = 8  # optional parameters to try after one failure
 _LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
-_FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
-_MOST_STRINGS = 6  # that a parameter is compared with
-_LISTED = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+_NONEMPTY_SEQUENCES = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for sequences that are empty by default
+_MAX_STRINGS = 6  # compared with one parameter
+_STRING_LIST = re.compile(r"[\[{][^\[\]{}]*[\]}]")
 _WIDTH, _WIDER = "32", "128"
-_VANISHED = re.compile(r"ZeroDivisionError|divisible|(?<![\w.])0(?![\w.])")
-_BEGINNING = 3  # letters that two names share
-_TRIES = 80  # of arguments for what is required
-LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
+_ZERO_SIZE = re.compile(r"ZeroDivisionError|divisible|(?<![\w.])0(?![\w.])")
+_SHARED_PREFIX = 3  # letters
+_MAX_TRIES = 80  # sets of required arguments
+LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
 
 
@@ -61,13 +61,13 @@ class Arguments:
     kwargs: tuple[tuple[str, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the arguments as JSON values."""
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
 
 @dataclass(slots=True)
 class Constructed:
-    """A module that could be constructed."""
+    """A constructed module."""
 
     arguments: Arguments
     module: nn.Module
@@ -77,33 +77,33 @@ class Constructed:
 
 @dataclass(slots=True)
 class Constructor:
-    """Constructs one class; keeps the failure that came furthest."""
+    """Search for arguments of one class; keeps the failure that made the most progress."""
 
     cls: type[nn.Module]
     names: Namespace
     hints: Mapping[str, Any]
     budget: Budget
     blocks: tuple[str, ...]  # names of other module classes in the block's file
-    worst: tuple[AttemptError, Arguments] | None = None
+    best_failure: tuple[AttemptError, Arguments] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
-    text: str | None = None  # of the class, once it was read
+    text: str | None = None  # source of the class, once read
 
     def __post_init__(self) -> None:
-        self.parameters = parameters_of(self.cls)
+        self.parameters = read_parameters(self.cls)
         self.required = required(self.parameters)
 
     @property
     def spent(self) -> bool:
-        """Whether no further construction is due."""
+        """Return whether the budget is used up."""
         return self.budget.constructions <= 0 or self.budget.late()
 
-    def _small(self) -> dict[str, str]:
+    def _shrink_defaults(self) -> dict[str, str]:
         defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
         return shrunk_arguments(defaults)
 
     def make(self, arguments: Arguments, *, real: bool = False) -> Constructed:
-        """Construct: on meta tensors first, for the size; then for real, unless that is large and not asked for.
+        """Construct the module on meta tensors to learn its size, then for real unless it is large and `real` is false.
 
         Raises: AttemptError.
         """
@@ -113,14 +113,14 @@ class Constructor:
             try:
                 with torch.device("meta"):
                     module = self._new(arguments)
-                size = size_of(module)
+                size = count_elements(module)
                 if size > LARGE:
                     return Constructed(arguments, module, size, on_meta=True)
             except AttemptError as failure:
                 if not only_on_meta(failure):
                     raise
         module = self._new(arguments)
-        return Constructed(arguments, module, size_of(module), on_meta=False)
+        return Constructed(arguments, module, count_elements(module), on_meta=False)
 
     def _new(self, arguments: Arguments) -> nn.Module:
         def action() -> Any:
@@ -135,26 +135,26 @@ class Constructor:
         return module
 
     def plans(self) -> Iterator[Constructed]:
-        """Modules built in different ways, the likeliest first; each can be tried with inputs."""
+        """Yield modules built in different ways, most promising first; try each with inputs."""
         seen: set[Arguments] = set()
-        came = False
-        whole = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
-        examples = [arguments for way, arguments in whole if way == "example"]
-        calls = [arguments for way, arguments in whole if way != "example"]
-        small = [Arguments(kwargs=tuple(self._small().items())), Arguments()] if not self.required else []
-        configured = len(self.required) == 1 and self.required[0] in self._companions()  # a small one comes first
-        for built in self._as_they_are([*examples, *small, *(calls if not configured else ())], seen):
+        succeeded = False
+        hinted = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
+        examples = [arguments for way, arguments in hinted if way == "example"]
+        calls = [arguments for way, arguments in hinted if way != "example"]
+        small = [Arguments(kwargs=tuple(self._shrink_defaults().items())), Arguments()] if not self.required else []
+        configured = len(self.required) == 1 and self.required[0] in self._companions()  # try a small configuration first
+        for built in self._construct_unchanged([*examples, *small, *(calls if not configured else ())], seen):
             yield built
-            came = True
+            succeeded = True
         if not self.required:
-            if came:
+            if succeeded:
                 return
-            seen.discard(small[0])  # its failure is what is repaired
-        yield from self._repaired(seen)
-        yield from self._as_they_are(calls, seen)
+            seen.discard(small[0])  # start the repairs from its failure
+        yield from self._repair_required(seen)
+        yield from self._construct_unchanged(calls, seen)
 
-    def _as_they_are(self, ways: Sequence[Arguments], seen: set[Arguments]) -> Iterator[Constructed]:
-        """The modules that arguments give which are not changed."""
+    def _construct_unchanged(self, ways: Sequence[Arguments], seen: set[Arguments]) -> Iterator[Constructed]:
+        """Yield the modules constructed from these arguments, without repairing them."""
         for arguments in ways:
             if self.spent:
                 return
@@ -165,17 +165,17 @@ class Constructor:
                 except AttemptError as failure:
                     self._remember(failure, arguments)
 
-    def _repaired(self, seen: set[Arguments]) -> Iterator[Constructed]:
-        """Required arguments by their names, changed where a failure points; best-first by how far it came."""
-        tries = _TRIES
+    def _repair_required(self, seen: set[Arguments]) -> Iterator[Constructed]:
+        """Guess required arguments from their names and change those that a failure names; best-first by progress."""
+        tries = _MAX_TRIES
         counter = itertools.count()
         choices = {name: self._choices(name) for name in self.required}
         heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
-        heapq.heappush(heap, ((0,), next(counter), dict.fromkeys(choices, 0), self._small()))
+        heapq.heappush(heap, ((0,), next(counter), dict.fromkeys(choices, 0), self._shrink_defaults()))
         while heap and tries > 0 and not self.spent:
             _, _, picks, extra = heapq.heappop(heap)
-            texts = {name: choices[name][place] for name, place in picks.items()}
-            arguments = _ordered(self.parameters, {**texts, **extra})
+            texts = {name: choices[name][index] for name, index in picks.items()}
+            arguments = _order_arguments(self.parameters, {**texts, **extra})
             if arguments in seen:
                 continue
             seen.add(arguments)
@@ -184,16 +184,16 @@ class Constructor:
                 yield self._make_traced(arguments)
             except AttemptError as failure:
                 self._remember(failure, arguments)
-                for fresh_picks, fresh_extra in self._changes(failure, picks, choices, extra):
+                for fresh_picks, fresh_extra in self._suggest_changes(failure, picks, choices, extra):
                     heapq.heappush(heap, (failure.rank, next(counter), fresh_picks, fresh_extra))
             else:
-                return  # another choice would fail alike
+                return  # other values would fail in the same way
 
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
-        """The same with other values for the parameters that a failing forward names."""
-        lacking = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(failure.cause))
-        if lacking:
-            kwargs = tuple((name, _with_attribute(text, lacking[1])) for name, text in built.arguments.kwargs)
+        """Yield the module with other values for the parameters that a failing forward names."""
+        missing = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(failure.cause))
+        if missing:
+            kwargs = tuple((name, _with_attribute(text, missing[1])) for name, text in built.arguments.kwargs)
             with contextlib.suppress(AttemptError):
                 yield self.make(Arguments(built.arguments.args, kwargs))
             return
@@ -201,29 +201,31 @@ class Constructor:
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
         if "normalized_shape" in str(failure.cause):
             named = [name for name in self.parameters if "norm" in name] + named
-        if isinstance(failure.cause, IndexError):  # what is empty by default
+        if isinstance(failure.cause, IndexError):  # sequences that are empty by default
             named = [name for name, p in self.parameters.items() if p.default in ((), [])] + named
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
-        if wide := self._wide(failure, before):
+        if wide := self._widen(failure, before):
             with contextlib.suppress(AttemptError):
-                yield self.make(Arguments(built.arguments.args, _ordered(self.parameters, {**before, **wide}).kwargs))
+                yield self.make(
+                    Arguments(built.arguments.args, _order_arguments(self.parameters, {**before, **wide}).kwargs)
+                )
         positional = len(built.arguments.args)
-        layers = _LAYERS if _UNCALLABLE.search(str(failure.cause)) else ()  # what turned out to be called
+        layers = _LAYERS if _UNCALLABLE.search(str(failure.cause)) else ()  # the value was called
         if layers:
             called = re.findall(r"self\.(\w+)\(", " ".join(failure.lines[-1:]))
-            named = [name for name in self.parameters if any(map(partial(_alike, name), called))] + named
+            named = [name for name in self.parameters if any(map(partial(_may_match, name), called))] + named
             named = list(dict.fromkeys(named))
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
             for text in (*layers, *self._choices(name)[:6]):
                 if text == before.get(name) or self.spent:
                     continue
-                kwargs = _ordered(self.parameters, {**before, name: text}).kwargs
+                kwargs = _order_arguments(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
                     yield self._make_traced(Arguments(built.arguments.args, kwargs))
 
     def _make_traced(self, arguments: Arguments) -> Constructed:
-        """Construct with settings that record what is asked of them, then with what they recorded."""
+        """Construct once with settings that record which attributes are read, then again with exactly these."""
         if not any(text == SETTINGS for _, text in arguments.kwargs):
             return self.make(arguments)
         traced: dict[str, Settings] = {}
@@ -239,30 +241,30 @@ class Constructor:
             self._new(Arguments(arguments.args, tuple(fresh)))
         finally:
             self.names = original
-        known = {name: settings.expression() for name, settings in traced.items()}
+        recorded = {name: settings.expression() for name, settings in traced.items()}
         return self.make(
-            Arguments(arguments.args, tuple((name, known.get(name, text)) for name, text in arguments.kwargs))
+            Arguments(arguments.args, tuple((name, recorded.get(name, text)) for name, text in arguments.kwargs))
         )
 
-    def _changes(
+    def _suggest_changes(
         self,
         failure: AttemptError,
         picks: Mapping[str, int],
         choices: Mapping[str, Sequence[str]],
         extra: Mapping[str, str],
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
-        texts = {name: choices[name][place] for name, place in picks.items()}
-        if wide := self._wide(failure, texts):
+        texts = {name: choices[name][index] for name, index in picks.items()}
+        if wide := self._widen(failure, texts):
             yield dict(picks), {**extra, **wide}
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         words += _WORD.findall(str(failure.cause))
-        for name, text in with_one_more(failure, {**texts, **extra}, self.names, words):
+        for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
             yield dict(picks), {**extra, name: text}
-        lacking = re.findall(r"'(\w+)'", str(failure.cause)) if _LACKING.search(str(failure.cause)) else []
-        if lacking and any(
+        missing = re.findall(r"'(\w+)'", str(failure.cause)) if _MISSING_ARGUMENTS.search(str(failure.cause)) else []
+        if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
-        ):  # what a base wants to be passed on
-            wanted = [name for name in lacking if name not in self.parameters and name not in extra]
+        ):  # `**kwargs` that a base class requires
+            wanted = [name for name in missing if name not in self.parameters and name not in extra]
             if wanted:
                 yield dict(picks), {**extra, **{name: self._choices(name)[0] for name in wanted}}
         named = [word for word in dict.fromkeys(words) if word in picks]
@@ -270,79 +272,85 @@ class Constructor:
         optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
         passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
         if "NoneType" in str(failure.cause):
-            optional = [*optional, *(name for name in self._asked_for() if name not in extra)]
-            for name, text in self._unset(words):
+            optional = [*optional, *(name for name in self._list_kwargs_lookups() if name not in extra)]
+            for name, text in self._fill_unset_fields(words):
                 yield dict(picks), {**extra, name: text}
-        for name, text in self._listed(failure, named):
+        for name, text in self._try_listed_strings(failure, named):
             yield dict(picks), {**extra, name: text}
         for name in named:
-            yield from (({**picks, name: place}, dict(extra)) for place in _others(choices[name], picks[name]))
-        for name in [*optional[:_OPTIONAL], *passed_on]:
+            yield from (({**picks, name: index}, dict(extra)) for index in _other_indices(choices[name], picks[name]))
+        for name in [*optional[:_MAX_OPTIONAL], *passed_on]:
             yield from (
                 (dict(picks), {**extra, name: text}) for text in self._choices(name)[:4] if extra.get(name) != text
             )
         for name in [name for name in picks if name not in named]:
-            for place in range(picks[name] + 1, len(choices[name])):
-                yield {**picks, name: place}, dict(extra)
+            for index in range(picks[name] + 1, len(choices[name])):
+                yield {**picks, name: index}, dict(extra)
         if extra:
             yield dict(picks), {}
 
     @staticmethod
-    def _wide(failure: AttemptError, texts: Mapping[str, str]) -> dict[str, str]:
-        """Larger widths for the usual ones, where a part of one came to nothing: heads of 32 in half of 32 channels."""
-        vanished = _VANISHED.search(failure.message)
+    def _widen(failure: AttemptError, texts: Mapping[str, str]) -> dict[str, str]:
+        """Return larger widths if dividing the usual one gave zero, as with 32 heads for half of 32 channels."""
+        vanished = _ZERO_SIZE.search(failure.message)
         return {name: _WIDER for name, text in texts.items() if text == _WIDTH} if vanished else {}
 
     def _choices(self, name: str) -> tuple[str, ...]:
-        found: list[str] = [*self._companions().get(name, ()), *self._compared(name), *self._keys(name)]
+        texts: list[str] = [
+            *self._companions().get(name, ()),
+            *self._find_compared_strings(name),
+            *self._list_table_keys(name),
+        ]
         parameter = self.parameters.get(name)
         if parameter is not None and parameter.default in ((), []):
-            found += _FILLED
+            texts += _NONEMPTY_SEQUENCES
         for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
-            found += self.blocks[:4] if text == BLOCK else [text]
-        return tuple(dict.fromkeys(found))
+            texts += self.blocks[:4] if text == BLOCK else [text]
+        return tuple(dict.fromkeys(texts))
 
-    def _compared(self, name: str) -> list[str]:
-        """The strings with which the class compares a parameter: `mode == "max"`, `self.mode in ["cat", "max"]`."""
-        found = re.findall(
+    def _find_compared_strings(self, name: str) -> list[str]:
+        """Return the strings that the class compares a parameter with: `mode == "max"`, `self.mode in ["cat", "max"]`."""
+        matches = re.findall(
             rf"(?<![\w.])(?:self\.)?{name}(?:\.lower\(\))?\s*(?:[!=]=|(?:not )?in)\s*(.*)", self._source()
         )
-        return list(dict.fromkeys(text for rest in found for text in _strings_of(rest)))[:_MOST_STRINGS]
+        return list(dict.fromkeys(text for rest in matches for text in _parse_strings(rest)))[:_MAX_STRINGS]
 
-    def _keys(self, name: str) -> list[str]:
-        """The keys of tables in which the class, or a base, looks a parameter up: `self.settings[depth]`."""
-        bases = "".join(_text_of(base, "__init__") for base in self.cls.__mro__ if "__init__" in vars(base))
+    def _list_table_keys(self, name: str) -> list[str]:
+        """Return the keys of dicts in which the class or a base looks up a parameter: `self.settings[depth]`."""
+        bases = "".join(_read_source(base, "__init__") for base in self.cls.__mro__ if "__init__" in vars(base))
         tables = re.findall(rf"(\w+)\[{name}\]|(?<![\w.]){name} (?:not )?in (?:set\()?(?:\w+\.)?(\w+)", bases)
-        found: list[str] = []
-        for table in dict.fromkeys(one or other for one, other in tables):
+        keys: list[str] = []
+        for table in dict.fromkeys(subscripted or searched for subscripted, searched in tables):
             value = getattr(self.cls, table, self.names.names.get(table))
-            found += [repr(key) for key in value if isinstance(key, int | str)] if isinstance(value, dict) else []
-        return found[:_MOST_STRINGS]
+            keys += [repr(key) for key in value if isinstance(key, int | str)] if isinstance(value, dict) else []
+        return keys[:_MAX_STRINGS]
 
     def _source(self) -> str:
-        """The text of the constructor and of forward."""
+        """Return the source of the constructor and of forward."""
         if self.text is None:
-            self.text = "".join(_text_of(self.cls, method) for method in ("__init__", "forward"))
+            self.text = "".join(_read_source(self.cls, method) for method in ("__init__", "forward"))
         return self.text
 
-    def _listed(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """The strings that a message lists, for what its line names: they would do."""
-        listed = [strings for found in _LISTED.findall(str(failure.cause)) if len(strings := _strings_of(found)) > 1]
+    def _try_listed_strings(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield the strings that an error message lists as valid, for the parameters that the failing line names."""
+        listed = [
+            strings for match in _STRING_LIST.findall(str(failure.cause)) if len(strings := _parse_strings(match)) > 1
+        ]
         for strings in listed[:1]:
             yield from ((name, text) for name in named[:2] for text in (*strings[:3], f"[{strings[0]}]"))
 
-    def _asked_for(self) -> list[str]:
-        """The names that the constructor asks its `**kwargs` for: `kwargs.get("norm_layer")`."""
+    def _list_kwargs_lookups(self) -> list[str]:
+        """Return the keys that the constructor reads from its `**kwargs`: `kwargs.get("norm_layer")`."""
         rest = next((name for name, p in self.parameters.items() if p.kind is p.VAR_KEYWORD), "")
         try:
             text = inspect.getsource(self.cls.__init__) if rest else ""
         except (OSError, TypeError):
             text = ""
-        asked = re.findall(rf"\b{rest}(?:\.(?:get|pop)\(|\[)\s*[\"'](\w+)[\"']", text) if text else []
-        return [name for name in dict.fromkeys(asked) if name not in self.parameters]
+        lookups = re.findall(rf"\b{rest}(?:\.(?:get|pop)\(|\[)\s*[\"'](\w+)[\"']", text) if text else []
+        return [name for name in dict.fromkeys(lookups) if name not in self.parameters]
 
-    def _unset(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Default settings with one more field set: of those that are None and that the failing lines name."""
+    def _fill_unset_fields(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield default settings with one field set that is None and that the failing lines name."""
         for name, parameter in self.parameters.items():
             kind = type(parameter.default)
             if kind.__name__ in self.names.names and hasattr(kind, "__dataclass_fields__"):
@@ -351,62 +359,64 @@ class Constructor:
                 ]
                 for field_name in unset:
                     for text in candidates(field_name)[:3]:
-                        yield name, call_of(kind.__name__, {field_name: text})
+                        yield name, format_call(kind.__name__, {field_name: text})
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
-        """Expressions for parameters that take a class of the corpus, or an instance of one."""
-        found: dict[str, tuple[str, ...]] = {}
+        """Return expressions for parameters that take a class of the corpus, or an instance of one."""
+        expressions: dict[str, tuple[str, ...]] = {}
         for item in self.hints.get("companions", ()):
             if item["method"] != "__init__" or item["name"] not in self.names.names:
                 continue
             cls = self.names.names[item["name"]]
             texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
-            found[item["parameter"]] = (*found.get(item["parameter"], ()), *texts)
-        return found
+            expressions[item["parameter"]] = (*expressions.get(item["parameter"], ()), *texts)
+        return expressions
 
     def _remember(self, failure: AttemptError, arguments: Arguments) -> None:
-        if self.worst is None or failure.progress > self.worst[0].progress:
-            self.worst = (failure, arguments)
+        if self.best_failure is None or failure.progress > self.best_failure[0].progress:
+            self.best_failure = (failure, arguments)
 
 
-def _text_of(cls: type, method: str) -> str:
-    """The text of a method; empty where it is not to be had."""
+def _read_source(cls: type, method: str) -> str:
+    """Return the source of a method, or "" if it is unavailable."""
     try:
         return inspect.getsource(getattr(cls, method))
-    except (OSError, TypeError, AttributeError):  # what asking for it may raise
+    except (OSError, TypeError, AttributeError):  # all that `inspect.getsource` may raise
         return ""
 
 
 def instances(name: str, cls: Any) -> list[str]:
-    """Expressions that construct a companion class."""
+    """Return expressions that construct a companion class."""
     if not isinstance(cls, type):
         return [name]
     if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
         return configuration_expressions(name, cls)
-    parameters = parameters_of(cls)
+    parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in required(parameters)}
-    return [call_of(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
+    return [format_call(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
 
 
-def _alike(name: str, other: str) -> bool:
-    """Whether a parameter may be what became an attribute: one name in the other, or one beginning."""
-    return name in other or other in name or name[:_BEGINNING] == other[:_BEGINNING]
+def _may_match(name: str, other: str) -> bool:
+    """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
+    return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
 
 
-def _strings_of(text: str) -> list[str]:
-    """The string, or the strings of the list, that a text begins with, as expressions."""
+def _parse_strings(text: str) -> list[str]:
+    """Return the string, or the strings of the list, at the start of a text, as expressions."""
     listed = re.match(r"[\[({]([^\])}]*)[\])}]", text)
     plain = re.match(r"'[^']*'|\"[^\"]*\"", text)
-    found = re.findall(r"'([^']*)'|\"([^\"]*)\"", listed[1] if listed else plain[0] if plain else "")
-    return [repr(one or other) for one, other in found if one or other]
+    pairs = re.findall(r"'([^']*)'|\"([^\"]*)\"", listed[1] if listed else plain[0] if plain else "")
+    return [
+        repr(single_quoted or double_quoted) for single_quoted, double_quoted in pairs if single_quoted or double_quoted
+    ]
 
 
-def _others(choices: Sequence[str], place: int) -> Iterator[int]:
-    return (other for other in range(len(choices)) if other != place)
+def _other_indices(choices: Sequence[str], index: int) -> Iterator[int]:
+    return (other for other in range(len(choices)) if other != index)
 
 
 def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
-    """The module, constructed for real, with a value in every parameter.
+    """Construct the module for real, and fill the parameters that its constructor leaves unset.
 
     Raises: AttemptError.
     """
@@ -417,24 +427,24 @@ def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
 
 
 def _with_attribute(text: str, name: str) -> str:
-    """Settings with one more attribute."""
+    """Return a `SimpleNamespace` expression with one more attribute."""
     if not text.startswith("types.SimpleNamespace(") or re.search(rf"\b{name}=", text):
         return text
-    return f"{text[:-1]}, {name}={value_of(name)})".replace("(, ", "(")
+    return f"{text[:-1]}, {name}={suggest_value(name)})".replace("(, ", "(")
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:
     return Arguments(tuple(call["args"]), tuple((name, text) for name, text in call["kwargs"]))
 
 
-def _ordered(parameters: Mapping[str, inspect.Parameter], texts: Mapping[str, str]) -> Arguments:
+def _order_arguments(parameters: Mapping[str, inspect.Parameter], texts: Mapping[str, str]) -> Arguments:
     positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in texts]
     names = [n for n in parameters if n in texts and n not in positional] + [n for n in texts if n not in parameters]
     return Arguments(tuple(texts[n] for n in positional), tuple((n, texts[n]) for n in names))
 
 
 def only_on_meta(failure: AttemptError) -> bool:
-    """Whether something failed because meta tensors hold no numbers."""
+    """Return whether a failure is due to meta tensors, which hold no data."""
     text = str(failure.cause)
     return (
         isinstance(failure.cause, NotImplementedError)

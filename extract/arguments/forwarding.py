@@ -1,4 +1,4 @@
-"""The search for forward's inputs: what the corpus shows, then what names and layers suggest, mended by failures."""
+"""Search for inputs of forward: examples in the corpus, then guesses from names and layers, repaired after failures."""
 
 import heapq
 import inspect
@@ -19,63 +19,63 @@ from extract.arguments.inputs import (
     Literal,
     Tensor,
     Value,
-    annotated,
     change_nested,
     flatten,
     graph_main,
     is_graph,
     is_loss,
     is_packed,
-    layers_of,
     layouts,
     like_main,
     main_values,
     meaning,
+    read_layers,
     required,
     tensors_in,
+    values_from_annotation,
 )
-from extract.arguments.name_values import call_of, parameters_of, spelled
+from extract.arguments.name_values import annotation_text, format_call, read_parameters
 from extract.arguments.repairs import FailedCall, of_the_module, repairs
 from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, seed_all
 
-_TRIES = 70  # with one module
-_SECONDS = 1.0  # of CPU for one attempt
-_MOST_ELEMENTS = 500_000  # of all inputs together, where a repair built them
-_MOST_AT_START = 8_000_000
-_REPAIRS = 16  # taken from one failure
-_STUCK = 4  # failures that no input mends, after which another module is tried
+_MAX_TRIES = 70  # for one module
+_SECONDS = 1.0  # of CPU time for one attempt
+_MAX_ELEMENTS = 500_000  # in all inputs together, after a repair
+_MAX_AT_START = 8_000_000
+_MAX_REPAIRS = 16  # taken from one failure
+_MAX_STUCK = 4  # failures that no input can repair, before another module is tried
 
 
 @dataclass(slots=True)
 class ForwardCall:
-    """A forward that came through."""
+    """A call of forward that works."""
 
     args: tuple[str, ...]
     kwargs: tuple[tuple[str, str], ...]
-    inputs: Inputs | None  # None where an example was used as it stands
+    inputs: Inputs | None  # None for an example that is used unchanged
 
     def as_json(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the call as JSON values."""
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
 
 @dataclass(slots=True)
 class Forward:
-    """Searches inputs for one module; keeps the failure that came furthest."""
+    """Search for inputs of one module; keeps the failure that made the most progress."""
 
     built: Constructed
     constructor: Constructor
     names: Namespace
     hints: Mapping[str, Any]
     budget: Budget
-    worst: tuple[AttemptError, str] | None = None
+    best_failure: tuple[AttemptError, str] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parameters = forward_parameters(self.built.module)
 
     def search(self) -> Iterator[ForwardCall]:
-        """Ways of calling forward that work."""
+        """Yield calls of forward that work."""
         self.built.module.eval()
         for call in self.hints.get("forward", ()):
             called = ForwardCall(tuple(call["args"]), tuple((n, t) for n, t in call["kwargs"]), None)
@@ -84,20 +84,20 @@ class Forward:
         yield from self._explore()
 
     def _explore(self) -> Iterator[ForwardCall]:
-        layers = layers_of(self.built.module)
+        layers = read_layers(self.built.module)
         loss = is_loss(list(self.parameters), type(self.built.module).__name__)
         counter = itertools.count()
-        starts = iter(self._starts(layers, loss))
+        starts = iter(self._initial_inputs(layers, loss))
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
         stuck = 0
-        for turn in range(_TRIES):
+        for turn in range(_MAX_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
                 return
             inputs = None
             if turn % 3 == 0 or not heap:
                 inputs = next(
-                    (start for start in starts if start not in seen and _is_small(start, _MOST_AT_START)), None
+                    (start for start in starts if start not in seen and _is_small(start, _MAX_AT_START)), None
                 )
             while inputs is None and heap:
                 inputs = heapq.heappop(heap)[2]
@@ -112,14 +112,14 @@ class Forward:
                 continue
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
             stuck += of_the_module(failed)
-            if stuck == _STUCK:
+            if stuck == _MAX_STUCK:
                 return
             fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
-            for item in itertools.islice(fresh, _REPAIRS):
+            for item in itertools.islice(fresh, _MAX_REPAIRS):
                 heapq.heappush(heap, (failure.rank, next(counter), item))
 
-    def _starts(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
-        """Inputs to begin with, one for each layout and number of channels."""
+    def _initial_inputs(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
+        """Yield initial inputs, one for each layout and number of channels."""
         names = required(self.parameters) or [
             f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
         ]
@@ -136,21 +136,22 @@ class Forward:
         graph = is_graph(list(self.parameters))
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
-        annotation = spelled(parameter.annotation) if parameter is not None else ""
+        annotation = annotation_text(parameter.annotation) if parameter is not None else ""
         flat = graph or is_packed(list(self.parameters))
         shapes = layouts(layers, [2] if flat else ranks or ([2] if loss else []), names[0])
-        given = self._companions(names)
+        companions = self._companions(names)
         for position, layout in enumerate(shapes[:1] if graph else shapes):
             for size in channels[: 2 if position < 2 else 1]:
                 for value in main_values(names[0], annotation, layout(size), size, layers):
                     main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
-                    main = given.get(names[0], main)
+                    main = companions.get(names[0], main)
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
                     choices = [
-                        [given[name]] if name in given else self._values(name, tensor, loss=loss) for name in names[1:]
+                        [companions[name]] if name in companions else self._values(name, tensor, loss=loss)
+                        for name in names[1:]
                     ]
                     choices = [
-                        self._documented_first(values, documented.get(name))
+                        self._sort_by_rank(values, documented.get(name))
                         for name, values in zip(names[1:], choices, strict=True)
                     ]
                     likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
@@ -160,25 +161,27 @@ class Forward:
                             yield ((names[0], main), (names[1], alternative), *likeliest[1:])
 
     def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
-        """Values for a further argument: what its annotation says, then what its name does."""
+        """Return values for a further argument, from its annotation and its name."""
         parameter = self.parameters.get(name)
-        said = annotated(spelled(parameter.annotation), main) if parameter is not None else []
-        named = like_main(name, main, loss=loss)
-        return [*named, *said] if meaning(name) is not None else [*said, *named]
+        by_annotation = (
+            values_from_annotation(annotation_text(parameter.annotation), main) if parameter is not None else []
+        )
+        by_name = like_main(name, main, loss=loss)
+        return [*by_name, *by_annotation] if meaning(name) is not None else [*by_annotation, *by_name]
 
     def _companions(self, names: Sequence[str]) -> dict[str, Value]:
-        """Objects for arguments that take an instance of a class of the corpus."""
-        found: dict[str, Value] = {}
+        """Return expressions for arguments that take an instance of a class of the corpus."""
+        objects: dict[str, Value] = {}
         for item in self.hints.get("companions", ()):
             if item["method"] != "forward" or item["parameter"] not in names or item["name"] not in self.names.names:
                 continue
-            wanted = required(parameters_of(self.names.names[item["name"]]))
+            wanted = required(read_parameters(self.names.names[item["name"]]))
             texts = {name: like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted}
-            found[item["parameter"]] = Literal(call_of(item["name"], texts))
-        return found
+            objects[item["parameter"]] = Literal(format_call(item["name"], texts))
+        return objects
 
     @staticmethod
-    def _documented_first(values: Sequence[Value], rank: int | None) -> list[Value]:
+    def _sort_by_rank(values: Sequence[Value], rank: int | None) -> list[Value]:
         if rank is None:
             return list(values)
         return sorted(values, key=lambda value: not (isinstance(value, Tensor) and len(value.shape) == rank))
@@ -198,14 +201,14 @@ class Forward:
                 self.built.module.eval()
                 run(self.built.module, called, self.names, seconds=_SECONDS)
         except AttemptError as failure:
-            if self.worst is None or failure.progress > self.worst[0].progress:
-                self.worst = (failure, call_text(called))
+            if self.best_failure is None or failure.progress > self.best_failure[0].progress:
+                self.best_failure = (failure, call_text(called))
             return failure
         return None
 
 
 def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
-    """The arguments of forward; one `input` where it does not say."""
+    """Return the parameters of forward, or a single `input` if its signature is unavailable."""
     try:
         return dict(inspect.signature(module.forward).parameters)
     except (ValueError, TypeError):
@@ -217,8 +220,8 @@ def run(
 ) -> Any:
     """Call a module without gradients.
 
-    Returns: what it returned.
-    Raises: AttemptError, also if there is no tensor in it.
+    Returns: the output of forward.
+    Raises: AttemptError if it fails, or if the output contains no tensor.
     """
     seed_all()
     with torch.device("meta" if on_meta else "cpu"):
@@ -238,7 +241,7 @@ def run(
 
 
 def evaluate(called: ForwardCall, names: Namespace) -> tuple[list[Any], dict[str, Any]]:
-    """The inputs of a call, built anew.
+    """Build the inputs of a call.
 
     Raises: AttemptError if an expression cannot be evaluated.
     """
@@ -250,12 +253,12 @@ def evaluate(called: ForwardCall, names: Namespace) -> tuple[list[Any], dict[str
     return args, kwargs
 
 
-def _is_small(inputs: Inputs, most: int = _MOST_ELEMENTS) -> bool:
-    return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= most
+def _is_small(inputs: Inputs, limit: int = _MAX_ELEMENTS) -> bool:
+    return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= limit
 
 
 def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None) -> ForwardCall:
-    """Inputs by name as a call; `*name`, and what `parameters` has by position only, become positional."""
+    """Return inputs by name as a call; `*name` and positional-only parameters are passed by position."""
     args: list[str] = []
     kwargs: list[tuple[str, str]] = []
     for name, value in inputs:
@@ -271,6 +274,6 @@ def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None =
 
 
 def call_text(called: ForwardCall) -> str:
-    """A call in one line."""
+    """Return the arguments of a call in one line."""
     parts = [*called.args, *(f"{name}={text}" for name, text in called.kwargs)]
     return ", ".join(parts)[:200] or "no arguments"

@@ -189,7 +189,7 @@ _LAYERS: tuple[tuple[type[nn.Module], str, int], ...] = (
 )
 
 
-def layers_of(module: nn.Module) -> Layers:
+def read_layers(module: nn.Module) -> Layers:
     """What the first layers take."""
     channels: list[int] = []
     ranks: list[int] = []
@@ -296,7 +296,7 @@ _ANNOTATED: tuple[tuple[str, Callable[[Tensor], tuple[Value, ...]]], ...] = (
 )
 
 
-def annotated(annotation: str, main: Tensor) -> list[Value]:
+def values_from_annotation(annotation: str, main: Tensor) -> list[Value]:
     """Values that an annotation asks for; none where it says nothing, or a tensor."""
     plain = re.sub(r"\b(torch|typing|nn|t|collections\.abc)\.|\s|['\"]", "", annotation).lower()
     plain = re.sub(r"optional\[(.*)\]$", r"\1", plain).removesuffix("|none")

@@ -87,23 +87,23 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
     """Expressions to try for a required parameter, the likeliest first; `BLOCK` and `SETTINGS` are no expressions."""
-    told = spelled(annotation).lower()
-    found = [*_first(NAMES, name.lower().strip("_")), *_first(ANNOTATIONS, told)]
-    kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, told)), "")
-    found.sort(key=lambda text: bool(kind) and re.match(kind, text) is None)
-    return tuple(dict.fromkeys(found if len(found) > 3 else [*found, *ANYTHING.split("|")]))
+    spelling = annotation_text(annotation).lower()
+    texts = [*_match_rules(NAMES, name.lower().strip("_")), *_match_rules(ANNOTATIONS, spelling)]
+    kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, spelling)), "")
+    texts.sort(key=lambda text: bool(kind) and re.match(kind, text) is None)
+    return tuple(dict.fromkeys(texts if len(texts) > 3 else [*texts, *ANYTHING.split("|")]))
 
 
-def value_of(name: str) -> str:
+def suggest_value(name: str) -> str:
     """One expression for an attribute of settings, which hold plain values rather than layers."""
     return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
 
 
-def _first(rules: Iterable[Rule], text: str) -> list[str]:
+def _match_rules(rules: Iterable[Rule], text: str) -> list[str]:
     return next((rule.values.split("|") for rule in rules if re.fullmatch(rule.pattern, text)), [])
 
 
-def spelled(annotation: object) -> str:
+def annotation_text(annotation: object) -> str:
     """An annotation as text; empty where there is none."""
     if annotation is inspect.Parameter.empty:
         return ""
@@ -151,8 +151,8 @@ def shrunk(name: str, default: object) -> str | None:
 
 def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
     """Small values for all parameters whose defaults make a large model."""
-    found = {name: shrunk(name, default) for name, default in defaults.items()}
-    return {name: text for name, text in found.items() if text is not None}
+    texts = {name: shrunk(name, default) for name, default in defaults.items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 # -- configuration objects -------------------------------------------------------------------------------------------
@@ -161,18 +161,18 @@ def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
 class Settings:
     """Answers any attribute with a value that its name suggests, and remembers what was asked."""
 
-    _MOST = 200
+    _MAX_ATTRIBUTES = 200
 
     def __init__(self, evaluate: Callable[[str], Any]) -> None:
         object.__setattr__(self, "_evaluate", evaluate)
-        object.__setattr__(self, "_asked", {})
+        object.__setattr__(self, "_recorded", {})
         object.__setattr__(self, "_by_key", [])
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or len(self._asked) > self._MOST:
+        if name.startswith("__") or len(self._recorded) > self._MAX_ATTRIBUTES:
             raise AttributeError(name)
-        text = value_of(name)
-        self._asked[name] = text
+        text = suggest_value(name)
+        self._recorded[name] = text
         value = self._evaluate(text)
         object.__setattr__(self, name, value)
         return value
@@ -189,13 +189,13 @@ class Settings:
     def expression(self) -> str:
         """An object with the attributes that were asked for, or a dict where they were asked for by key."""
         if self._by_key:
-            return "{" + ", ".join(f"{name!r}: {text}" for name, text in self._asked.items()) + "}"
-        return f"types.SimpleNamespace({', '.join(f'{name}={text}' for name, text in self._asked.items())})"
+            return "{" + ", ".join(f"{name!r}: {text}" for name, text in self._recorded.items()) + "}"
+        return f"types.SimpleNamespace({', '.join(f'{name}={text}' for name, text in self._recorded.items())})"
 
 
 def configuration_expressions(name: str, cls: type) -> list[str]:
     """Constructor calls of a configuration class: a small one first, then by its defaults."""
-    parameters = parameters_of(cls)
+    parameters = read_parameters(cls)
     needed: dict[str, str] = {}
     try:
         default = attempt(cls)
@@ -218,15 +218,15 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
             if shrunk_inner:
                 pairs = ", ".join(f"{key!r}: {text}" for key, text in sorted(shrunk_inner.items()))
                 small[field] = "{" + pairs + "}"
-    return list(dict.fromkeys([call_of(name, small), call_of(name, needed)]))
+    return list(dict.fromkeys([format_call(name, small), format_call(name, needed)]))
 
 
-def call_of(name: str, arguments: Mapping[str, str]) -> str:
+def format_call(name: str, arguments: Mapping[str, str]) -> str:
     """A call with these keyword arguments, as an expression."""
     return f"{name}({', '.join(f'{key}={text}' for key, text in sorted(arguments.items()))})"
 
 
-def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function or class; none where it does not say."""
     try:
         return dict(inspect.signature(function).parameters)

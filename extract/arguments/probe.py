@@ -48,7 +48,7 @@ def load(code: str) -> ModuleType:
         return load_module(code, MODULE_NAME)
 
 
-def kind_of(error: BaseException) -> str:
+def classify_error(error: BaseException) -> str:
     """The category of an error: its type in snake case, the commonest ones by what they mean."""
     if isinstance(error, ModuleNotFoundError):
         return "missing_dependency"

@@ -44,8 +44,8 @@ from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import AttemptError
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_LARGEST = 8192  # of a size
-_MOST_RANK = 6
+_MAX_SIZE = 8192  # of a size
+_MAX_RANK = 6
 _NONE = Literal("None")
 
 
@@ -79,11 +79,11 @@ class FailedCall:
         words = [word for line in reversed(self.failure.lines) for word in _WORD.findall(line)]
         return list(dict.fromkeys(words + _WORD.findall(self.text)))
 
-    def implicated(self) -> list[str]:
+    def suspects(self) -> list[str]:
         """Arguments that the failing lines name, the innermost first; the others after them."""
-        given = [name for name, _ in self.inputs]
-        named = [word for word in self.words() if word in given]
-        return named + [name for name in given if name not in named]
+        names = [name for name, _ in self.inputs]
+        named = [word for word in self.words() if word in names]
+        return named + [name for name in names if name not in named]
 
     def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
         """The inputs with the tensors of one argument changed, if that changes anything; None leaves one as it is."""
@@ -94,7 +94,7 @@ class FailedCall:
 
     def each_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
         """`with_tensors` for each argument, the implicated ones first."""
-        for name in self.implicated():
+        for name in self.suspects():
             yield from self.with_tensors(name, change)
 
     def all_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
@@ -126,11 +126,11 @@ SIZES: tuple[tuple[str, int, int], ...] = (
 )
 
 
-def stated_sizes(at: FailedCall) -> Iterator[Inputs]:
+def sizes_in_message(at: FailedCall) -> Iterator[Inputs]:
     """Messages that name the size that there was and the one that was wanted."""
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
-            yield from resized(at, int(match[have]), int(match[want]))
+            yield from resize(at, int(match[have]), int(match[want]))
 
 
 def shares(at: FailedCall) -> Iterator[Inputs]:
@@ -142,24 +142,24 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
             for size in sorted(size for size in sizes if size > 2 and size != part):
                 wanted, rest = divmod(size * int(match[want]), max(part, 1))
                 if not rest and part and not (size % part and part % size):
-                    yield from resized(at, size, wanted)
+                    yield from resize(at, size, wanted)
     if match := re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", at.text):
         whole = int(match[1]) + int(match[2])
         if whole in sizes:
-            yield from resized(at, whole, 2 * min(int(match[1]), int(match[2])))
+            yield from resize(at, whole, 2 * min(int(match[1]), int(match[2])))
     if match := re.search(r"sum exactly to (\d+) .*got split_sizes=\[([\d, ]+)\]", at.text):
-        yield from resized(at, int(match[1]), sum(map(int, match[2].split(","))))
+        yield from resize(at, int(match[1]), sum(map(int, match[2].split(","))))
 
 
-def resized(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
+def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
     """Every size `have` becomes `want`: in all inputs together, then in each, at the ends first."""
-    if have == want or not 0 < want <= _LARGEST:
+    if have == want or not 0 < want <= _MAX_SIZE:
         return
-    for place in (1, -1, -2, 0):
+    for axis in (1, -1, -2, 0):
 
-        def change(tensor: Tensor, place: int = place) -> Tensor | None:
-            if -len(tensor.shape) <= place < len(tensor.shape) and tensor.shape[place] == have:
-                return _sized(tensor, place, want)
+        def change(tensor: Tensor, axis: int = axis) -> Tensor | None:
+            if -len(tensor.shape) <= axis < len(tensor.shape) and tensor.shape[axis] == have:
+                return _resize_axis(tensor, axis, want)
             return None
 
         everywhere = list(at.all_with(change))
@@ -187,11 +187,11 @@ def _with_pixels(at: FailedCall, have: int, side: int) -> Iterator[Inputs]:
     yield from at.each_with(change)
 
 
-def _sized(tensor: Tensor, place: int, size: int) -> Tensor:
+def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
     """A tensor with another size at one place; an image that was no square becomes one."""
     shape = list(tensor.shape)
-    old, shape[place] = shape[place], size
-    pixels = place % len(shape) >= len(shape) - 2
+    old, shape[axis] = shape[axis], size
+    pixels = axis % len(shape) >= len(shape) - 2
     if len(shape) in (4, 5) and pixels and shape[-1] != shape[-2] and old in shape[-2:]:
         shape[-1] = shape[-2] = size
     return tensor.with_shape(shape)
@@ -206,14 +206,14 @@ def volumes(at: FailedCall) -> Iterator[Inputs]:
     if not want or not have:
         return
     ratio = math.isqrt(max(want // have, 1))
-    for name in at.implicated():
-        for place, (top, bottom) in itertools.product((1, 2, 3, -1), ((want, have), (have, want))):
+    for name in at.suspects():
+        for axis, (top, bottom) in itertools.product((1, 2, 3, -1), ((want, have), (have, want))):
 
-            def change(tensor: Tensor, place: int = place, top: int = top, bottom: int = bottom) -> Tensor | None:
-                if not -len(tensor.shape) <= place < len(tensor.shape) or tensor.shape[place] * top % bottom:
+            def change(tensor: Tensor, axis: int = axis, top: int = top, bottom: int = bottom) -> Tensor | None:
+                if not -len(tensor.shape) <= axis < len(tensor.shape) or tensor.shape[axis] * top % bottom:
                     return None
-                size = tensor.shape[place] * top // bottom
-                return _sized(tensor, place, size) if 0 < size <= _LARGEST else None
+                size = tensor.shape[axis] * top // bottom
+                return _resize_axis(tensor, axis, size) if 0 < size <= _MAX_SIZE else None
 
             yield from at.with_tensors(name, change)
         if ratio > 1:
@@ -232,7 +232,7 @@ def any_pair(at: FailedCall) -> Iterator[Inputs]:
     sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
     for have in dict.fromkeys(n for n in numbers if n in sizes and n > 2):
         for want in dict.fromkeys(n for n in numbers if n != have):
-            yield from resized(at, have, want)
+            yield from resize(at, have, want)
 
 
 def other_sizes(at: FailedCall) -> Iterator[Inputs]:
@@ -268,9 +268,9 @@ RANKS: tuple[tuple[str, int], ...] = (
 def ranks(at: FailedCall) -> Iterator[Inputs]:
     """Messages and unpackings that say how many dimensions were wanted."""
     named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
-    found = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
-    for rank in dict.fromkeys([*found, *sorted(named, reverse=True)]):
-        if 1 <= rank <= _MOST_RANK:
+    stated = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
+    for rank in dict.fromkeys([*stated, *sorted(named, reverse=True)]):
+        if 1 <= rank <= _MAX_RANK:
             yield from at.each_with(partial(of_rank, rank=rank))
             if len(at.inputs) > 1:
                 yield from at.all_with(partial(of_rank, rank=rank))
@@ -293,17 +293,17 @@ def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
     return tensor.with_shape(fresh)
 
 
-def compared(at: FailedCall) -> Iterator[Inputs]:
+def failed_comparisons(at: FailedCall) -> Iterator[Inputs]:
     """Numbers that an assertion or a condition found to differ: sizes, or how many dimensions an argument has."""
-    for have, want, name in compared_numbers(at.failure.cause.__traceback__):
+    for have, want, name in read_compared_numbers(at.failure.cause.__traceback__):
         if not name:
-            yield from resized(at, have, want)
-        elif 1 <= want <= _MOST_RANK:
-            for known in [name] if name in dict(at.inputs) else at.implicated():
+            yield from resize(at, have, want)
+        elif 1 <= want <= _MAX_RANK:
+            for known in [name] if name in dict(at.inputs) else at.suspects():
                 yield from at.with_tensors(known, partial(of_rank, rank=want))
 
 
-def compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:
+def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:
     """Pairs of integers that the failing lines compare, evaluated where they failed; inner frames first.
 
     Returns: what there was, what it was compared with, and the variable whose number of dimensions that is, if it is.
@@ -315,25 +315,25 @@ def compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:
         trace = trace.tb_next
     pairs: list[tuple[int, int, str]] = []
     for frame, line in reversed(frames[-3:]):
-        for test in _tests_near(frame.f_code.co_filename, line):
+        for test in _find_comparisons(frame.f_code.co_filename, line):
             for left, right in zip([test.left, *test.comparators], test.comparators, strict=False):
                 for one, other in ((left, right), (right, left)):
                     values = [_integers(node, frame.f_globals, frame.f_locals) for node in (one, other)]
                     if isinstance(other, (ast.Tuple, ast.List, ast.Set)) and len(values[0]) == 1:
                         values[0] *= len(values[1])
-                    name = _counted(one)
-                    if name or not _counted(other):
+                    name = _rank_variable(one)
+                    if name or not _rank_variable(other):
                         pairs += [(a, b, name) for a, b in zip(*values, strict=False) if a != b]
     return list(dict.fromkeys(pairs))
 
 
-def _counted(node: ast.expr) -> str:
+def _rank_variable(node: ast.expr) -> str:
     """The variable of `x.ndim`, `x.dim()` or `len(x.shape)`."""
     match = re.fullmatch(r"(\w+)\.(ndim|dim\(\))|len\((\w+)\.(shape|size\(\))\)", ast.unparse(node))
     return (match[1] or match[3]) if match else ""
 
 
-def _tests_near(file: str, line: int) -> list[ast.Compare]:
+def _find_comparisons(file: str, line: int) -> list[ast.Compare]:
     """The comparisons of an assertion, or of the `if` above a raise."""
     for start in (line, line - 1, line - 2, line - 3):
         text = ""
@@ -366,10 +366,10 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
         at.text + at.line,
     ):
         return
-    given = dict(at.inputs)
+    values = dict(at.inputs)
     optional = [name for name, parameter in at.parameters.items() if not is_variadic(parameter)]
-    named = [word for word in at.words() if word in optional and given.get(word, _NONE) == _NONE]
-    for name in named or [name for name in optional if name not in given][:2]:
+    named = [word for word in at.words() if word in optional and values.get(word, _NONE) == _NONE]
+    for name in named or [name for name in optional if name not in values][:2]:
         for value in like_main(name, at.main, loss=at.loss):
             if value != _NONE:
                 yield with_value(at.inputs, name, value)
@@ -390,7 +390,7 @@ def kinds(at: FailedCall) -> Iterator[Inputs]:
     lower = at.text.lower()
     for pattern, kind in KINDS:
         if re.search(pattern, lower):
-            for name in at.implicated():
+            for name in at.suspects():
                 yield from at.with_tensors(name, partial(_of_kind, kind=kind))
                 for rank in (2, 1) if kind == INDEX else ():
                     yield from at.with_tensors(name, partial(_indices, rank=rank))
@@ -415,24 +415,24 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
     lines = " ".join(at.failure.lines)
     taken = [name for name, _ in at.inputs if re.search(rf"(?<![\w.]){name}\[\w+\]", lines)]
     looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # one of a tensor's items
-    told = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
-    if not looped and not re.search(told, f"{at.text} {at.line}"):
+    pattern = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
+    if not looped and not re.search(pattern, f"{at.text} {at.line}"):
         return
-    for name in at.implicated()[:3]:
+    for name in at.suspects()[:3]:
         value = dict(at.inputs)[name]
         if isinstance(value, Tensor):
-            yield from (with_value(at.inputs, name, item) for item in _lists_of(value, at.layers))
+            yield from (with_value(at.inputs, name, item) for item in _list_variants(value, at.layers))
         elif isinstance(value, Items):
             longer = _falling((*value.values, value.values[-1]))
             for values in (longer, value.values[:-1] or value.values, _falling((*longer, longer[-1]))):
                 yield with_value(at.inputs, name, replace(value, values=values))
 
 
-def unlisted(at: FailedCall) -> Iterator[Inputs]:
+def unwrap_lists(at: FailedCall) -> Iterator[Inputs]:
     """Where a list stands for a tensor: its first one."""
     match = re.search(r"'(list|tuple)' object has no attribute '(\w+)'|must be (Tensor), not (list|tuple)", at.text)
     if match and hasattr(torch.Tensor, match[2] or "shape"):
-        for name in at.implicated():
+        for name in at.suspects():
             value = dict(at.inputs)[name]
             if isinstance(value, Items):
                 yield with_value(at.inputs, name, value.values[0])
@@ -445,9 +445,9 @@ def callables(at: FailedCall) -> Iterator[Inputs]:
     """Arguments that turn out to be called: a layer, or a list of layers, that returns what it is given."""
     if "object is not callable" not in at.text:
         return
-    given = dict(at.inputs)
+    names = dict(at.inputs)
     for called in _CALLED.finditer(at.line):
-        if called[1] in given:
+        if called[1] in names:
             layer = "[nn.Identity() for _ in range(8)]" if called[2] else "nn.Identity()"
             yield with_value(at.inputs, called[1], Literal(layer))
 
@@ -462,11 +462,11 @@ def of_the_module(at: FailedCall) -> bool:
     if cannot is None:
         return False
     loop = re.sub(r"(^for .*?:) .*", r"\1", at.line)  # without what is done in it
-    words = (one[1] for one in _CALLED.finditer(at.line)) if cannot[1] == "callable" else _WORD.findall(loop)
+    words = (match[1] for match in _CALLED.finditer(at.line)) if cannot[1] == "callable" else _WORD.findall(loop)
     return not any(word in at.parameters for word in words)
 
 
-def _lists_of(value: Tensor, layers: Layers) -> Iterator[Value]:
+def _list_variants(value: Tensor, layers: Layers) -> Iterator[Value]:
     if len(value.shape) == 4:
         if len(layers.channels) > 1:
             yield pyramid(layers.channels, len(layers.channels))
@@ -491,11 +491,11 @@ def fields(at: FailedCall) -> Iterator[Inputs]:
         at.text + type(at.failure.cause).__name__,
     ) or ("too many indices" in at.text and re.search(r"\[['\"]\w+['\"]\]", at.line)):
         keys = re.findall(r"\[['\"](\w+)['\"]\]", " ".join(at.failure.lines)) or [at.text.strip("'\"")]
-        for name in at.implicated():
+        for name in at.suspects():
             yield from _with_fields(at, name, keys, attributes=False)
     match = re.search(r"'(Tensor|types\.SimpleNamespace|dict|list)' object has no attribute '(\w+)'", at.text)
     if match and not hasattr(torch.Tensor, match[2]):
-        for name in at.implicated():
+        for name in at.suspects():
             yield from _with_fields(at, name, [match[2]], attributes=True)
 
 
@@ -510,8 +510,8 @@ def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: 
 
 #: The likeliest first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
-    stated_sizes,
-    unlisted,
+    sizes_in_message,
+    unwrap_lists,
     shares,
     callables,
     ranks,
@@ -519,7 +519,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     kinds,
     lists,
     fields,
-    compared,
+    failed_comparisons,
     volumes,
     any_pair,
     other_sizes,

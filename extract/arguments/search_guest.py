@@ -27,12 +27,12 @@ from extract.arguments.inputs import (
     has_shape,
     value_text,
 )
-from extract.arguments.probe import MODULE_NAME, hide, kind_of, load, one_line
+from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, differentiate, seed_all
 
-_VARIANTS = 12
+_MAX_VARIANTS = 12
 _LIKELY = 2  # of them, tried at once
-_FULL_TRIES = 3  # ways of calling that are tried until one also runs backward
+_MAX_BACKWARD_TRIES = 3  # ways of calling that are tried until one also runs backward
 
 
 def climb(payload: dict[str, Any]) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def climb(payload: dict[str, Any]) -> dict[str, Any]:
 
 def compile_nothing() -> None:
     """Run what asks for `torch.compile` as it is: it compiles in processes of its own, and there are none here."""
-    torch.compile = _as_it_is
+    torch.compile = _return_unchanged
 
 
-def _as_it_is(model: Any = None, **_: object) -> Any:
+def _return_unchanged(model: Any = None, **_: object) -> Any:
     """Takes the place of `torch.compile`, as a function and as a decorator with options."""
     return model if model is not None else (lambda function: function)
 
@@ -68,23 +68,23 @@ def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, A
     """The class that a block's file defines, or why there is none."""
     try:
         module = load(payload["code"])
-        found = getattr(module, payload["name"], None)
+        cls = getattr(module, payload["name"], None)
     except (MemoryError, PermissionError):
         raise  # the sandbox tells what was exceeded or denied
     except BaseException as error:  # noqa: BLE001 - foreign code raises anything; every error is an outcome
-        return None, {"kind": kind_of(error), "error": one_line(error)}
-    if not isinstance(found, type):
+        return None, {"kind": classify_error(error), "error": one_line(error)}
+    if not isinstance(cls, type):
         return None, {"kind": "not_defined", "error": f"the file runs but defines no class {payload['name']}"}
-    if not issubclass(found, nn.Module):
+    if not issubclass(cls, nn.Module):
         return None, {"kind": "not_a_module", "error": f"{payload['name']} is not a subclass of torch.nn.Module"}
-    return found, {}
+    return cls, {}
 
 
 def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namespace:
     """The names that expressions may use: the usual ones, then the block's, then its companions'."""
     names: dict[str, Any] = {}
-    for place, item in enumerate(companions):
-        loaded = _load_companion(item, place)
+    for index, item in enumerate(companions):
+        loaded = _load_companion(item, index)
         if loaded is not None:
             names[item["name"]] = loaded
     names |= {name: value for name, value in block.items() if not name.startswith("__") and value is not object}
@@ -101,11 +101,11 @@ def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namesp
     return Namespace(names | usual)
 
 
-def _load_companion(item: dict[str, Any], place: int) -> Any:
-    own = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
-    if own is not object or not item["code"]:  # `object` stands for what only annotations name
+def _load_companion(item: dict[str, Any], index: int) -> Any:
+    existing = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
+    if existing is not object or not item["code"]:  # `object` stands for what only annotations name
         return None
-    path = Path(f"companion_{place}.py").resolve()
+    path = Path(f"companion_{index}.py").resolve()
     path.write_text(item["code"], encoding="utf-8")
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None
@@ -136,20 +136,20 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     constructor = Constructor(cls, names, hints, budget, blocks)
     best: dict[str, Any] | None = None
     goal = payload["goal"]
-    for plan in _all(constructor):
+    for plan in _plans(constructor):
         if goal == "constructed":
-            return _constructed(plan.built) | {"kind": None, "error": None}
+            return _start_result(plan.built) | {"kind": None, "error": None}
         result, failure = _run(constructor, plan.built, goal)
-        best = _better(best, result)
+        best = _pick_better(best, result)
         if best["level"] in ("forward", "backward"):
             break
         plan.failure = failure
     if best is not None:
         best.pop("progress", None)
         return best
-    if constructor.worst is None:
+    if constructor.best_failure is None:
         return {"level": "executed", "kind": "no_arguments", "error": "no constructor arguments were found to try"}
-    failure, arguments = constructor.worst
+    failure, arguments = constructor.best_failure
     return {
         "level": "executed",
         "kind": failure.kind,
@@ -165,21 +165,21 @@ class _Plan:
     failure: AttemptError | None = None
 
 
-def _all(constructor: Constructor) -> Iterator[_Plan]:
+def _plans(constructor: Constructor) -> Iterator[_Plan]:
     """Modules to try: of each plan, then what its failure suggests."""
     for built in constructor.plans():
         waiting = [built]
-        for _ in range(_VARIANTS + 1):
+        for _ in range(_MAX_VARIANTS + 1):
             if not waiting:
                 break
             plan = _Plan(waiting.pop())
             yield plan
             if plan.failure is not None:
-                failed = str(plan.failure.cause)
-                fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _VARIANTS))[::-1]
-                if plan.built is built or "SimpleNamespace" in failed:  # each variant gets further than the one before
+                message = str(plan.failure.cause)
+                fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
+                if plan.built is built or "SimpleNamespace" in message:  # each variant gets further than the one before
                     waiting += fresh
-                elif "object is not callable" in failed or "positional arguments but" in failed:
+                elif "object is not callable" in message or "positional arguments but" in message:
                     waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is likelier than what it was
         if constructor.budget.late():
             return
@@ -188,15 +188,15 @@ def _all(constructor: Constructor) -> Iterator[_Plan]:
 def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[str, Any], AttemptError | None]:
     """How far one module comes, and the failure that came furthest where that is not forward."""
     forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
-    best = _constructed(built)
-    for called in itertools.islice(forward.search(), _FULL_TRIES):
-        confirmed = _confirmed(constructor, built, called, goal)
-        best = confirmed if best["kind"] == "no_inputs" else _better(best, confirmed)
+    best = _start_result(built)
+    for called in itertools.islice(forward.search(), _MAX_BACKWARD_TRIES):
+        confirmed = _confirm(constructor, built, called, goal)
+        best = confirmed if best["kind"] == "no_inputs" else _pick_better(best, confirmed)
         if best["level"] == goal:
             return best, None
-    if best["level"] != "constructed" or forward.worst is None:
+    if best["level"] != "constructed" or forward.best_failure is None:
         return best, None
-    failure, tried = forward.worst
+    failure, tried = forward.best_failure
     if best["kind"] == "no_inputs":
         error = f"forward({tried}): {failure.message}{failure.where()}"
         best |= {"kind": failure.kind, "error": error, "progress": failure.progress}
@@ -206,14 +206,14 @@ def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[
 _ORDER = ("constructed", "forward", "backward")
 
 
-def _better(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
-    if one is None:
-        return other
-    ranks = [(_ORDER.index(item["level"]), tuple(item.get("progress", (0, 0)))) for item in (one, other)]
-    return other if ranks[1] > ranks[0] else one
+def _pick_better(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
+    if first is None:
+        return second
+    ranks = [(_ORDER.index(item["level"]), tuple(item.get("progress", (0, 0)))) for item in (first, second)]
+    return second if ranks[1] > ranks[0] else first
 
 
-def _constructed(built: Constructed) -> dict[str, Any]:
+def _start_result(built: Constructed) -> dict[str, Any]:
     return {
         "level": "constructed",
         "kind": "no_inputs",
@@ -223,12 +223,12 @@ def _constructed(built: Constructed) -> dict[str, Any]:
     }
 
 
-def _confirmed(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> dict[str, Any]:
+def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> dict[str, Any]:
     """What a fresh module does on the CPU with the arguments that the search found."""
     names = constructor.names
-    found = _constructed(built)
+    result = _start_result(built)
     if built.size > TOO_LARGE:
-        return found | {
+        return result | {
             "kind": "too_large",
             "error": f"{built.size:,} elements of parameters: only its shapes were checked",
         }
@@ -237,38 +237,38 @@ def _confirmed(constructor: Constructor, built: Constructed, called: ForwardCall
         module.eval()
         output = run(module, called, names)
     except AttemptError as failure:
-        return found | {
+        return result | {
             "kind": failure.kind,
             "error": f"forward({call_text(called)}): {failure.message}{failure.where()}",
         }
     first = flatten(output)
-    found |= {"level": "forward", "kind": None, "error": None}
-    found["arguments"]["forward"] = called.as_json()
-    observed = found["observed"] | describe(module) | {"cases": [case_of(called, names, output)]}
-    found["observed"] = observed
+    result |= {"level": "forward", "kind": None, "error": None}
+    result["arguments"]["forward"] = called.as_json()
+    observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
+    result["observed"] = observed
     args, kwargs = evaluate(called, names)
-    given = flatten([args, kwargs])
-    observed["identity_in_eval"] = bool(given) and same(first[:1], _seeded(called, names)[:1])
+    inputs = flatten([args, kwargs])
+    observed["identity_in_eval"] = bool(inputs) and same(first[:1], _draw_inputs(called, names)[:1])
     try:
         again = flatten(run(module, called, names))
     except AttemptError:  # a forward that works once: its modes cannot be compared
         again = []
     observed["cases"] += further_cases(module, called, names)
     if goal == "forward":
-        return found
-    return _backward(module, called, names, found, again if same(first, again) else None)
+        return result
+    return _backward(module, called, names, result, again if same(first, again) else None)
 
 
-def _seeded(called: ForwardCall, names: Namespace) -> list[torch.Tensor]:
+def _draw_inputs(called: ForwardCall, names: Namespace) -> list[torch.Tensor]:
     seed_all()
     return flatten(list(evaluate(called, names)))
 
 
 def _backward(
-    module: nn.Module, called: ForwardCall, names: Namespace, found: dict[str, Any], stable: list[torch.Tensor] | None
+    module: nn.Module, called: ForwardCall, names: Namespace, result: dict[str, Any], stable: list[torch.Tensor] | None
 ) -> dict[str, Any]:
     """Gradients in train mode; in eval mode where train mode asks for more than forward was given."""
-    observed = found["observed"]
+    observed = result["observed"]
     problem = ""
     for mode in (True, False):
         module.train(mode)
@@ -280,14 +280,14 @@ def _backward(
             reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
         except AttemptError as failure:
             problem = problem or f"backward({call_text(called)}): {failure.message}{failure.where()}"
-            found |= {
+            result |= {
                 "kind": "not_differentiable" if isinstance(failure.cause, ValueError) else failure.kind,
                 "error": problem,
             }
             continue
         observed |= {"gradients": reached, "tensors": wanted}
-        return found | {"level": "backward", "kind": None, "error": None}
-    return found
+        return result | {"level": "backward", "kind": None, "error": None}
+    return result
 
 
 def _run_with_gradients(module: nn.Module, called: ForwardCall, names: Namespace) -> tuple[Any, list[torch.Tensor]]:
@@ -314,7 +314,7 @@ def _arguments_text(arguments: Arguments) -> str:
 
 # -- what is observed ------------------------------------------------------------------------------------------------
 
-_OTHER_SIZES = 2
+_MAX_OTHER_SIZES = 2
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
@@ -329,11 +329,11 @@ def describe(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def case_of(called: ForwardCall, names: Namespace, output: object) -> dict[str, Any]:
+def describe_case(called: ForwardCall, names: Namespace, output: object) -> dict[str, Any]:
     """What went in and what came out."""
     args, kwargs = evaluate(called, names)
     inputs: dict[str, str] = {}
-    for name, value in [*((f"*{place}", item) for place, item in enumerate(args)), *kwargs.items()]:
+    for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
         _list_inputs(name, value, inputs)
     return {"inputs": inputs, "outputs": [value_text(tensor) for tensor in flatten(output)][:32]}
 
@@ -343,8 +343,8 @@ def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
         for key, item in value.items():
             _list_inputs(f"{name}.{key}", item, into)
     elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-        for place, item in enumerate(value):
-            _list_inputs(f"{name}.{place}", item, into)
+        for index, item in enumerate(value):
+            _list_inputs(f"{name}.{index}", item, into)
     elif isinstance(value, torch.Tensor):
         into[name] = value_text(value)
     else:
@@ -363,21 +363,21 @@ def further_cases(module: nn.Module, called: ForwardCall, names: Namespace) -> l
         return []
     cases = []
     parameters = forward_parameters(module)
-    for change in (_larger, _one_more):
-        inputs = _changed(called.inputs, change)
+    for change in (_larger, _add_sample):
+        inputs = _change_inputs(called.inputs, change)
         if inputs == called.inputs:
             continue
         other = as_call(inputs, parameters)
         try:
-            cases.append(case_of(other, names, run(module, other, names)))
+            cases.append(describe_case(other, names, run(module, other, names)))
         except AttemptError:
             continue
-        if len(cases) == _OTHER_SIZES:
+        if len(cases) == _MAX_OTHER_SIZES:
             break
     return cases
 
 
-def _changed(inputs: Inputs, change: Any) -> Inputs:
+def _change_inputs(inputs: Inputs, change: Any) -> Inputs:
     return tuple((name, change_tensors(value, change)) for name, value in inputs)
 
 
@@ -391,7 +391,7 @@ def _larger(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _one_more(tensor: Tensor) -> Tensor:
+def _add_sample(tensor: Tensor) -> Tensor:
     """One more in the batch."""
     return tensor.with_shape((tensor.shape[0] + 1, *tensor.shape[1:])) if len(tensor.shape) > 2 else tensor
 
@@ -408,5 +408,5 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
         a, b = a.to_dense(), b.to_dense()
     if not a.is_floating_point() and not a.is_complex():
         return torch.equal(a, b)
-    lost = torch.isnan(a)
-    return torch.equal(lost, torch.isnan(b)) and torch.equal(a.masked_fill(lost, 0), b.masked_fill(lost, 0))
+    is_nan = torch.isnan(a)
+    return torch.equal(is_nan, torch.isnan(b)) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))

@@ -80,14 +80,14 @@ class Subject:
         Raises: AttemptError if they cannot be made.
         """
         seed_all()
-        given: list[Any] = list(evaluate(self._call, self._names))
+        arguments: list[Any] = list(evaluate(self._call, self._names))
         if shapes is not None:
-            wanted = iter(shapes)
-            given = change_nested(given, lambda tensor: resized(tensor, next(wanted)))
+            remaining = iter(shapes)
+            arguments = change_nested(arguments, lambda tensor: resize_tensor(tensor, next(remaining)))
         if live:
             with torch.enable_grad():
-                given = change_nested(given, _live)
-        args, kwargs = given
+                arguments = change_nested(arguments, _require_grad)
+        args, kwargs = arguments
         return args, kwargs
 
     def shapes(self) -> list[Shape]:
@@ -95,16 +95,16 @@ class Subject:
         return [tuple(tensor.shape) for tensor in flatten(list(self.inputs()))]
 
 
-def resized(tensor: Tensor, shape: Shape) -> Tensor:
+def resize_tensor(tensor: Tensor, shape: Shape) -> Tensor:
     """A tensor in another shape: its elements again and again, in an order that no two rows share."""
     if tuple(tensor.shape) == shape:
         return tensor
     if tensor.is_meta:
         return torch.empty(shape, dtype=tensor.dtype, device="meta")
     count = int(torch.Size(shape).numel())
-    places = torch.randperm(count, generator=torch.Generator().manual_seed(0)) % max(tensor.numel(), 1)
-    return tensor.detach().reshape(-1)[places].reshape(shape)
+    indices = torch.randperm(count, generator=torch.Generator().manual_seed(0)) % max(tensor.numel(), 1)
+    return tensor.detach().reshape(-1)[indices].reshape(shape)
 
 
-def _live(tensor: Tensor) -> Tensor:
+def _require_grad(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_() * 1 if tensor.is_floating_point() else tensor

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from extract.arguments.inputs import flatten, has_shape
-from extract.arguments.probe import MODULE_NAME, kind_of
+from extract.arguments.probe import MODULE_NAME, classify_error
 
 SEED = 0
-_MOST_LINES = 20
-_MOST_FRAMES = 4  # that tell how far an attempt came
+_MAX_LINES = 20
+_MAX_FRAMES = 4  # that tell how far an attempt came
 
 
 class AttemptError(Exception):
@@ -42,12 +42,12 @@ class AttemptError(Exception):
         ]
         self.lines = tuple(_statement(frame) for frame in frames)
         self.numbers = tuple(frame.lineno or 0 for frame in frames)
-        self.progress = (finished, *(self.numbers[:_MOST_FRAMES] or (0,)))
+        self.progress = (finished, *(self.numbers[:_MAX_FRAMES] or (0,)))
 
     @property
     def rank(self) -> tuple[int, ...]:
         """`progress` for a heap: the smaller, the further it came."""
-        return tuple(-place for place in (*self.progress, *(0,) * _MOST_FRAMES)[: _MOST_FRAMES + 1])
+        return tuple(-value for value in (*self.progress, *(0,) * _MAX_FRAMES)[: _MAX_FRAMES + 1])
 
     @property
     def message(self) -> str:
@@ -57,7 +57,7 @@ class AttemptError(Exception):
     @property
     def kind(self) -> str:
         """The category of the error."""
-        return kind_of(self.cause)
+        return classify_error(self.cause)
 
     def where(self) -> str:
         """The innermost line of the block's file."""
@@ -68,7 +68,7 @@ def _statement(frame: traceback.FrameSummary) -> str:
     """The lines of the expression that a frame was at, as one."""
     first, last = frame.lineno or 0, getattr(frame, "end_lineno", None) or frame.lineno or 0
     lines = [
-        linecache.getline(frame.filename, number).strip() for number in range(first, min(last, first + _MOST_LINES) + 1)
+        linecache.getline(frame.filename, number).strip() for number in range(first, min(last, first + _MAX_LINES) + 1)
     ]
     return " ".join(line for line in lines if line)
 
@@ -101,7 +101,7 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
         finished += 1
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
-    before = signal.signal(signal.SIGVTALRM, _stop)
+    previous_handler = signal.signal(signal.SIGVTALRM, _stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         with quiet():
@@ -112,7 +112,7 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
         raise AttemptError(error, finished) from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, previous_handler)
         hook.remove()
 
 
@@ -149,7 +149,7 @@ class Namespace:
         return eval(code, {"__builtins__": __builtins__, **self.names})
 
 
-def size_of(module: torch.nn.Module) -> int:
+def count_elements(module: torch.nn.Module) -> int:
     """Elements of all parameters and buffers."""
     return sum(p.numel() for p in _tensors(module))
 
@@ -170,12 +170,12 @@ def fill_unset(module: torch.nn.Module) -> None:
                 and not tensor.is_meta
                 and not bool(torch.isfinite(tensor).all())
             ):
-                lost = torch.isnan(tensor)
-                fresh = torch.randn(tensor.shape, generator=generator, dtype=_drawn(tensor)) * 0.02
-                tensor.copy_(torch.where(lost, fresh.to(tensor.dtype), tensor))
+                is_nan = torch.isnan(tensor)
+                fresh = torch.randn(tensor.shape, generator=generator, dtype=_sampling_dtype(tensor)) * 0.02
+                tensor.copy_(torch.where(is_nan, fresh.to(tensor.dtype), tensor))
 
 
-def _drawn(tensor: torch.Tensor) -> torch.dtype:
+def _sampling_dtype(tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype if tensor.is_complex() else torch.float32
 
 

@@ -35,8 +35,8 @@ SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
 IMPORT_SECONDS = 120.0
 #: Why nothing can stand for a definition.
 NOT_RUN = "the block's own is not run with the arguments that worked, so nothing can be compared"
-_MOST_CASES = 6  # different ways of using one definition that are compared; the whole block is compared in any case
-_MADE = "_made_with"  # attribute of a module that is watched
+_MAX_CASES = 6  # different ways of using one definition that are compared; the whole block is compared in any case
+_INIT_CALL = "_init_call"  # attribute of a module that is watched
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
@@ -44,8 +44,8 @@ _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 class Case:
     """One use of a definition: what a class is made with, and what it, or a function, is called with."""
 
-    made: tuple[tuple[Any, ...], dict[str, Any]]
-    called: tuple[tuple[Any, ...], dict[str, Any]]
+    init_call: tuple[tuple[Any, ...], dict[str, Any]]
+    call: tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -75,19 +75,19 @@ class Watch:
         init, forward = cls.__init__, cls.forward
 
         def __init__(module: nn.Module, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            given = (copied(args), copied(kwargs))
+            init_call = (copy_value(args), copy_value(kwargs))
             init(module, *args, **kwargs)
             if type(module) is cls:
-                vars(module)[_MADE] = given  # there, so that clones of it have it too
+                vars(module)[_INIT_CALL] = init_call  # there, so that clones of it have it too
 
-        def called(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            made = vars(module).get(_MADE)
-            if made is not None:
-                self._note(name, made, (copied(args), copied(kwargs)))
+        def record_forward(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            stored_call = vars(module).get(_INIT_CALL)
+            if stored_call is not None:
+                self._record_case(name, stored_call, (copy_value(args), copy_value(kwargs)))
             return forward(module, *args, **kwargs)
 
         cls.__init__ = __init__  # type: ignore[assignment, method-assign]
-        cls.forward = called
+        cls.forward = record_forward
         try:
             yield
         finally:
@@ -98,25 +98,25 @@ class Watch:
                     delattr(cls, key)
 
     def _function(self, name: str, function: FunctionType) -> Callable[..., Any]:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            self._note(name, ((), {}), (copied(args), copied(kwargs)))
+        def record_call(*args: Any, **kwargs: Any) -> Any:
+            self._record_case(name, ((), {}), (copy_value(args), copy_value(kwargs)))
             return function(*args, **kwargs)
 
-        return called
+        return record_call
 
-    def _note(self, name: str, made: Any, called: Any) -> None:
+    def _record_case(self, name: str, init_call: Any, call: Any) -> None:
         cases = self.cases.setdefault(name, {})
-        if len(cases) < _MOST_CASES:
-            cases.setdefault(one_line(f"{_told(made)} {_told(called)}", 10**6), Case(made, called))
+        if len(cases) < _MAX_CASES:
+            cases.setdefault(one_line(f"{_describe(init_call)} {_describe(call)}", 10**6), Case(init_call, call))
 
 
-def copied(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """A value with its tensors detached, and everything else as it is, or copied where that can be done."""
     value = change_nested(value, lambda tensor: tensor.detach().clone())
     if isinstance(value, tuple | list):
-        return type(value)(copied(item) for item in value) if type(value) in (tuple, list) else value
+        return type(value)(copy_value(item) for item in value) if type(value) in (tuple, list) else value
     if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copy_value(item) for key, item in value.items()}
     if isinstance(value, nn.Module):
         try:
             return copy.deepcopy(value)
@@ -125,13 +125,13 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"[{' '.join(map(_told, value))}]"
+        return f"[{' '.join(map(_describe, value))}]"
     if isinstance(value, dict):
-        return f"{{{' '.join(f'{key} {_told(item)}' for key, item in value.items())}}}"
+        return f"{{{' '.join(f'{key} {_describe(item)}' for key, item in value.items())}}}"
     try:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - foreign code raises anything
@@ -178,8 +178,8 @@ def _class_refusal(ours: type, theirs: type, cases: Sequence[Case]) -> str:
     for case in cases:
         if wrong := _state_refusal(partial(_make, ours, case), partial(_make, theirs, case)):
             return wrong
-        if not _same_graph(partial(_make, ours, case), partial(_make, theirs, case), case.called):
-            return f"computes another graph with {_shown(case.made)}"
+        if not _same_graph(partial(_make, ours, case), partial(_make, theirs, case), case.call):
+            return f"computes another graph with {_describe_call(case.init_call)}"
     return ""
 
 
@@ -188,12 +188,12 @@ def _function_refusal(ours: Any, theirs: Any, cases: Sequence[Case]) -> str:
         return wrong
     if same_source(ours, theirs):
         return ""
-    tensors = [case for case in cases if flatten(list(case.called))]
+    tensors = [case for case in cases if flatten(list(case.call))]
     if not cases or len(tensors) < len(cases):
         return "the text differs, and it is not called with tensors alone, so there is no graph to compare"
     for case in cases:
-        if not _same_graph(partial(_Call, ours), partial(_Call, theirs), case.called):
-            return f"computes another graph with {_shown(case.called)}"
+        if not _same_graph(partial(_Call, ours), partial(_Call, theirs), case.call):
+            return f"computes another graph with {_describe_call(case.call)}"
     return ""
 
 
@@ -210,13 +210,13 @@ class _Call(nn.Module):
 
 
 def _make(cls: type[nn.Module], case: Case) -> nn.Module:
-    args, kwargs = copied(case.made[0]), copied(case.made[1])
+    args, kwargs = copy_value(case.init_call[0]), copy_value(case.init_call[1])
     seed_all()
     return cls(*args, **kwargs)
 
 
-def _shown(call: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
-    parts = [*map(_told, call[0]), *(f"{name}={_told(value)}" for name, value in call[1].items())]
+def _describe_call(call: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
+    parts = [*map(_describe, call[0]), *(f"{name}={_describe(value)}" for name, value in call[1].items())]
     return one_line(f"({', '.join(parts)})", 80)
 
 
@@ -224,8 +224,8 @@ def _signature_refusal(ours: Callable[..., Any], theirs: Callable[..., Any], wha
     first, second = _parameters(ours), _parameters(theirs)
     if first is not None and second is not None and list(first.values()) == list(second.values()):
         return ""
-    told = [one_line(", ".join(one) if one is not None else "?", 120) for one in (second, first)]
-    return f"{what} takes ({told[0]}) where the block's takes ({told[1]})"
+    texts = [one_line(", ".join(parameters) if parameters is not None else "?", 120) for parameters in (second, first)]
+    return f"{what} takes ({texts[0]}) where the block's takes ({texts[1]})"
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, tuple[object, ...]] | None:
@@ -234,14 +234,24 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[object, ...]] |
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    found: dict[str, tuple[object, ...]] = {}
-    for one in parameters:
-        if one.name != "self":
-            mark = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
-            text = one.name if one.default is one.empty else f"{one.name}={_default(one.default)}"
-            by_name = " (by name only)" if one.kind is one.KEYWORD_ONLY else ""
-            found[f"{mark}{text}{by_name}"] = (one.name, one.kind, _value(one.default))
-    return found
+    entries: dict[str, tuple[object, ...]] = {}
+    for parameter in parameters:
+        if parameter.name != "self":
+            mark = (
+                "*"
+                if parameter.kind is parameter.VAR_POSITIONAL
+                else "**"
+                if parameter.kind is parameter.VAR_KEYWORD
+                else ""
+            )
+            text = (
+                parameter.name
+                if parameter.default is parameter.empty
+                else f"{parameter.name}={_default(parameter.default)}"
+            )
+            by_name = " (by name only)" if parameter.kind is parameter.KEYWORD_ONLY else ""
+            entries[f"{mark}{text}{by_name}"] = (parameter.name, parameter.kind, _value(parameter.default))
+    return entries
 
 
 def _value(default: object) -> object:
@@ -252,14 +262,14 @@ def _value(default: object) -> object:
 
 
 def _default(value: object) -> str:
-    return value.__qualname__ if isinstance(value, type | FunctionType) else _told(value)
+    return value.__qualname__ if isinstance(value, type | FunctionType) else _describe(value)
 
 
 def _state_refusal(ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module]) -> str:
     first, second = (attempt(make, SECONDS) for make in (ours, theirs))
     before, after = (
-        {**dict(one.named_parameters()), **dict(one.named_buffers()), **one.state_dict(keep_vars=True)}
-        for one in (first, second)
+        {**dict(module.named_parameters()), **dict(module.named_buffers()), **module.state_dict(keep_vars=True)}
+        for module in (first, second)
     )
     if list(before) != list(after):
         names = sorted(before.keys() ^ after.keys()) or ["their order"]
@@ -297,7 +307,7 @@ def _identity(make: Callable[[], nn.Module], called: Any, route: str, live: bool
 
         def go(train: bool) -> Graph:
             with recorder.pause():
-                args, kwargs = change_nested(list(copied(called)), partial(_fresh, route=route, live=live))
+                args, kwargs = change_nested(list(copy_value(called)), partial(_copy_tensor, route=route, live=live))
             seed_all()
             record = partial(run, recorder, module, args, kwargs, train=train, find=flatten)
             graph: Graph = attempt(record, SECONDS)
@@ -311,7 +321,7 @@ def _identity(make: Callable[[], nn.Module], called: Any, route: str, live: bool
     return identities_of(graphs)["graph"]
 
 
-def _fresh(tensor: torch.Tensor, route: str, live: bool) -> torch.Tensor:
+def _copy_tensor(tensor: torch.Tensor, route: str, live: bool) -> torch.Tensor:
     fresh = tensor.to(route)
     if live and (fresh.is_floating_point() or fresh.is_complex()):
         with torch.enable_grad():

@@ -54,17 +54,17 @@ def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
     if payload.get("stir"):
         _stir_memory()
     sys.path[:0] = payload["folders"]
-    found: dict[str, Any] = {}
+    signatures: dict[str, Any] = {}
     for item in payload["blocks"]:
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _IMPORT_SECONDS)
             name = item["name"]
             cls = getattr(module, name) if name.isidentifier() else attempt(partial(eval, name, vars(module)), 1.0)
         except (AttemptError, AttributeError) as error:
-            found[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
+            signatures[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue
-        found[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
-    return found
+        signatures[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
+    return signatures
 
 
 def _stir_memory() -> None:
@@ -96,14 +96,14 @@ def signature(cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespa
         with unset_is_nan():
             module = _construct(cls, init, names)
         fill_unset(module)
-        found: dict[str, Any] = {"state": _listed(module), "values": digest(module.state_dict())}
+        result: dict[str, Any] = {"state": _list_state(module), "values": digest(module.state_dict())}
         for mode in ("eval", "train"):
             module.train(mode == "train")
-            found[mode] = _output(module, called, names)
-        found["after"] = digest(module.state_dict())
+            result[mode] = _output(module, called, names)
+        result["after"] = digest(module.state_dict())
     except AttemptError as failure:
         return {"error": failure.message}
-    return found
+    return result
 
 
 def _construct(cls: type[nn.Module], init: Arguments, names: Namespace) -> nn.Module:
@@ -138,7 +138,7 @@ def _output(module: nn.Module, called: ForwardCall, names: Namespace) -> str:
         return f"raises {type(failure.cause).__name__}"
 
 
-def _listed(module: nn.Module) -> list[str]:
+def _list_state(module: nn.Module) -> list[str]:
     return [
         f"{name} {tuple(tensor.shape) if has_shape(tensor) else 'lazy'}"
         for name, tensor in module.state_dict(keep_vars=True).items()

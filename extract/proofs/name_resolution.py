@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.proofs.validate import LIMITS_TOGETHER, answers_of, groups_of
+from extract.proofs.validate import LIMITS_TOGETHER, collect_answers, group_by_package
 from extract.resolve.index import Index
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox import Job
@@ -19,8 +19,8 @@ from manifests.records import Block
 
 ENTRY = "extract.proofs.name_resolution_guest:compare_bindings"
 MOST_OTHERS = 20  # names that are told of a block
-_COMMONEST = 10
-_CHARACTERS = 160  # of a name and why it is not the same
+_MAX_SHOWN = 10
+_MAX_CHARACTERS = 160  # of a name and why it is not the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ def compare_bindings(
         return Job(str(place), ENTRY, payload, LIMITS_TOGETHER)
 
     with CachedSandbox(index, attempts=1, workers=jobs, readable=readable, unsafe=unsafe, entries=[ENTRY]) as box:
-        for block, answer in answers_of(box, list(groups_of(files)), job, lambda file: file.block).items():
-            yield block, columns_of(answer)
+        for block, answer in collect_answers(box, list(group_by_package(files)), job, lambda file: file.block).items():
+            yield block, to_columns(answer)
 
 
-def columns_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+def to_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a block for what `extract.proofs.name_resolution_guest.compare_bindings` answered."""
     if "compared" not in answer:
         return {}
@@ -82,12 +82,12 @@ def section(rows: Sequence[Block], found: Mapping[str, int]) -> list[str]:
     """
     if not found["blocks"]:
         return []
-    compared, same, standin, blocks = (found[name] for name in ("compared", "same", "standin", "blocks"))
+    compared, same, stubs, blocks = (found[name] for name in ("compared", "same", "standin", "blocks"))
     body = [
         ["global names that are read, of their block and module", count(compared), "100 %"],
         ["bound to the same as in the real import", count(same), percent(same, compared)],
-        ["bound to a stand-in of ours", count(standin), percent(standin, compared)],
-        ["bound to something else", count(compared - same - standin), percent(compared - same - standin, compared)],
+        ["bound to a stand-in of ours", count(stubs), percent(stubs, compared)],
+        ["bound to something else", count(compared - same - stubs), percent(compared - same - stubs, compared)],
         ["blocks compared", count(blocks), "100 %"],
         ["of these with all names bound to the same", count(found["whole"]), percent(found["whole"], blocks)],
     ]
@@ -98,10 +98,10 @@ def section(rows: Sequence[Block], found: Mapping[str, int]) -> list[str]:
     lines = ["## Names bound", "", intro, "", *table(["", "", "%"], body)]
     reasons = Counter(other for row in rows for other in row.names_other if not other.endswith("a stand-in"))
     if reasons:
-        told = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         shown = "; ".join(
-            f"{code_span(name, _CHARACTERS)} ({plural(number, 'block')})" for name, number in told[:_COMMONEST]
+            f"{code_span(name, _MAX_CHARACTERS)} ({plural(number, 'block')})" for name, number in ranked[:_MAX_SHOWN]
         )
-        more = f"; and {count(len(told) - _COMMONEST)} further ones" if len(told) > _COMMONEST else ""
+        more = f"; and {count(len(ranked) - _MAX_SHOWN)} further ones" if len(ranked) > _MAX_SHOWN else ""
         lines += [f"Bound to something else, most often: {shown}{plain(more)}.", ""]
     return lines

@@ -33,7 +33,7 @@ from extract.arguments.trials import AttemptError, attempt
 from lemur_core.sandbox.server.foreign import load as load_module
 
 _SECONDS = 120.0  # of CPU, for one import or file
-_DEPTH = 10_000
+_RECURSION_LIMIT = 10_000
 #: What each class and module has anew.
 _OWN = frozenset(
     (
@@ -80,48 +80,48 @@ def compare_bindings(payload: dict[str, Any]) -> dict[str, Any]:
     compile_nothing()
     sys.path[:0] = payload["folders"]
     sys.path += payload["runtime"]
-    sys.setrecursionlimit(_DEPTH)
-    found: dict[str, Any] = {}
-    for place, item in enumerate(payload["blocks"]):
+    sys.setrecursionlimit(_RECURSION_LIMIT)
+    answers: dict[str, Any] = {}
+    for index, item in enumerate(payload["blocks"]):
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _SECONDS)
             theirs = getattr(module, item["name"])
-            file = attempt(partial(_load, item["code"], place), _SECONDS)
+            file = attempt(partial(_load, item["code"], index), _SECONDS)
             ours = getattr(file, item["name"])
         except (AttemptError, AttributeError) as error:
-            found[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
+            answers[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue
-        answer = Bindings(frozenset(item["standins"])).of(theirs, ours)
-        found[item["block"]] = answer | {"others": answer["others"][: payload["told"]]}
-    return found
+        answer = Bindings(frozenset(item["standins"])).compare(theirs, ours)
+        answers[item["block"]] = answer | {"others": answer["others"][: payload["told"]]}
+    return answers
 
 
-def _load(code: str, place: int) -> types.ModuleType:
-    return load_module(code, f"block_{place}") if place else load(code)
+def _load(code: str, index: int) -> types.ModuleType:
+    return load_module(code, f"block_{index}") if index else load(code)
 
 
 class Bindings:
     """The bindings of one block, from its class on."""
 
-    def __init__(self, standins: frozenset[str] = frozenset()) -> None:
-        self._standins = standins
+    def __init__(self, stubs: frozenset[str] = frozenset()) -> None:
+        self._stubs = stubs
         self._known: dict[tuple[int, int], str] = {}
         self._kept: list[object] = []  # so that no other object gets the identity of one that is known
         self._functions: deque[tuple[types.FunctionType, types.FunctionType]] = deque()
-        self._found: dict[tuple[str, str], str | None] = {}
+        self._reasons: dict[tuple[str, str], str | None] = {}
 
-    def of(self, theirs: type, ours: type) -> dict[str, Any]:
+    def compare(self, theirs: type, ours: type) -> dict[str, Any]:
         """What `compare_bindings` returns of a block."""
         self.differs(theirs, ours)
         while self._functions:
             self._follow(*self._functions.popleft())
-        judged = {key: why for key, why in self._found.items() if why is not None}
-        others = sorted(f"{module}: {name}: {why}" for (module, name), why in judged.items() if why)
-        standin = sum(why.startswith("a stand-in") for why in judged.values())
+        reasons = {key: why for key, why in self._reasons.items() if why is not None}
+        others = sorted(f"{module}: {name}: {why}" for (module, name), why in reasons.items() if why)
+        stub_count = sum(why.startswith("a stand-in") for why in reasons.values())
         return {
-            "compared": len(judged),
-            "same": sum(not why for why in judged.values()),
-            "standin": standin,
+            "compared": len(reasons),
+            "same": sum(not why for why in reasons.values()),
+            "standin": stub_count,
             "others": others,
         }
 
@@ -129,26 +129,26 @@ class Bindings:
 
     def _follow(self, theirs: types.FunctionType, ours: types.FunctionType) -> None:
         """Note what each name that a function reads is bound to, in both."""
-        wanted, given = list(references(theirs)), list(references(ours))
-        for (name, one), (other_name, other) in zip(wanted, given, strict=True):
+        their_names, our_names = list(references(theirs)), list(references(ours))
+        for (name, their_value), (other_name, our_value) in zip(their_names, our_names, strict=True):
             if name.partition(".")[0] in _MODULES_OWN:
                 continue
             key = theirs.__module__ or "", name
-            if self._found.get(key):
+            if self._reasons.get(key):
                 continue
-            if one is _UNBOUND:  # not bound in the original either: it fails in both when it is reached
+            if their_value is _UNBOUND:  # not bound in the original either: it fails in both when it is reached
                 continue
-            if other is _UNBOUND:
-                self._found[key] = f"{other_name} is not bound"
+            if our_value is _UNBOUND:
+                self._reasons[key] = f"{other_name} is not bound"
                 continue
             try:
-                why = self.differs(one, other)
+                why = self.differs(their_value, our_value)
             except Undecided:
-                self._found.setdefault(key, None)
+                self._reasons.setdefault(key, None)
                 continue
-            if why and other_name.partition(".")[0] in self._standins:
+            if why and other_name.partition(".")[0] in self._stubs:
                 why = "a stand-in"
-            self._found[key] = why
+            self._reasons[key] = why
 
     def _functions_differ(self, theirs: types.FunctionType, ours: types.FunctionType) -> str:
         if instructions(theirs) != instructions(ours):
@@ -197,7 +197,11 @@ class Bindings:
             if isinstance(theirs, kind) and (isinstance(ours, kind) or kind is types.ModuleType):
                 return compare(theirs, ours)
         if isinstance(theirs, _BUILTIN) and isinstance(ours, _BUILTIN):
-            return "" if _place(theirs) == _place(ours) else f"{_place(ours)}, not {_place(theirs)}"
+            return (
+                ""
+                if _qualified_name(theirs) == _qualified_name(ours)
+                else f"{_qualified_name(ours)}, not {_qualified_name(theirs)}"
+            )
         why = self.differs(type(theirs), type(ours))
         if why:
             return f"a {type(ours).__name__}, not a {type(theirs).__name__}: {why}"[:160]
@@ -240,14 +244,14 @@ class Bindings:
 
     def _sets_differ(self, theirs: Collection[Any], ours: Collection[Any]) -> str:
         """Each member of one has its like in the other; which comes first says nothing."""
-        left = list(ours)
+        unmatched = list(ours)
         for one in theirs:
-            left.sort(key=partial(_called_otherwise, getattr(one, "__name__", None)))  # what is likely comes first
-            like = next((place for place, other in enumerate(left) if not self.differs(one, other)), None)
-            if like is None:
+            unmatched.sort(key=partial(_has_other_name, getattr(one, "__name__", None)))  # what is likely comes first
+            match = next((index for index, other in enumerate(unmatched) if not self.differs(one, other)), None)
+            if match is None:
                 return "another member"
-            del left[like]
-        return "more members" if left else ""
+            del unmatched[match]
+        return "more members" if unmatched else ""
 
     def _modules_differ(self, theirs: types.ModuleType, ours: Any) -> str:
         """A module stands for itself, or for a namespace with what is asked of it."""
@@ -267,22 +271,22 @@ class Bindings:
             return f"metaclass: {why}"
         for kind in (theirs, ours):
             if not kind.__flags__ & _HEAP:
-                return f"{_place(ours)}, not {_place(theirs)}"
+                return f"{_qualified_name(ours)}, not {_qualified_name(theirs)}"
         if len(theirs.__bases__) != len(ours.__bases__):
             return "other bases"
         for one, other in zip(theirs.__bases__, ours.__bases__, strict=True):
             why = self.differs(one, other)
             if why:
-                return f"base {one.__name__}: {why if one.__name__ == other.__name__ else _place(other)}"
-        wanted, given = ({n: v for n, v in vars(kind).items() if n not in _OWN} for kind in (theirs, ours))
-        for name in wanted.keys() ^ given.keys():
-            return f"{name} is {'lacking' if name in wanted else 'new'}"
+                return f"base {one.__name__}: {why if one.__name__ == other.__name__ else _qualified_name(other)}"
+        their_members, our_members = ({n: v for n, v in vars(kind).items() if n not in _OWN} for kind in (theirs, ours))
+        for name in their_members.keys() ^ our_members.keys():
+            return f"{name} is {'lacking' if name in their_members else 'new'}"
         reasons = []
-        for name, value in wanted.items():  # all of them, so that what each reads is followed
+        for name, value in their_members.items():  # all of them, so that what each reads is followed
             if isinstance(value, _SLOTS):
                 continue
             try:
-                why = self.differs(value, given[name])
+                why = self.differs(value, our_members[name])
             except Undecided:
                 continue
             if why:
@@ -313,11 +317,11 @@ class Bindings:
 
     def _objects_differ(self, theirs: Any, ours: Any) -> str:
         """Two objects of classes that are the same: by what they hold."""
-        held, given = (getattr(value, "__dict__", None) for value in (theirs, ours))
-        slots = [n for kind in type(theirs).__mro__ for n in _slots_of(kind)]
-        if held is None and not slots:
+        their_state, our_state = (getattr(value, "__dict__", None) for value in (theirs, ours))
+        slots = [n for kind in type(theirs).__mro__ for n in _list_slots(kind)]
+        if their_state is None and not slots:
             raise Undecided
-        why = self._mappings_differ(held, given) if held is not None and given is not None else ""
+        why = self._mappings_differ(their_state, our_state) if their_state is not None and our_state is not None else ""
         if why:
             return why
         return self._parts_differ(*([getattr(value, n, _UNBOUND) for n in slots] for value in (theirs, ours)))
@@ -327,20 +331,20 @@ class Undecided(Exception):  # noqa: N818 (an outcome)
     """There is no telling whether two things are the same."""
 
 
-def _called_otherwise(name: str | None, value: object) -> bool:
+def _has_other_name(name: str | None, value: object) -> bool:
     return getattr(value, "__name__", None) != name
 
 
 def _tensors_differ(theirs: torch.Tensor, ours: torch.Tensor) -> str:
-    alike = theirs.shape == ours.shape and theirs.dtype == ours.dtype
-    return "" if alike and torch.equal(theirs, ours) else "another tensor"
+    same_type = theirs.shape == ours.shape and theirs.dtype == ours.dtype
+    return "" if same_type and torch.equal(theirs, ours) else "another tensor"
 
 
-def _place(value: Any) -> str:
+def _qualified_name(value: Any) -> str:
     return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', type(value).__name__)}"
 
 
-def _slots_of(kind: type) -> Iterator[str]:
+def _list_slots(kind: type) -> Iterator[str]:
     return (name for name, value in vars(kind).items() if isinstance(value, types.MemberDescriptorType))
 
 
@@ -369,31 +373,31 @@ def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _tokens(code: types.CodeType, names: Mapping[str, Any]) -> Iterator[Token]:
     reading: list[Any] | None = None  # a name and its value, as long as attributes are asked of modules
-    for one in dis.get_instructions(code):
-        if one.opname in _SILENT:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _SILENT:
             continue
         if reading is not None:
-            if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(reading[1], _SPACES):
-                reading = [f"{reading[0]}.{one.argval}", _member(reading[1], str(one.argval))]
+            if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(reading[1], _SPACES):
+                reading = [f"{reading[0]}.{instruction.argval}", _member(reading[1], str(instruction.argval))]
                 continue
             yield (_GLOBAL, *reading)
             reading = None
-        if one.opname == "LOAD_GLOBAL":
-            value = names.get(one.argval, _UNBOUND)
-            if value is _UNBOUND and hasattr(builtins, one.argval):
-                yield "builtin", one.argval
+        if instruction.opname == "LOAD_GLOBAL":
+            value = names.get(instruction.argval, _UNBOUND)
+            if value is _UNBOUND and hasattr(builtins, instruction.argval):
+                yield "builtin", instruction.argval
             else:
-                reading = [one.argval, value]
-        elif isinstance(one.argval, types.CodeType):
-            yield from _tokens(one.argval, names)
-        elif one.opcode in dis.hasconst or one.opname in ("KW_NAMES", "RETURN_CONST"):
-            yield one.opname, type(one.argval).__name__, _constant(one.argval)
-        elif one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
-            yield (one.opname,)
+                reading = [instruction.argval, value]
+        elif isinstance(instruction.argval, types.CodeType):
+            yield from _tokens(instruction.argval, names)
+        elif instruction.opcode in dis.hasconst or instruction.opname in ("KW_NAMES", "RETURN_CONST"):
+            yield instruction.opname, type(instruction.argval).__name__, _constant(instruction.argval)
+        elif instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+            yield (instruction.opname,)
         else:
             # A method of what the file imports is asked for as an attribute; which it is says nothing of the text.
-            name = "LOAD_ATTR" if one.opname == "LOAD_METHOD" else one.opname
-            yield name, one.argval if one.opcode in _NAMED else one.argrepr or one.arg
+            name = "LOAD_ATTR" if instruction.opname == "LOAD_METHOD" else instruction.opname
+            yield name, instruction.argval if instruction.opcode in _NAMED else instruction.argrepr or instruction.arg
     if reading is not None:
         yield (_GLOBAL, *reading)
 

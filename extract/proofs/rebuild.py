@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from extract.model.blocks import damaged, find_block, read_needs, read_rows
-from extract.proofs.runtime import GIVEN, runtime_for
+from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.validate import Pair, payload_of
 from extract.resolve.index import Index
 from extract.specs.algorithm import stored_in
@@ -24,7 +24,7 @@ from manifests.records import Spec, first_fault
 ENTRY = "extract.proofs.rebuild_guest:rebuild_block"
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_CHARACTERS = 300  # of why one was not rebuilt
+_MAX_CHARACTERS = 300  # of why one was not rebuilt
 _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 Row = Mapping[str, Any]
@@ -65,14 +65,14 @@ class Rewritten:
 
 def count_rewritten(found: Sequence[Rewritten]) -> dict[str, int]:
     """How many were written, how many of these are equal, in every bit, at other sizes, and with the spec's graph."""
-    equal = [one.found for one in found if one.step == "equal"]
+    equal = [rewritten.found for rewritten in found if rewritten.step == "equal"]
     return {
         "specs": len(found),
-        "written": sum("source" in one.found for one in found),
+        "written": sum("source" in rewritten.found for rewritten in found),
         "equal": len(equal),
-        "in_every_bit": sum(one["bits"] for one in equal),
-        "other_sizes": sum(one["proved_free"] for one in equal),
-        "same_graph": sum(one["same_graph"] for one in equal),
+        "in_every_bit": sum(rewritten["bits"] for rewritten in equal),
+        "other_sizes": sum(rewritten["proved_free"] for rewritten in equal),
+        "same_graph": sum(rewritten["same_graph"] for rewritten in equal),
     }
 
 
@@ -110,25 +110,27 @@ def rebuild_all(
     options |= {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
     with CachedSandbox(index, **options) as box:
         for outcome in box.run_within([_job(spec, runtime) for spec in specs]):
-            yield _told(outcome)
+            yield _read_outcome(outcome)
 
 
 def _job(spec: Original, runtime: Sequence[Path]) -> Job:
     payload: dict[str, object] = {
         "name": spec.about["name"],
-        "header": header_of(spec.block, spec.about),
+        "header": format_header(spec.block, spec.about),
         "graph": spec.graph,
         "stored": spec.stored,
     }
     if spec.pair is not None:
-        given = payload_of(spec.pair, runtime)
-        given["origin"] = sorted(spec.pair.origin)
-        given["companions"] = [{"name": one["name"], "code": one["code"]} for one in spec.pair.companions]
-        payload |= given
+        pair_payload = payload_of(spec.pair, runtime)
+        pair_payload["origin"] = sorted(spec.pair.origin)
+        pair_payload["companions"] = [
+            {"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions
+        ]
+        payload |= pair_payload
     return Job(spec.block, ENTRY, payload, LIMITS)
 
 
-def header_of(block: str, about: Mapping[str, Any]) -> str:
+def format_header(block: str, about: Mapping[str, Any]) -> str:
     """The lines at the top of a rebuilt file: what it is, where the computation is from, under which licence."""
     return "\n".join(
         [
@@ -140,13 +142,13 @@ def header_of(block: str, about: Mapping[str, Any]) -> str:
     )
 
 
-def _told(outcome: Outcome) -> Rewritten:
+def _read_outcome(outcome: Outcome) -> Rewritten:
     if outcome.status is not Status.OK:
         error = f"{outcome.status.value}: {outcome.error or ''}"
-        return Rewritten(outcome.key, "failed", " ".join(error.split())[:_CHARACTERS], {})
+        return Rewritten(outcome.key, "failed", " ".join(error.split())[:_MAX_CHARACTERS], {})
     value = outcome.value
     assert isinstance(value, dict)
-    return Rewritten(outcome.key, value["step"], " ".join(value["cause"].split())[:_CHARACTERS], value)
+    return Rewritten(outcome.key, value["step"], " ".join(value["cause"].split())[:_MAX_CHARACTERS], value)
 
 
 # --- from a folder ----------------------------------------------------------------------------------------------------
@@ -183,17 +185,17 @@ def _pair(row: Row, origins: Mapping[str, list[str]], codes: Mapping[str, str]) 
     arguments = json.loads(row["arguments"])
     named = [name for name in _names(arguments) if name in codes]
     companions = tuple({"name": name, "code": codes[name]} for name in named)
-    origin = tuple(package for package in origins.get(row["source"], ()) if package not in GIVEN)
+    origin = tuple(package for package in origins.get(row["source"], ()) if package not in PROVIDED)
     return Pair(row["block"], row["name"], row["code"], "", origin, (), arguments, companions=companions)
 
 
 def _names(arguments: Mapping[str, Any]) -> list[str]:
     """The names that the arguments' expressions use."""
-    found: set[str] = set()
+    names: set[str] = set()
     for call in (arguments["init"], arguments["forward"]):
         for text in (*call["args"], *call["kwargs"].values()):
-            found |= {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
-    return sorted(found)
+            names |= {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+    return sorted(names)
 
 
 def specs_in(folder: Path, blocks: Iterable[str] | None = None) -> list[Spec]:
@@ -204,8 +206,8 @@ def specs_in(folder: Path, blocks: Iterable[str] | None = None) -> list[Spec]:
     wanted = None if blocks is None else {json.dumps(block, ensure_ascii=False) for block in blocks}
     try:
         with (folder / SPECS).open(encoding="utf-8") as lines:
-            some = (line for line in lines if wanted is None or any(name in line for name in wanted))
-            specs = [Spec.model_validate_json(line) for line in some]
+            matching = (line for line in lines if wanted is None or any(name in line for name in wanted))
+            specs = [Spec.model_validate_json(line) for line in matching]
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
     known = None if blocks is None else set(blocks)
@@ -227,44 +229,44 @@ def rebuild_to(
     """
     if out.exists() and not force:
         raise UserError(f"{out}: exists; choose another name, or replace it with --force")
-    spec = _spec(folder, wanted)
+    spec = _find_spec(folder, wanted)
     if folder is None:
-        (told,) = rebuild_all([_original(spec, None)], jobs=1, unsafe=unsafe)
+        (outcome,) = rebuild_all([_original(spec, None)], jobs=1, unsafe=unsafe)
     else:
-        (told,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
-    if told.step not in ("equal", "traced"):
-        what = "what was written is not equal to it" if told.step == "written" else "cannot be rebuilt"
-        raise UserError(f"{told.block}: {what}: {told.cause}")
-    found = told.found
-    write_text(out, found["source"])
+        (outcome,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
+    if outcome.step not in ("equal", "traced"):
+        what = "what was written is not equal to it" if outcome.step == "written" else "cannot be rebuilt"
+        raise UserError(f"{outcome.block}: {what}: {outcome.cause}")
+    answer = outcome.found
+    write_text(out, answer["source"])
     if as_json:
-        return json.dumps({"block": told.block, "file": str(out), **found}, sort_keys=True)
-    lines = len(found["source"].splitlines())
-    if told.step == "traced":
+        return json.dumps({"block": outcome.block, "file": str(out), **answer}, sort_keys=True)
+    lines = len(answer["source"].splitlines())
+    if outcome.step == "traced":
         return f"{out}: {lines} lines, which compute the graph of the spec; not proven: no original here"
-    how = "in every bit" if found["bits"] else f"within {found['error']:.0e} of the largest value"
-    sizes = "at sizes that were never traced" if found["proved_free"] else "at the sizes of its arguments alone"
+    how = "in every bit" if answer["bits"] else f"within {answer['error']:.0e} of the largest value"
+    sizes = "at sizes that were never traced" if answer["proved_free"] else "at the sizes of its arguments alone"
     return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how}, {sizes}"
 
 
-def _spec(folder: Path | None, wanted: str) -> Spec:
+def _find_spec(folder: Path | None, wanted: str) -> Spec:
     path = Path(wanted)
     if path.suffix in (".json", ".jsonl") and path.is_file():
-        spec = _spec_of(path)
+        spec = _read_spec_file(path)
     elif folder is None:
         raise UserError(f"{wanted}: no file with a spec; give one, or name a block and its folder with --in DIR")
     else:
         block = find_block(folder, wanted).row.block
-        found = specs_in(folder, [block])
-        if not found:
+        specs = specs_in(folder, [block])
+        if not specs:
             raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
-        spec = found[0]
+        spec = specs[0]
     if spec.algorithm is None:
         raise UserError(f"{spec.block}: its spec does not tell what it computes; choose another block")
     return spec
 
 
-def _spec_of(path: Path) -> Spec:
+def _read_spec_file(path: Path) -> Spec:
     """The spec in a file: JSON, or a line of specs.jsonl."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ from lemur_core.sandbox.server.foreign import load as load_module
 
 _SECONDS = 40.0
 _FILE = "rebuilt"
-_WRITTEN_WITH = ("torch", "torchvision")  # of which the text is, wherever the block came from
+_TEXT_PACKAGES = ("torch", "torchvision")  # of which the text is, wherever the block came from
 
 
 def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
@@ -46,55 +46,62 @@ def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
         (other sizes were compared), and `outside_state`, what no state dict holds. `sizes_fail` says what is wrong
         with the formulas, where only what is written for its own sizes is right; `no_original` why it cannot be built.
     """
-    hidden = [name for name in payload.get("origin", ()) if name not in _WRITTEN_WITH]
+    hidden = [name for name in payload.get("origin", ()) if name not in _TEXT_PACKAGES]
     prepare({"folders": [], **payload, "origin": hidden})
     sized = restore(payload["stored"])
-    found = _rebuilt(payload, sized)
-    if sized.sizes and found["step"] in ("read", "written"):
+    answer = _rebuild(payload, sized)
+    if sized.sizes and answer["step"] in ("read", "written"):
         trained = None if sized.trained is None else at(sized.trained)
-        single = _rebuilt(payload, Sized(at(sized.evaluated), trained))
+        single = _rebuild(payload, Sized(at(sized.evaluated), trained))
         if single["step"] not in ("read", "written"):
-            return single | {"sizes_fail": found["cause"]}
-    return found
+            return single | {"sizes_fail": answer["cause"]}
+    return answer
 
 
-def _rebuilt(payload: dict[str, Any], sized: Sized) -> dict[str, Any]:
+def _rebuild(payload: dict[str, Any], sized: Sized) -> dict[str, Any]:
     header = f"{payload['header']}\n{_inputs_line(sized)}"
     try:
-        made = rebuild(sized.evaluated, sized.trained, name=payload["name"], header=header)
+        module_text = rebuild(sized.evaluated, sized.trained, name=payload["name"], header=header)
     except RebuildError as error:
         return {"step": "read", "cause": str(error)}
-    found: dict[str, Any] = {"source": made.source, "fixed": list(made.fixed), "free": bool(_free(sized))}
-    subject, given = None, None
+    answer: dict[str, Any] = {
+        "source": module_text.source,
+        "fixed": list(module_text.fixed),
+        "free": bool(_has_free_sizes(sized)),
+    }
+    subject, original_inputs = None, None
     if "code" in payload:
         try:
             subject = Subject(payload)
-            given = flatten(list(subject.inputs()))
+            original_inputs = flatten(list(subject.inputs()))
         except AttemptError as failure:
-            found["no_original"] = failure.message
+            answer["no_original"] = failure.message
     try:
-        found["same_graph"] = _identity(made, payload["name"], sized, given) == payload["graph"]
+        answer["same_graph"] = _identity(module_text, payload["name"], sized, original_inputs) == payload["graph"]
     except AttemptError as failure:
-        return found | {"step": "written", "cause": f"what was written does not run: {failure.message}"}
+        return answer | {"step": "written", "cause": f"what was written does not run: {failure.message}"}
     if subject is not None:
-        found |= _proved(payload["name"], subject, sized, made)
-        if found["step"] != "built":
-            return found
-    if found["same_graph"]:
-        return found | {"step": "traced", "cause": found.get("no_original", "")}
-    return found | {"step": "written", "cause": "what was written computes another graph"}
+        answer |= _prove(payload["name"], subject, sized, module_text)
+        if answer["step"] != "built":
+            return answer
+    if answer["same_graph"]:
+        return answer | {"step": "traced", "cause": answer.get("no_original", "")}
+    return answer | {"step": "written", "cause": "what was written computes another graph"}
 
 
 def _inputs_line(sized: Sized) -> str:
     """A line that says for which inputs it is written."""
-    told = []
-    for node in sorted((one for one in sized.evaluated.nodes if one.op == "input"), key=lambda one: one.get("number")):
+    parts = []
+    for node in sorted(
+        (input_node for input_node in sized.evaluated.nodes if input_node.op == "input"),
+        key=lambda input_node: input_node.get("number"),
+    ):
         sizes = (size.text if isinstance(size, Size) else str(size) for size in node.outputs[0].shape)
-        told.append(f"{node.scope} {'×'.join(sizes) or 'scalar'}")
-    return f"Inputs:  {', '.join(told) or 'none'}"
+        parts.append(f"{node.scope} {'×'.join(sizes) or 'scalar'}")
+    return f"Inputs:  {', '.join(parts) or 'none'}"
 
 
-def _free(sized: Sized) -> bool:
+def _has_free_sizes(sized: Sized) -> bool:
     inputs = (node for node in sized.evaluated.nodes if node.op == "input")
     return any(isinstance(size, Size) for node in inputs for size in node.outputs[0].shape)
 
@@ -102,7 +109,7 @@ def _free(sized: Sized) -> bool:
 # --- its own graph ----------------------------------------------------------------------------------------------------
 
 
-def _identity(made: Rebuilt, name: str, sized: Sized, given: Sequence[Tensor] | None) -> str:
+def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Sequence[Tensor] | None) -> str:
     """The identity of what a text computes.
 
     Args: given: what the original is given; None: tensors as the spec has them.
@@ -113,54 +120,59 @@ def _identity(made: Rebuilt, name: str, sized: Sized, given: Sequence[Tensor] | 
         recorder = Recorder(route)
         with recorder.recording():
             try:
-                module = attempt(lambda: getattr(load_module(made.source, _FILE), name)(), _SECONDS)
+                module = attempt(lambda: getattr(load_module(module_text.source, _FILE), name)(), _SECONDS)
 
-                def go(train: bool) -> Graph:
+                def trace_mode(train: bool) -> Graph:
                     with recorder.pause():  # noqa: B023
-                        inputs = _inputs(sized, None if given is None else [given[number] for number in made.takes])
+                        inputs = _inputs(
+                            sized,
+                            None
+                            if original_inputs is None
+                            else [original_inputs[number] for number in module_text.takes],
+                        )
                     seed_all()
                     record = functools.partial(run, recorder, module, inputs, train=train)  # noqa: B023
-                    return _numbered(canonical(attempt(record, _SECONDS)), made.takes)
+                    return _renumber_inputs(canonical(attempt(record, _SECONDS)), module_text.takes)
 
                 if sized.trained is None:
-                    return identities_of({"eval": go(False)})["graph"]
-                return identities_of(both_modes(go, AttemptError, route=route)[0])["graph"]
+                    return identities_of({"eval": trace_mode(False)})["graph"]
+                return identities_of(both_modes(trace_mode, AttemptError, route=route)[0])["graph"]
             except AttemptError as error:
                 failure = error
     raise failure
 
 
-def _numbered(graph: Graph, takes: Sequence[int]) -> Graph:
+def _renumber_inputs(graph: Graph, takes: Sequence[int]) -> Graph:
     """A graph with the numbers that the inputs have in the spec."""
 
-    def node(one: Node) -> Node:
-        if one.op != "input":
-            return one
-        return replace(one, arguments=tuple((n, takes[v] if n == "number" else v) for n, v in one.arguments))
+    def renumber(node: Node) -> Node:
+        if node.op != "input":
+            return node
+        return replace(node, arguments=tuple((n, takes[v] if n == "number" else v) for n, v in node.arguments))
 
-    return replace(graph, nodes=tuple(map(node, graph.nodes)))
+    return replace(graph, nodes=tuple(map(renumber, graph.nodes)))
 
 
-def _inputs(sized: Sized, given: Sequence[Tensor] | None) -> list[Tensor]:
+def _inputs(sized: Sized, tensors: Sequence[Tensor] | None) -> list[Tensor]:
     """Tensors as the spec has them, in order; with the values that are given."""
     nodes: dict[int, Node] = {}
     for graph in (sized.trained, sized.evaluated):
         nodes |= {node.get("number"): node for node in (graph.nodes if graph else ()) if node.op == "input"}
-    made = []
-    for place, (_, node) in enumerate(sorted(nodes.items())):
+    inputs = []
+    for index, (_, node) in enumerate(sorted(nodes.items())):
         kind = node.outputs[0]
         shape = [int(size.value) if isinstance(size, Size) else size for size in kind.shape]
         with torch.enable_grad():
             tensor = torch.ones(shape, dtype=getattr(torch, kind.dtype))
-            tensor = tensor if given is None else given[place].detach().to(tensor.device)
-            made.append(tensor.requires_grad_() * 1 if node.get("trained") else tensor)
-    return made
+            tensor = tensor if tensors is None else tensors[index].detach().to(tensor.device)
+            inputs.append(tensor.requires_grad_() * 1 if node.get("trained") else tensor)
+    return inputs
 
 
 # --- beside the original ----------------------------------------------------------------------------------------------
 
 
-def _proved(name: str, subject: Subject, sized: Sized, made: Rebuilt) -> dict[str, Any]:
+def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> dict[str, Any]:
     """What comes of running both; the step is `built` where the original cannot be built here."""
     try:
         with unset_is_nan():
@@ -170,23 +182,23 @@ def _proved(name: str, subject: Subject, sized: Sized, made: Rebuilt) -> dict[st
     except AttemptError as failure:
         return {"step": "built", "no_original": failure.message}
     try:
-        rebuilt = getattr(load_module(made.source, _FILE), name)()
-        missing = _hand_over(original, rebuilt, made.mapping)
+        rebuilt = getattr(load_module(module_text.source, _FILE), name)()
+        missing = _hand_over(original, rebuilt, module_text.mapping)
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         return {"step": "written", "cause": f"its state: {type(error).__name__}: {error}"}
-    pair = _Pair(subject, original, rebuilt, made, sized.trained is not None)
-    found: dict[str, Any] = {"outside_state": missing}
-    cause, worst = pair.differs(None)
+    pair = _Pair(subject, original, rebuilt, module_text, sized.trained is not None)
+    answer: dict[str, Any] = {"outside_state": missing}
+    cause, largest_error = pair.differs(None)
     if cause is None:
         cause = "the original does not run again"
-    tried = (pair.differs(shapes) for shapes in never_run(sized, own) if not pair.late) if not cause else iter(())
-    at_others = next(((told, error) for told, error in tried if told is not None), None)
+    comparisons = (pair.differs(shapes) for shapes in never_run(sized, own) if not pair.late) if not cause else iter(())
+    at_others = next(((difference, error) for difference, error in comparisons if difference is not None), None)
     if at_others is not None:
-        cause, worst = at_others[0], max(worst, at_others[1])
+        cause, largest_error = at_others[0], max(largest_error, at_others[1])
     if cause:
-        return found | {"step": "written", "cause": cause}
-    found |= {"error": worst, "bits": worst == 0.0, "proved_free": at_others is not None}
-    return found | {"step": "equal", "cause": ""}
+        return answer | {"step": "written", "cause": cause}
+    answer |= {"error": largest_error, "bits": largest_error == 0.0, "proved_free": at_others is not None}
+    return answer | {"step": "equal", "cause": ""}
 
 
 _ROUNDING = 1e-9  # of the largest value, in double precision
@@ -200,17 +212,17 @@ class _Pair:
     """The original and its copy, with the same state."""
 
     def __init__(self, subject: Subject, original: nn.Module, rebuilt: nn.Module, made: Rebuilt, trains: bool) -> None:
-        self.subject, self.original, self.rebuilt, self.made = subject, original, rebuilt, made
+        self.subject, self.original, self.rebuilt, self.module_text = subject, original, rebuilt, made
         self.modes = (False, True) if trains else (False,)
         self.late = False  # another size took too long: no further one is tried
 
     def differs(self, shapes: Sequence[Shape] | None) -> tuple[str | None, float]:
         """What differs, empty where nothing does, None where the original does not run so; and the largest error."""
-        worst = 0.0
+        largest_error = 0.0
         for train in self.modes:
             where = f"in {'train' if train else 'eval'} mode{f' at {shapes}' if shapes else ''}"
             try:
-                difference = self._compared(shapes, train)
+                difference = self._compare_outputs(shapes, train)
             except AttemptError as failure:
                 self.late = shapes is not None and isinstance(failure.cause, TimeoutError)
                 if self.late or (shapes and not self._runs(shapes, train)):
@@ -218,14 +230,14 @@ class _Pair:
                 return f"{where}: {failure.message}", 1.0
             if difference.what and not self._is_rounding(shapes, train):
                 return f"{where}: {difference.what}", difference.error
-            worst = max(worst, difference.error)
-        return "", worst
+            largest_error = max(largest_error, difference.error)
+        return "", largest_error
 
     def _trial(self, shapes: Sequence[Shape] | None, train: bool, gradients: bool = True) -> Trial:
         inputs = functools.partial(self.subject.inputs, shapes)
         return Trial(inputs, seed_all, train, gradients, flatten, change_nested)
 
-    def _compared(self, shapes: Sequence[Shape] | None, train: bool) -> Difference:
+    def _compare_outputs(self, shapes: Sequence[Shape] | None, train: bool) -> Difference:
         try:
             return self._compare(self._trial(shapes, train))
         except AttemptError as failure:
@@ -234,14 +246,14 @@ class _Pair:
             return self._compare(self._trial(shapes, train, gradients=False))  # the original gives none itself
 
     def _compare(self, trial: Trial) -> Difference:
-        one, other = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
-        action = functools.partial(compare, one, other, self.made.mapping, trial, self.made.takes)
-        found: Difference = attempt(action, _SECONDS)
-        return found
+        original, rebuilt = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
+        action = functools.partial(compare, original, rebuilt, self.module_text.mapping, trial, self.module_text.takes)
+        difference: Difference = attempt(action, _SECONDS)
+        return difference
 
     def _is_rounding(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
         """Whether both are equal in double precision."""
-        exact = _Pair(self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.made, train)
+        exact = _Pair(self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.module_text, train)
         trial = self._trial(shapes, train)
         trial = replace(trial, inputs=lambda: change_nested(list(self.subject.inputs(shapes)), _double))
         try:

@@ -40,8 +40,8 @@ from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import declared_runtime
 
 #: What every block may import; never fetched, and not looked for in what other distributions need.
-GIVEN = frozenset({"numpy", "torch", "torchvision", "triton"})
-_GIVEN_PREFIX = "nvidia-"
+PROVIDED = frozenset({"numpy", "torch", "torchvision", "triton"})
+_PROVIDED_PREFIX = "nvidia-"
 #: The same modules without a graphical interface, whose system libraries a server does not have.
 _HEADLESS = {
     "opencv-contrib-python": "opencv-contrib-python-headless",
@@ -97,7 +97,7 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
             sources are that the blocks come from.
     """
     names = {canonicalize_name(name) for name in known}
-    collected = _Collected(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
+    collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
     collected.collect(requires)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
     return Runtime(
@@ -114,7 +114,7 @@ def original_folders(source: Source) -> tuple[Path, ...]:
     torchvision) is imported from there, without folders: it is what everything runs on.
     """
     name, _, version = source.name.partition("@")
-    if name in GIVEN:
+    if name in PROVIDED:
         return ()
     if source.kind == "package":
         runtime = runtime_for([f"{name}=={version}"])
@@ -144,7 +144,7 @@ class Distribution:
 
 
 @dataclass(slots=True)
-class _Collected:
+class _Resolver:
     """What the requirements, and those of what they bring, come to."""
 
     known: set[str]
@@ -175,7 +175,7 @@ class _Collected:
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
         """The distribution to unpack for a requirement; None if there is none to unpack, or it cannot be had."""
         name = canonicalize_name(requirement.name)
-        if name in self.known or name in GIVEN or name.startswith(_GIVEN_PREFIX):
+        if name in self.known or name in PROVIDED or name.startswith(_PROVIDED_PREFIX):
             return None
         because = f"; {parent} needs it" if parent else ""
         version = declared_runtime().versions.get(name)
@@ -198,7 +198,7 @@ class _Collected:
             self.specifiers[name] = specifier
             return older
         try:
-            found = self._fetch_stated(name, specifier, because)
+            distribution = self._fetch_stated(name, specifier, because)
         except RetryableError as error:
             self.offline = str(error)
             self.unavailable.setdefault(name, f"{error}{because}")
@@ -208,8 +208,8 @@ class _Collected:
             self.unavailable.setdefault(name, f"{reason}{because}")
             return None
         self.specifiers[name] = specifier
-        self.picked[name] = found
-        return found
+        self.picked[name] = distribution
+        return distribution
 
     def _fetch_stated(self, name: str, specifier: SpecifierSet, because: str) -> Distribution:
         """In a version asked for; where no wheel of it can be had, in the newest."""
@@ -346,10 +346,10 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
 
 
 def _read_metadata(archive: zipfile.ZipFile) -> Facts:
-    found = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
-    if len(found) != 1 or archive.getinfo(found[0]).file_size > MAX_UNPACKED_BYTES // 100:
+    members = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+    if len(members) != 1 or archive.getinfo(members[0]).file_size > MAX_UNPACKED_BYTES // 100:
         raise UserError("its wheel holds no readable METADATA")
-    return read_facts({found[0]: archive.read(found[0])})
+    return read_facts({members[0]: archive.read(members[0])})
 
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:

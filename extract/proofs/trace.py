@@ -14,7 +14,7 @@ ENTRY = "extract.proofs.trace_guest:trace_block"
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_CHARACTERS = 300  # of why there is no graph
+_MAX_CHARACTERS = 300  # of why there is no graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ def trace_all(
     options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
     work = [Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs]
     with CachedSandbox(index, workers=jobs, **options) as box:
-        yield from (_traced(outcome) for outcome in box.run_within(work))
+        yield from (_read_outcome(outcome) for outcome in box.run_within(work))
 
 
-def _traced(outcome: Outcome) -> Traced:
+def _read_outcome(outcome: Outcome) -> Traced:
     if outcome.status is not Status.OK:
         error = f"{outcome.status.value}: {outcome.error or ''}"
     else:
@@ -49,4 +49,4 @@ def _traced(outcome: Outcome) -> Traced:
         if outcome.value["traced"]:
             return Traced(outcome.key, outcome.value, None, outcome.reused)
         error = outcome.value["error"]
-    return Traced(outcome.key, None, " ".join(error.split())[:_CHARACTERS], outcome.reused)
+    return Traced(outcome.key, None, " ".join(error.split())[:_MAX_CHARACTERS], outcome.reused)

@@ -53,10 +53,10 @@ def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]
         hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(structure_of(output)))
         with recorder.pause():
             subject.settle(module)
-            own = subject.shapes()
+            own_shapes = subject.shapes()
         initial = initial_values(recorder, module)
 
-        def go(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
+        def trace_mode(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
             with recorder.pause():
                 args, kwargs = subject.inputs(shapes, live=live)
             seed_all()
@@ -66,7 +66,7 @@ def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]
                 raise AttemptError(ValueError("forward returned no tensor"))
             return graph
 
-        graphs, error = both_modes(go, AttemptError, route=route)
+        graphs, error = both_modes(trace_mode, AttemptError, route=route)
         hook.remove()
         forms = {mode: canonical(graph) for mode, graph in graphs.items()}
         train_error = None if error is None else f"{error.kind}: {error.message}"
@@ -76,7 +76,10 @@ def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]
             sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
         else:
             sized = trace_sizes(
-                lambda shapes, train: canonical(go(train, shapes)), own, forms["eval"], forms.get("train")
+                lambda shapes, train: canonical(trace_mode(train, shapes)),
+                own_shapes,
+                forms["eval"],
+                forms.get("train"),
             )
     return answer | store(sized)
 

@@ -34,7 +34,7 @@ P = TypeVar("P", bound=Placed)
 
 ENTRY = "extract.arguments.search_guest:climb"
 _BACK_OFF_SECONDS = 0.5
-_PASSING = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search meets its memory limit again
+_TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search meets its memory limit again
 
 # Running a file's top level takes milliseconds, the search for arguments a few seconds; what takes longer hangs.
 LIMITS = Limits(wall_seconds=60, cpu_seconds=30)
@@ -103,7 +103,7 @@ def validate_all(
 
     box = CachedSandbox(
         index,
-        passing=_PASSING,
+        passing=_TRANSIENT,
         back_off=_BACK_OFF_SECONDS,
         usable=usable,
         workers=jobs,
@@ -113,25 +113,25 @@ def validate_all(
         entries=[ENTRY],
     )
     with box:
-        given: dict[str, Candidate] = {}
-        ended: dict[str, Outcome] = {}
+        candidates_by_key: dict[str, Candidate] = {}
+        failed: dict[str, Outcome] = {}
 
         def searches() -> Iterator[Job]:
             for candidate in candidates:
-                given[candidate.key] = candidate
+                candidates_by_key[candidate.key] = candidate
                 yield _job(candidate, folders, goal)
 
         for outcome in box.run(searches()):
             if outcome.status is Status.OK or goal == "executed":
-                yield given.pop(outcome.key), _verdict(outcome)
+                yield candidates_by_key.pop(outcome.key), _verdict(outcome)
             else:
-                ended[outcome.key] = outcome
-        for lower in box.run((_job(given[key], folders, "executed") for key in ended), attempts=1):
-            verdict, below = _verdict(ended[lower.key]), _verdict(lower)
+                failed[outcome.key] = outcome
+        for lower in box.run((_job(candidates_by_key[key], folders, "executed") for key in failed), attempts=1):
+            verdict, below = _verdict(failed[lower.key]), _verdict(lower)
             if below.level == "executed":
                 seconds, reused = verdict.seconds + below.seconds, verdict.reused and below.reused
                 below = replace(verdict, level="executed", seconds=seconds, reused=reused)
-            yield given[lower.key], below
+            yield candidates_by_key[lower.key], below
 
 
 def _job(candidate: Candidate, folders: Sequence[Path], goal: Level) -> Job:
@@ -169,11 +169,11 @@ def _text(value: object) -> str | None:
 
 BLOCK = "extract.proofs.equivalence_guest:sign_block"
 ORIGINALS = "extract.proofs.equivalence_guest:sign_originals"
-_TOGETHER = 40  # originals of one package in one process
+_MAX_TOGETHER = 40  # originals of one package in one process
 _LIMITS = Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30)
 LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
 _PARTS = ("state", "values", "eval", "train", "after")
-_LACKING = ("raises ImportError", "raises ModuleNotFoundError")  # of an original whose package is not all here
+_MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # of an original whose package is not all here
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,26 +215,28 @@ def compare_all(
     with CachedSandbox(
         index, attempts=1, workers=jobs, readable=folders, unsafe=unsafe, entries=[BLOCK, ORIGINALS]
     ) as box:
-        theirs = _originals(box, list(groups_of(pairs)))
+        theirs = _originals(box, list(group_by_package(pairs)))
         missing = [pair for pair in pairs if "missing" in theirs[pair.block]]
         yield from (compare(pair.block, None, theirs[pair.block]) for pair in missing)
         present = [pair for pair in pairs if "missing" not in theirs[pair.block]]
         doubtful: dict[str, Mapping[str, Any]] = {}
         for outcome in box.run(Job(pair.block, BLOCK, payload_of(pair, runtime), _LIMITS) for pair in present):
             ours = _value(outcome)
-            found = compare(outcome.key, ours, theirs[outcome.key])
-            if found.fidelity == "mismatch":
+            comparison = compare(outcome.key, ours, theirs[outcome.key])
+            if comparison.fidelity == "mismatch":
                 doubtful[outcome.key] = ours
             else:
-                yield found
+                yield comparison
         # Originals of one process share what their modules count and cache; alone, they answer for themselves.
         groups = [[by_block[block]] for block in doubtful]
         alone, again = _originals(box, groups), _originals(box, groups, stir=True)
         for block, ours in doubtful.items():
-            found = compare(block, ours, alone[block])
-            if found.fidelity == "mismatch" and alone[block] != again[block]:
-                found = Comparison(block, None, "the original is not the same twice: it reads memory that was not set")
-            yield found
+            comparison = compare(block, ours, alone[block])
+            if comparison.fidelity == "mismatch" and alone[block] != again[block]:
+                comparison = Comparison(
+                    block, None, "the original is not the same twice: it reads memory that was not set"
+                )
+            yield comparison
 
 
 def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any]) -> Comparison:
@@ -248,7 +250,7 @@ def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any
     differs = next((part for part in _PARTS if ours[part] != theirs[part]), None)
     if differs is None:
         return Comparison(block, "match")
-    if theirs[differs] in _LACKING:
+    if theirs[differs] in _MISSING_PACKAGE:
         return Comparison(block, None, f"the original does not run: {differs}: {theirs[differs]}")
     detail = f"{differs}: {_first_difference(ours[differs], theirs[differs])}"
     return Comparison(block, "mismatch", detail)
@@ -265,13 +267,13 @@ def _first_difference(ours: object, theirs: object) -> str:
 def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
     """The signatures of the originals."""
 
-    def job(place: int, group: Sequence[Pair]) -> Job:
-        return Job(str(place), ORIGINALS, {**_together(group), "stir": stir}, LIMITS_TOGETHER)
+    def job(index: int, group: Sequence[Pair]) -> Job:
+        return Job(str(index), ORIGINALS, {**_originals_payload(group), "stir": stir}, LIMITS_TOGETHER)
 
-    return answers_of(box, groups, job, lambda pair: pair.block)
+    return collect_answers(box, groups, job, lambda pair: pair.block)
 
 
-def answers_of(
+def collect_answers(
     box: CachedSandbox, groups: Sequence[list[T]], job: Callable[[int, Sequence[T]], Job], key: Callable[[T], str]
 ) -> dict[str, Mapping[str, Any]]:
     """What jobs over several items each answer, by the items' keys; a group whose process dies is halved.
@@ -280,24 +282,24 @@ def answers_of(
         job: the one for a group at a place; its key is that place.
         key: of an item, under which its answer stands.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    answers: dict[str, Mapping[str, Any]] = {}
     while groups:
         again: list[list[T]] = []
-        for outcome in box.run(job(place, group) for place, group in enumerate(groups)):
+        for outcome in box.run(job(index, group) for index, group in enumerate(groups)):
             group = groups[int(outcome.key)]
             if outcome.status is Status.OK:
                 assert isinstance(outcome.value, dict)
-                found |= outcome.value
+                answers |= outcome.value
             elif len(group) == 1:
-                found[key(group[0])] = {"error": _reason(outcome)}
+                answers[key(group[0])] = {"error": _reason(outcome)}
             else:
                 middle = len(group) // 2
                 again += [group[:middle], group[middle:]]
         groups = again
-    return found
+    return answers
 
 
-def _together(group: Sequence[Pair]) -> dict[str, object]:
+def _originals_payload(group: Sequence[Pair]) -> dict[str, object]:
     return {
         "folders": [str(folder) for folder in group[0].folders],
         "blocks": [
@@ -314,15 +316,15 @@ def _together(group: Sequence[Pair]) -> dict[str, object]:
     }
 
 
-def groups_of(items: Iterable[P]) -> Iterator[list[P]]:
+def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
     """Those of one package together, some at a time."""
     by_place: dict[tuple[Path, ...], list[P]] = {}
     for item in items:
         by_place.setdefault(item.folders, []).append(item)
     for members in by_place.values():
         members.sort(key=lambda item: item.module)
-        for start in range(0, len(members), _TOGETHER):
-            yield members[start : start + _TOGETHER]
+        for start in range(0, len(members), _MAX_TOGETHER):
+            yield members[start : start + _MAX_TOGETHER]
 
 
 def payload_of(pair: Pair, runtime: Sequence[Path]) -> dict[str, object]:

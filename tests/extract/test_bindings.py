@@ -11,7 +11,7 @@ import pytest
 
 from extract.extractor import BlockExtractor
 from extract.model.results import _names
-from extract.proofs.name_resolution import Bound, columns_of, compare_bindings, section
+from extract.proofs.name_resolution import Bound, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
 from extract.resolve.index import Index
 from manifests.records import Block
@@ -34,7 +34,7 @@ def module_of(code: str, name: str) -> types.ModuleType:
 
 def bindings(original: str, copy: str, standins: frozenset[str] = frozenset()) -> dict[str, Any]:
     theirs, ours = module_of(original, "lib.net"), module_of(copy, "block")
-    return Bindings(standins).of(theirs.Net, ours.Net)
+    return Bindings(standins).compare(theirs.Net, ours.Net)
 
 
 def test_the_same_text_binds_the_same() -> None:
@@ -228,7 +228,7 @@ def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
     bound = [Bound(key, "Net", code, module, (site,), "0" * 64, ()) for key, (code, module) in files.items()]
     found = dict(compare_bindings(bound, index, jobs=1))
     assert set(found) == set(files)
-    assert found["same"] == columns_of({"compared": 3, "same": 3, "standin": 0, "others": []})
+    assert found["same"] == to_columns({"compared": 3, "same": 3, "standin": 0, "others": []})
     assert found["other"]["names_other"] == ("lib.net: LIMIT: another value",)
     assert (found["fails"], found["dies"], found["gone"]) == ({}, {}, {})
     assert not [name for name in sys.modules if name.partition(".")[0] == "lib"]
@@ -249,7 +249,7 @@ def test_a_real_package(tmp_path: Path) -> None:
 
 def test_nothing_compared_is_no_section() -> None:
     assert section([], _names([])) == []
-    assert columns_of({"missing": "x"}) == columns_of({"error": "x"}) == {}
+    assert to_columns({"missing": "x"}) == to_columns({"error": "x"}) == {}
     assert {"names_compared", "names_same", "names_standin", "names_other"} <= Block.model_fields.keys()
 
 

@@ -1,4 +1,4 @@
-"""How the corpus itself builds and runs a class, found in its text."""
+"""Hints from source text: how the corpus itself constructs and calls a class."""
 
 from extract.arguments.hints.finder import HintFinder
 from extract.arguments.hints.model import Call, Companion, Hints

@@ -1,4 +1,4 @@
-"""What docstrings say: examples of a class being made and called, and the shapes of arguments."""
+"""Read docstrings: examples that construct and call a class, and the shapes of arguments."""
 
 import ast
 import builtins
@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from extract.resolve.values import ROOTS, Expr, imported_values
 
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))
-_LONGEST = 600
+_MAX_CHARACTERS = 600
 
 Example = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]  # arguments, keyword arguments
 
 
 def examples_in(docstrings: Sequence[str], name: str) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """The calls of a class, and of its objects, in the examples of its docstrings."""
+    """Return the constructor calls and the forward calls in the examples of a class's docstrings."""
     init: dict[Example, None] = {}
     forward: dict[Example, None] = {}
     for text in docstrings:
-        reader = _Reader(name)
+        reader = _ExampleReader(name)
         reader.read([node for source in _prompts(text) for node in _parse(source)])
         init |= dict.fromkeys(reader.init)
         forward |= dict.fromkeys(reader.forward)
@@ -47,8 +47,8 @@ def _parse(source: str) -> list[ast.stmt]:
         return []
 
 
-class _Reader:
-    """Follows one example, with its variables put in."""
+class _ExampleReader:
+    """Read the calls in one example, with variables replaced by their values."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,17 +63,17 @@ class _Reader:
                 self._values[bound] = ast.parse(value.text, mode="eval").body
         for node in body:
             for call in [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]:
-                self._take(call)
+                self._record_call(call)
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self._assign(node.targets[0], node.value)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
-            if self._makes(value):
+            if self._is_construction(value):
                 self._objects.add(target.id)
                 return
             self._objects.discard(target.id)
-            self._values[target.id] = self._closed(value)
+            self._values[target.id] = self._substitute_variables(value)
         elif isinstance(target, ast.Tuple | ast.List):
             items = value.elts if isinstance(value, ast.Tuple | ast.List) else []
             for number, inner in enumerate(target.elts):
@@ -81,36 +81,36 @@ class _Reader:
                 item = items[number] if whole else ast.Subscript(value, ast.Constant(number), ast.Load())
                 self._assign(inner, item)
 
-    def _makes(self, node: ast.expr) -> bool:
+    def _is_construction(self, node: ast.expr) -> bool:
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if not isinstance(node.func.value, ast.Call):
                 break
             node = node.func.value  # X(…).eval()
         return isinstance(node, ast.Call) and _last(node.func) == self.name
 
-    def _take(self, call: ast.Call) -> None:
+    def _record_call(self, call: ast.Call) -> None:
         function = call.func
         if _last(function) == self.name:
             self._add(self.init, call)
             return
         if isinstance(function, ast.Attribute) and function.attr == "forward":
             function = function.value
-        if (isinstance(function, ast.Name) and function.id in self._objects) or self._makes(function):
+        if (isinstance(function, ast.Name) and function.id in self._objects) or self._is_construction(function):
             self._add(self.forward, call)
 
     def _add(self, calls: list[Example], call: ast.Call) -> None:
         if any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords):
             return
-        args = [self._closed(arg) for arg in call.args]
-        kwargs = [(str(keyword.arg), self._closed(keyword.value)) for keyword in call.keywords]
+        args = [self._substitute_variables(arg) for arg in call.args]
+        kwargs = [(str(keyword.arg), self._substitute_variables(keyword.value)) for keyword in call.keywords]
         if all(self._is_closed(value) for value in (*args, *(value for _, value in kwargs))):
             texts = tuple(ast.unparse(value) for value in args)
             named = tuple((name, ast.unparse(value)) for name, value in kwargs)
-            if sum(map(len, (*texts, *(text for _, text in named)))) <= _LONGEST:
+            if sum(map(len, (*texts, *(text for _, text in named)))) <= _MAX_CHARACTERS:
                 calls.append((texts, named))
 
-    def _closed(self, node: ast.expr) -> ast.expr:
-        return _Put(self._values).visit(copy.deepcopy(node)) if self._values else node
+    def _substitute_variables(self, node: ast.expr) -> ast.expr:
+        return _Substitution(self._values).visit(copy.deepcopy(node)) if self._values else node
 
     def _is_closed(self, node: ast.expr) -> bool:
         names = [inner for inner in ast.walk(node) if isinstance(inner, ast.Name)]
@@ -120,12 +120,12 @@ class _Reader:
         return not read & self._objects and all(name in _FREE or name.lstrip("_")[:1].isupper() for name in read)
 
 
-class _Put(ast.NodeTransformer):
+class _Substitution(ast.NodeTransformer):
     def __init__(self, values: dict[str, ast.expr]) -> None:
         self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """A variable's value."""
+        """Replace a variable by its value."""
         return self._values.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
 
 
@@ -148,7 +148,7 @@ _END = re.compile(r"^\s*(?:Returns?|Outputs?|Yields?|Raises?)\b\s*:?|^\s*-?\s*(?
 
 
 def documented_shapes(text: str, arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The arguments whose shapes a docstring gives: `x: (B, N, C)`, "Tensor of shape (batch_size, seq_len, dim)"."""
+    """Yield arguments and their documented shapes: `x: (B, N, C)`, "Tensor of shape (batch_size, seq_len, dim)"."""
     argument = ""
     ended = False
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Hints for one class, from every file of the library."""
+"""Find the hints for one class in every file of the library."""
 
 import builtins
 import re
@@ -16,10 +16,10 @@ from extract.resolve.index import Index
 from extract.resolve.modules import FOUNDATION, Definition, Library, Module
 from extract.resolve.values import ROOTS
 
-_MOST_CALLS = 8
-_MOST_FORWARD = 6
-_MOST_NAMING = 4  # calls whose names are looked up
-_ENOUGH = 60  # call sites looked at, of those that make the class
+_MAX_CALLS = 8
+_MAX_FORWARD = 6
+_MAX_NAMING = 4  # calls whose names are resolved
+_MAX_SITES = 60  # call sites of one class
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w|=(?!=))")
 _STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -29,75 +29,81 @@ Definer = tuple[Ancestor, Signature] | None
 
 
 class RatedCall(NamedTuple):
-    """A call with what its place in the order depends on."""
+    """A call and the facts that rank it."""
 
     call: Call
-    lost: int = 0  # arguments left out
+    lost: int = 0  # omitted arguments
     far: int = 0  # 0: in the class's own file, 1: in its source, 2: elsewhere
-    place: Module | None = None  # the file that its names are from
+    place: Module | None = None  # the file in which its names are defined
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Its expressions."""
+        """The expressions of its arguments."""
         return (*self.call.args, *(text for _, text in self.call.kwargs))
 
     @property
     def free_names(self) -> tuple[str, ...]:
-        """The names in its expressions that are not the same in every file."""
+        """The names in its expressions whose meaning depends on the file."""
         words = dict.fromkeys(word for text in self.texts for word in _WORD.findall(_STRING.sub("", text)))
         return tuple(word for word in words if word not in _KNOWN)
 
 
 class HintFinder:
-    """Finds hints; reads each file of the library once."""
+    """Find hints; reads each file of the library once."""
 
     def __init__(self, library: Library, index: Index, emitter: Emitter) -> None:
         self._library = library
         self._usage = Usage(library, index)
         self._companions = Companions(self._usage, emitter)
 
-    def hints_for(self, found: Found) -> Hints:
-        """How the corpus builds and runs a class."""
-        lineage = self._usage.lineage(found.module, found.name)
-        init = self._usage.definer(found.module, found.name, "__init__")
-        forward = self._usage.definer(found.module, found.name, "forward")
-        examples = [call for item in _until(lineage, init) for call in _examples(item.usage.init_examples, init)]
-        rated = best([*map(RatedCall, examples), *self._rated_sites(found, init)])
-        runs = [call for item in _until(lineage, forward) for call in _examples(item.usage.forward_examples, forward)]
-        named = [(item.place, item.free_names) for item in rated if item.place is not None][:_MOST_NAMING]
+    def hints_for(self, block: Found) -> Hints:
+        """Return how the corpus constructs and calls a class."""
+        lineage = self._usage.lineage(block.module, block.name)
+        init = self._usage.definer(block.module, block.name, "__init__")
+        forward = self._usage.definer(block.module, block.name, "forward")
+        examples = [
+            call for item in _lineage_until(lineage, init) for call in _fitting_examples(item.usage.init_examples, init)
+        ]
+        rated = best([*map(RatedCall, examples), *self._rate_sites(found, init)])
+        runs = [
+            call
+            for item in _lineage_until(lineage, forward)
+            for call in _fitting_examples(item.usage.forward_examples, forward)
+        ]
+        named = [(item.place, item.free_names) for item in rated if item.place is not None][:_MAX_NAMING]
         return Hints(
             tuple(item.call for item in rated),
-            tuple(dict.fromkeys(runs))[:_MOST_FORWARD],
-            (*self._companions.of(found.module, found.name), *self._companions.named(named, found)),
+            tuple(dict.fromkeys(runs))[:_MAX_FORWARD],
+            (*self._companions.of(block.module, block.name), *self._companions.named(named, block)),
             tuple(_shapes(forward)),
         )
 
     # -- calls of the class --------------------------------------------------------------------------------------
 
-    def _rated_sites(self, found: Found, init: Definer) -> Iterator[RatedCall]:
-        """The calls of the class, those in its own file and source first."""
-        module, count = found.module, 0
-        nearest = sorted(self._usage.sites(found.name), key=lambda pair: _distance(pair[0], module))
-        for place, site in nearest:
-            if count < _ENOUGH and self._makes(place, site, module, found.name):
+    def _rate_sites(self, block: Found, init: Definer) -> Iterator[RatedCall]:
+        """Yield the calls of the class, those in its own file and source first."""
+        module, count = block.module, 0
+        nearest = sorted(self._usage.sites(block.name), key=lambda pair: _distance(pair[0], module))
+        for caller, site in nearest:
+            if count < _MAX_SITES and self._constructs(caller, site, module, block.name):
                 count += 1
-                call = bound_call(site, init[1] if init is not None else None)
+                call = bind_call(site, init[1] if init is not None else None)
                 if call is not None:
-                    yield call._replace(far=_distance(place, module), place=place)
+                    yield call._replace(far=_distance(caller, module), place=caller)
 
-    def _makes(self, place: Module, site: CallSite, module: Module, name: str) -> bool:
-        """Whether a call makes this very class."""
+    def _constructs(self, caller: Module, site: CallSite, module: Module, name: str) -> bool:
+        """Return whether a call constructs exactly this class."""
         chain = tuple(site.target.split("."))
-        if place is module and chain == (name,):
+        if caller is module and chain == (name,):
             return True
         if chain[0] in {"nn", FOUNDATION}:
             return site.name == name and module.name.startswith("torch.nn.modules.")
-        target = follow(self._library, place, chain)
+        target = follow(self._library, caller, chain)
         return isinstance(target, Definition) and target.module is module and target.name == name
 
 
 def _shapes(definer: Definer) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The documented shape of each argument of forward, in their order; with names, where one of that rank has them."""
+    """Yield the documented shape of each argument of forward, in order; of shapes of one rank, the one with most names."""
     for parameter in definer[1] if definer is not None else ():
         assert definer is not None
         own = [dims for name, dims in definer[0].usage.shapes if name == parameter.name]
@@ -106,23 +112,23 @@ def _shapes(definer: Definer) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield parameter.name, min(same, key=lambda dims: dims.count("?"))
 
 
-def _until(lineage: tuple[Ancestor, ...], definer: Definer) -> tuple[Ancestor, ...]:
-    """The classes of a lineage up to the one that defines a method."""
+def _lineage_until(lineage: tuple[Ancestor, ...], definer: Definer) -> tuple[Ancestor, ...]:
+    """Return the classes of a lineage up to the one that defines a method."""
     return lineage[: lineage.index(definer[0]) + 1] if definer is not None else lineage
 
 
-def _distance(place: Module, module: Module) -> int:
-    """0: in the same file, 1: in the same source, 2: elsewhere."""
-    return 0 if place is module else 1 if place.source is module.source else 2
+def _distance(caller: Module, module: Module) -> int:
+    """Return 0 for the same file, 1 for the same source, 2 otherwise."""
+    return 0 if caller is module else 1 if caller.source is module.source else 2
 
 
-# -- arguments put to their parameters -------------------------------------------------------------------------------
+# -- matching arguments to parameters --------------------------------------------------------------------------------
 
 
-def bound_call(site: CallSite, signature: Signature | None) -> RatedCall | None:
-    """The call at a site; None where it does not fit the signature, or a required argument is not known.
+def bind_call(site: CallSite, signature: Signature | None) -> RatedCall | None:
+    """Return the call at a site, or None if it does not fit the signature or a required argument is unknown.
 
-    Required arguments are passed by position as far as there is no gap; the others by name, without the defaults.
+    Required arguments are passed by position up to the first gap, the others by name; defaults are omitted.
     """
     parameters = signature or ()
     plain = [parameter for parameter in parameters if parameter.kind == "plain"]
@@ -145,16 +151,16 @@ def bound_call(site: CallSite, signature: Signature | None) -> RatedCall | None:
         args.append(values.pop(parameter.name))
     if len(args) == len(plain):
         args += [text for text in rest[: rest.index(None) if None in rest else None] if text is not None]
-    kwargs = [(n, t) for n, t in values.items() if n not in known or _spaceless(known[n].default) != _spaceless(t)]
+    kwargs = [(n, t) for n, t in values.items() if n not in known or _normalize(known[n].default) != _normalize(t)]
     return RatedCall(Call(tuple(args), tuple(kwargs), "call"), lost)
 
 
-def _spaceless(text: str | None) -> str:
+def _normalize(text: str | None) -> str:
     return (text or "").replace(" ", "").replace('"', "'")
 
 
-def _examples(examples: Iterable[Example], definer: Definer) -> Iterator[Call]:
-    """The calls of docstrings' examples, as they stand, where the signature has a place for them."""
+def _fitting_examples(examples: Iterable[Example], definer: Definer) -> Iterator[Call]:
+    """Yield the calls in docstring examples, unchanged, if they fit the signature."""
     for args, kwargs in examples:
         kinds = [parameter.kind for parameter in definer[1]] if definer is not None else ["args", "kwargs"]
         names = {parameter.name for parameter in definer[1]} if definer is not None else set()
@@ -164,14 +170,14 @@ def _examples(examples: Iterable[Example], definer: Definer) -> Iterator[Call]:
 
 
 def best(rated: Iterable[RatedCall]) -> list[RatedCall]:
-    """The calls most likely to work and cheap to make, distinct."""
+    """Return the distinct calls that are most likely to work, cheap ones first."""
     chosen: dict[object, RatedCall] = {}
-    for item in sorted(rated, key=_order):
+    for item in sorted(rated, key=_sort_key):
         chosen.setdefault((item.call.args, tuple(sorted(item.call.kwargs))), item)
-    return list(chosen.values())[:_MOST_CALLS]
+    return list(chosen.values())[:_MAX_CALLS]
 
 
-def _order(item: RatedCall) -> tuple[object, ...]:
+def _sort_key(item: RatedCall) -> tuple[object, ...]:
     call = item.call
     texts = (*call.args, *(f"{name}={text}" for name, text in call.kwargs))
     weight = sum(min(int(number), 10**6) for text in texts for number in _NUMBER.findall(text))

@@ -1,7 +1,7 @@
-"""One file, followed without running it: which classes are made there, and with what.
+"""Interpret one file without running it: which classes it constructs, and with which arguments.
 
-Each function and constructor is followed with its defaults, and calls to those of the same file with their arguments.
-Loops are followed for their first items; of branches whose test is unknown both are followed.
+Each function and constructor is interpreted with its defaults, and again with the arguments of each call from the same
+file. Loops run for their first items; if the test of a branch is unknown, both sides are interpreted.
 """
 
 import ast
@@ -27,24 +27,24 @@ from extract.resolve.values import (
     render_call,
 )
 
-_MOST_COMPLETE = 24  # call sites of one class in one file
-_MOST_INCOMPLETE = 10
+_MAX_COMPLETE = 24  # call sites of one class in one file
+_MAX_INCOMPLETE = 10
 _DEEPEST = 10
-_MOST_CALLS = 1_500  # followed in one file
-_MOST_IN_COMPREHENSION = 64
-_FOLLOWED = 5  # items of a loop
+_MAX_CALLS = 1_500  # interpreted in one file
+_MAX_IN_COMPREHENSION = 64
+_MAX_LOOP_ITEMS = 5
 
 Flow = tuple[str, object] | None  # how statements ended: ("return", value), ("raise", None), or at their end
 
 
 class CallSite(NamedTuple):
-    """One call of a class; None stands for an argument that is not known."""
+    """One call of a class; unknown arguments are None."""
 
-    target: str  # dotted name in its file
-    name: str  # the class's own name, also where the file imports it under another one
+    target: str  # dotted name in the calling file
+    name: str  # the class's own name, even if the file imports it under another one
     args: tuple[str | None, ...]
     kwargs: tuple[tuple[str, str | None], ...]
-    opened: bool  # there are further arguments, not known
+    opened: bool  # there are further, unknown arguments
 
 
 class Arguments(NamedTuple):
@@ -52,18 +52,18 @@ class Arguments(NamedTuple):
 
     args: list[object]
     kwargs: dict[str, object]
-    opened: bool  # there are further ones, not known
+    opened: bool  # there are further, unknown arguments
 
 
 def call_sites(tree: ast.Module) -> list[CallSite]:
-    """The calls in a file that make objects of classes, with what is known of their arguments."""
+    """Return the calls in a file that construct objects, with the arguments that are known."""
     interpreter = Interpreter(tree)
     interpreter.run()
     return list(interpreter.sites)
 
 
 class Interpreter:
-    """Follows one file."""
+    """Interpret one file."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.sites: dict[CallSite, None] = {}
@@ -83,30 +83,30 @@ class Interpreter:
                 self._scope.names[node.name] = Function(node, self._scope)
 
     def run(self) -> None:
-        """Follow everything: the file itself, then each function and constructor with its defaults."""
-        nothing = Arguments([], {}, False)
+        """Interpret the file itself, then each function and constructor with its defaults."""
+        no_arguments = Arguments([], {}, False)
         self._suite([node for node in self._tree.body if not isinstance(node, ast.ClassDef | Definition)], self._scope)
         for node in self._tree.body:
             if isinstance(node, Definition):
-                self._enter(Function(node, self._scope), nothing)
+                self._enter(Function(node, self._scope), no_arguments)
         for name in self._classes:
             for item in self._classes[name].body:
                 if isinstance(item, Definition) and item.name == "__init__":
-                    self._enter(Function(item, self._scope, Instance(name)), nothing)
+                    self._enter(Function(item, self._scope, Instance(name)), no_arguments)
 
-    def _add(self, target: str, given: Arguments) -> None:
-        """Take note of one call, unless nothing is known of it."""
-        args = tuple(_short(render(value)) for value in given.args)
-        kwargs = tuple((name, _short(render(value))) for name, value in given.kwargs.items())
+    def _add(self, target: str, arguments: Arguments) -> None:
+        """Record one call, unless none of its arguments is known."""
+        args = tuple(_short(render(value)) for value in arguments.args)
+        kwargs = tuple((name, _short(render(value))) for name, value in arguments.kwargs.items())
         texts = (*args, *(text for _, text in kwargs))
-        complete = not given.opened and None not in texts
+        complete = not arguments.opened and None not in texts
         if not complete and all(text is None for text in texts):
             return
         first, dot, rest = target.partition(".")
         chain = f"{self._renamed.get(first, first)}{dot}{rest}"
-        site = CallSite(chain, target.rpartition(".")[2], args, kwargs, given.opened)
+        site = CallSite(chain, target.rpartition(".")[2], args, kwargs, arguments.opened)
         number = self._counts.get((chain, complete), 0)
-        if site not in self.sites and number < (_MOST_COMPLETE if complete else _MOST_INCOMPLETE):
+        if site not in self.sites and number < (_MAX_COMPLETE if complete else _MAX_INCOMPLETE):
             self._counts[chain, complete] = number + 1
             self.sites[site] = None
 
@@ -139,7 +139,7 @@ class Interpreter:
             case ast.If():
                 return self._if(node, scope)
             case ast.For():
-                for item in self._first_of(self._value(node.iter, scope)):
+                for item in self._take_first(self._value(node.iter, scope)):
                     self._bind(node.target, item, scope)
                     flow = self._suite(node.body, scope)
                     if flow is not None and flow[0] == "return":
@@ -167,7 +167,7 @@ class Interpreter:
             scope.names = after
             return first
         if first is not None:
-            return None  # the rest is followed as if it had not returned
+            return None  # continue as if it had not returned
         for name, value in after.items():
             if name not in scope.names or scope.names[name] is UNKNOWN or before.get(name) is scope.names[name]:
                 scope.names[name] = value
@@ -238,7 +238,7 @@ class Interpreter:
         return UNKNOWN
 
     def _items(self, nodes: Sequence[ast.expr], scope: Scope) -> list[object]:
-        """The values of several expressions; `*values` are spread, and one UNKNOWN where they cannot be."""
+        """Evaluate several expressions; unpack `*values`, or add a single UNKNOWN if they are not known."""
         result: list[object] = []
         for node in nodes:
             value = self._value(node.value if isinstance(node, ast.Starred) else node, scope)
@@ -273,19 +273,19 @@ class Interpreter:
         return UNKNOWN if unsure else value
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> object:
-        """A list of plain values; where classes may be made, those of the first items."""
+        """Evaluate to a list of plain values; if the element may construct a class, interpret only the first items."""
         inner = Scope(scope)
-        makes = any(isinstance(item, ast.Call) and _may_make(item.func) for item in ast.walk(node.elt))
+        constructs = any(isinstance(item, ast.Call) and _may_construct(item.func) for item in ast.walk(node.elt))
         for generator in node.generators[:-1]:
-            self._bind(generator.target, self._first_of(self._value(generator.iter, inner))[0], inner)
+            self._bind(generator.target, self._take_first(self._value(generator.iter, inner))[0], inner)
         last = node.generators[-1]
         items = self._value(last.iter, inner)
-        if len(node.generators) > 1 or makes:
-            for item in self._first_of(items):
+        if len(node.generators) > 1 or constructs:
+            for item in self._take_first(items):
                 self._bind(last.target, item, inner)
                 self._value(node.elt, inner)
             return UNKNOWN
-        if not isinstance(items, list | tuple | dict) or len(items) > _MOST_IN_COMPREHENSION:
+        if not isinstance(items, list | tuple | dict) or len(items) > _MAX_IN_COMPREHENSION:
             return UNKNOWN
         result: list[object] = []
         for item in items:
@@ -297,9 +297,9 @@ class Interpreter:
                 result.append(self._value(node.elt, inner))
         return result
 
-    def _first_of(self, items: object) -> list[object]:
-        """The first of several, which stand for all of them; at least one."""
-        return (list(items)[:_FOLLOWED] if isinstance(items, list | tuple | dict) else []) or [UNKNOWN]
+    def _take_first(self, items: object) -> list[object]:
+        """Return the first items, as examples of all of them; at least one, which may be UNKNOWN."""
+        return (list(items)[:_MAX_LOOP_ITEMS] if isinstance(items, list | tuple | dict) else []) or [UNKNOWN]
 
     # -- classes of the file -------------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class Interpreter:
         return [base.text for base in bases if isinstance(base, Expr)]
 
     def _lineage(self, kind: str) -> list[str]:
-        """A class of the file and its bases there, depth first."""
+        """Return a class of the file and its bases in that file, depth first."""
         result: list[str] = []
         waiting = [kind]
         while waiting:
@@ -336,7 +336,7 @@ class Interpreter:
         return holder.get(name, UNKNOWN) if isinstance(holder, dict) else UNKNOWN
 
     def _class_attribute(self, instance: Instance, name: str) -> object:
-        """What a class of the file has under a name: a constant, or a method of the instance."""
+        """Look up a name in a class of the file: a constant, or a method of the instance."""
         for owner in self._lineage(instance.kind):
             if owner not in self._bodies:
                 self._bodies[owner] = Scope(self._scope)
@@ -352,11 +352,11 @@ class Interpreter:
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, scope: Scope) -> object:
-        """Follow a call, and take note of it where it makes an object of a class."""
+        """Interpret a call, and record it if it constructs an object."""
         match node.func:
             case ast.Attribute(value=holder, attr="item" | "tolist" | "split" as method):
                 numbers = self._value(holder, scope)
-                if isinstance(numbers, list | int | float):  # a short tensor is a list to us
+                if isinstance(numbers, list | int | float):  # short tensors are represented as lists
                     sizes = self._value(node.args[0], scope) if node.args else UNKNOWN
                     return values.split(numbers, sizes) if method == "split" else numbers
             case ast.Attribute(value=ast.Name(id=name) as holder, attr=method):
@@ -364,11 +364,11 @@ class Interpreter:
                 if isinstance(value, dict | list):
                     return self._container_method(value, name, method, node, scope)
         function = self._value(node.func, scope)
-        given = self._arguments(node, scope)
-        self._note_factory(node, given)
+        arguments = self._arguments(node, scope)
+        self._note_factory(node, arguments)
         if isinstance(node.func, ast.Name) and function in (UNKNOWN, Expr("dict")):
-            return self._builtin(node.func.id, given)
-        return self._invoke(function, given)
+            return self._builtin(node.func.id, arguments)
+        return self._invoke(function, arguments)
 
     def _arguments(self, node: ast.Call, scope: Scope) -> Arguments:
         args = self._items(node.args, scope)
@@ -384,46 +384,46 @@ class Interpreter:
                 opened = True
         return Arguments(args, kwargs, opened)
 
-    def _builtin(self, name: str, given: Arguments) -> object:
+    def _builtin(self, name: str, arguments: Arguments) -> object:
         if name != "dict":
-            return values.call_builtin(name, given.args)
-        if len(given.args) > 1 or not all(isinstance(arg, dict) for arg in given.args) or given.opened:
+            return values.call_builtin(name, arguments.args)
+        if len(arguments.args) > 1 or not all(isinstance(arg, dict) for arg in arguments.args) or arguments.opened:
             return UNKNOWN
-        return {**(given.args[0] if given.args else {}), **given.kwargs}  # type: ignore[dict-item]
+        return {**(arguments.args[0] if arguments.args else {}), **arguments.kwargs}  # type: ignore[dict-item]
 
     def _container_method(
         self, holder: dict[str, object] | list[object], name: str, method: str, node: ast.Call, scope: Scope
     ) -> object:
         """`kwargs.pop("x", None)`, `layers.append(x)`."""
-        given = self._arguments(node, scope)
-        first = given.args[0] if given.args else None
+        arguments = self._arguments(node, scope)
+        first = arguments.args[0] if arguments.args else None
         if isinstance(holder, list):
-            added = method == "append" and len(given.args) == 1 and len(holder) < MOST_ITEMS
+            added = method == "append" and len(arguments.args) == 1 and len(holder) < MOST_ITEMS
             if method in {"append", "extend", "insert", "pop", "remove", "reverse", "clear"}:
                 scope.names[name] = [*holder, first] if added else UNKNOWN
             return UNKNOWN
         if method in {"get", "pop", "setdefault"} and isinstance(first, str):
-            found = holder.get(first, given.args[1] if len(given.args) > 1 else UNKNOWN)
+            item = holder.get(first, arguments.args[1] if len(arguments.args) > 1 else UNKNOWN)
             if method == "pop":
                 scope.names[name] = {key: value for key, value in holder.items() if key != first}
             elif method == "setdefault":
-                scope.names[name] = {**holder, first: found}
-            return found
+                scope.names[name] = {**holder, first: item}
+            return item
         if method == "update":
-            scope.names[name] = {**holder, **(first if isinstance(first, dict) else {}), **given.kwargs}
+            scope.names[name] = {**holder, **(first if isinstance(first, dict) else {}), **arguments.kwargs}
             return None
         if method not in {"items", "keys", "values", "copy"}:
             return UNKNOWN
         return dict(holder) if method == "copy" else list(getattr(holder, method)())
 
-    def _invoke(self, function: object, given: Arguments) -> object:
-        """Call what is known of a function or class."""
-        args, kwargs, opened = given
+    def _invoke(self, function: object, arguments: Arguments) -> object:
+        """Interpret a call of a function or class."""
+        args, kwargs, opened = arguments
         if isinstance(function, Partial):
             merged = Arguments([*function.args, *args], {**dict(function.kwargs), **kwargs}, opened)
             return self._invoke(function.function, merged)
         if isinstance(function, Function):
-            return self._enter(function, given)
+            return self._enter(function, arguments)
         if isinstance(function, Repeat):
             return values.repeated(args[0], function.count) if len(args) == 1 else UNKNOWN
         if not isinstance(function, Expr) or "(" in function.text:
@@ -433,77 +433,80 @@ class Interpreter:
         if function.text == "functools.partial" and args:
             return Partial(args[0], tuple(args[1:]), tuple(kwargs.items()))
         if function.text in self._classes:
-            self._add(function.text, given)
-            return self._make(function.text, given)
+            self._add(function.text, arguments)
+            return self._construct(function.text, arguments)
         root, _, _ = function.text.partition(".")
         is_class = _is_class_name(function.text)
         if not is_class and root not in ROOTS:
             return values.call_builtin(function.text, args)
         if is_class:
-            self._add(function.text, given)
+            self._add(function.text, arguments)
         text = None if opened else render_call(function.text, args, kwargs)
         return Expr(text) if text is not None and len(text) < LONGEST else UNKNOWN
 
-    def _note_factory(self, node: ast.Call, given: Arguments) -> None:
-        """`build(ResNet, variant, model_cfg=c, **kwargs)` makes a ResNet of `cfg=c` and these keyword arguments."""
-        kind = given.args[0] if given.args else None
-        if given.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_make(node.func):
+    def _note_factory(self, node: ast.Call, arguments: Arguments) -> None:
+        """`build(ResNet, variant, model_cfg=c, **kwargs)` constructs a ResNet with `cfg=c` and these keyword arguments."""
+        kind = arguments.args[0] if arguments.args else None
+        if arguments.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_construct(node.func):
             return
         if any(keyword.arg is None for keyword in node.keywords):
             own = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
-            passed = {name: value for name, value in given.kwargs.items() if name not in own}
-            for_model = [name for name in own if name.startswith("model_") and given.kwargs[name] is not None]
-            passed = {name.removeprefix("model_"): given.kwargs[name] for name in sorted(for_model)} | passed
+            passed = {name: value for name, value in arguments.kwargs.items() if name not in own}
+            for_model = [name for name in own if name.startswith("model_") and arguments.kwargs[name] is not None]
+            passed = {name.removeprefix("model_"): arguments.kwargs[name] for name in sorted(for_model)} | passed
             self._add(kind.text, Arguments([], passed, False))
             if kind.text in self._classes:
-                self._make(kind.text, Arguments([], passed, False))
+                self._construct(kind.text, Arguments([], passed, False))
 
-    def _make(self, kind: str, given: Arguments) -> Instance:
-        text = None if given.opened else render_call(kind, given.args, given.kwargs)
+    def _construct(self, kind: str, arguments: Arguments) -> Instance:
+        text = None if arguments.opened else render_call(kind, arguments.args, arguments.kwargs)
         instance = Instance(kind, text if text is not None and len(text) < LONGEST else None)
         constructor = self._method(instance, "__init__")
         if constructor is not None:
-            self._enter(constructor, given)
+            self._enter(constructor, arguments)
         else:
             bodies = [item for owner in reversed(self._lineage(kind)) for item in self._classes[owner].body]
             targets = [item.target for item in bodies if isinstance(item, ast.AnnAssign)]
             fields = [target.id for target in targets if isinstance(target, ast.Name)]  # of a dataclass
-            instance.attributes.update({**dict(zip(fields, given.args, strict=False)), **given.kwargs})
+            instance.attributes.update({**dict(zip(fields, arguments.args, strict=False)), **arguments.kwargs})
         return instance
 
-    def _enter(self, function: Function, given: Arguments) -> object:
-        """Follow a function's body with these arguments."""
-        if self._depth >= _DEEPEST or self._calls >= _MOST_CALLS:
+    def _enter(self, function: Function, arguments: Arguments) -> object:
+        """Interpret a function's body with these arguments."""
+        if self._depth >= _DEEPEST or self._calls >= _MAX_CALLS:
             return UNKNOWN
         instance = function.instance
         constructs = function.node.name == "__init__"
         fresh = instance is None or (constructs and not instance.attributes)
-        shown = [render(value) for value in given.args], {name: render(value) for name, value in given.kwargs.items()}
-        key = (id(function.node), f"{instance.kind if instance is not None else ''} {shown}")
+        rendered = (
+            [render(value) for value in arguments.args],
+            {name: render(value) for name, value in arguments.kwargs.items()},
+        )
+        key = (id(function.node), f"{instance.kind if instance is not None else ''} {rendered}")
         if fresh and key in self._seen:
-            found = self._seen[key]
-            if instance is not None and isinstance(found, Instance):
-                instance.attributes = dict(found.attributes)
+            cached = self._seen[key]
+            if instance is not None and isinstance(cached, Instance):
+                instance.attributes = dict(cached.attributes)
                 return None
-            return found
+            return cached
         self._calls += 1
         self._depth += 1
-        flow = self._suite(function.node.body, self._scope_of(function, given))
+        flow = self._suite(function.node.body, self._build_scope(function, arguments))
         self._depth -= 1
         result = None if flow is None else flow[1] if flow[0] == "return" else UNKNOWN
         if fresh:
             self._seen[key] = instance if instance is not None else result
         return result
 
-    def _scope_of(self, function: Function, given: Arguments) -> Scope:
-        """The scope of a call: each parameter's argument or default."""
+    def _build_scope(self, function: Function, arguments: Arguments) -> Scope:
+        """Return the scope of a call: each parameter bound to its argument or default."""
         scope = Scope(function.scope)
-        parameters, kwargs = function.node.args, dict(given.kwargs)
+        parameters, kwargs = function.node.args, dict(arguments.kwargs)
         names = [arg.arg for arg in (*parameters.posonlyargs, *parameters.args)]
         defaults: dict[str, ast.expr | None]
         defaults = dict(zip(names[len(names) - len(parameters.defaults) :], parameters.defaults, strict=True))
         defaults |= {arg.arg: node for arg, node in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)}
-        args = given.args
+        args = arguments.args
         if function.instance is not None and not _has_decorator(function.node, "staticmethod"):
             args = [function.instance, *args]
         scope.names.update(zip(names, args, strict=False))
@@ -512,7 +515,7 @@ class Interpreter:
             value = self._value(default, self._scope) if default is not None else UNKNOWN
             scope.names[name] = kwargs.pop(name, value)
         if parameters.vararg is not None:
-            scope.names[parameters.vararg.arg] = UNKNOWN if given.opened else tuple(args[len(names) :])
+            scope.names[parameters.vararg.arg] = UNKNOWN if arguments.opened else tuple(args[len(names) :])
         if parameters.kwarg is not None:
             scope.names[parameters.kwarg.arg] = kwargs
         return scope
@@ -530,7 +533,7 @@ def _is_class_name(text: str) -> bool:
     return text.rpartition(".")[2].lstrip("_")[:1].isupper()
 
 
-def _may_make(function: ast.expr) -> bool:
-    """Whether what is called may be a class: by its spelling, or as the usual name of a parameter that holds one."""
+def _may_construct(function: ast.expr) -> bool:
+    """Return whether a callee may be a class: it is capitalized, or named like a parameter that holds a class."""
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return _is_class_name(name) or "block" in name.lower() or "layer" in name.lower()

@@ -1,4 +1,4 @@
-"""What the corpus tells of a class: calls as source text, input shapes, the classes that it wants, its signatures."""
+"""Hints for a class: calls as source text, input shapes, companion classes, signatures."""
 
 import ast
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One way in which the corpus calls the class, or its forward; every value is a Python expression."""
+    """One call of the class or its forward in the corpus; every value is a Python expression."""
 
     args: tuple[str, ...]
     kwargs: tuple[tuple[str, str], ...]
@@ -16,30 +16,30 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A class of the corpus that a parameter wants an instance of, or the class itself.
+    """A class of the corpus that a parameter expects, as an instance or as the class itself.
 
-    Where `parameter` is empty, expressions in `Hints.init` name the class, and the block's own file may not have it.
+    If `parameter` is empty, expressions in `Hints.init` name the class, which may be missing in the block's own file.
     """
 
     parameter: str
     method: str  # "__init__" or "forward"
     name: str  # the class's name in `code`
     qualname: str  # the dotted name under which its own source imports it
-    code: str  # its closed file
+    code: str  # its self-contained file
     wants_class: bool  # annotated type[X]: the class itself
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the corpus tells of how a class is built and run."""
+    """How the corpus constructs and calls a class."""
 
     init: tuple[Call, ...] = ()  # best first, distinct
     forward: tuple[Call, ...] = ()
     companions: tuple[Companion, ...] = ()
-    inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes of forward's arguments; "?" is no name
+    inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes of forward's arguments; "?": unnamed
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the hints as JSON values."""
         return asdict(self)
 
 
@@ -60,15 +60,15 @@ class Parameter(NamedTuple):
 Signature = tuple[Parameter, ...]
 
 
-def signature_of(node: Definition) -> Signature:
-    """The parameters of a method, without `self`."""
-    given = node.args
-    plain = [*given.posonlyargs, *given.args]
-    defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults)) + [*given.defaults]
+def read_signature(node: Definition) -> Signature:
+    """Return the parameters of a method, without `self`."""
+    args = node.args
+    plain = [*args.posonlyargs, *args.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + [*args.defaults]
     result = [_parameter(arg, default, "plain") for arg, default in zip(plain, defaults, strict=True)][1:]
-    result += [_parameter(given.vararg, None, "args")] if given.vararg else []
-    result += [_parameter(a, d, "keyword") for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    result += [_parameter(given.kwarg, None, "kwargs")] if given.kwarg else []
+    result += [_parameter(args.vararg, None, "args")] if args.vararg else []
+    result += [_parameter(a, d, "keyword") for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    result += [_parameter(args.kwarg, None, "kwargs")] if args.kwarg else []
     return tuple(result)
 
 
@@ -81,20 +81,20 @@ def _parameter(arg: ast.arg, default: ast.expr | None, kind: str) -> Parameter:
     return Parameter(arg.arg, text, ast.unparse(default) if default is not None else None, kind)
 
 
-def method_of(node: ast.ClassDef, name: str) -> Definition | None:
-    """The method of that name in a class's body; the last of several."""
-    found = None
+def find_method(node: ast.ClassDef, name: str) -> Definition | None:
+    """Return the method of that name in a class's body; the last if it is defined several times."""
+    method = None
     for item in node.body:
         if isinstance(item, Definition) and item.name == name:
-            found = item
-    return found
+            method = item
+    return method
 
 
-def dotted(node: ast.expr) -> str:
-    """`a.b.c` as text; empty for other expressions."""
+def dotted_name(node: ast.expr) -> str:
+    """Return `a.b.c` as text, or "" for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        before = dotted(node.value)
+        before = dotted_name(node.value)
         return f"{before}.{node.attr}" if before else ""
     return ""

@@ -1,4 +1,4 @@
-"""What each file of a library tells of classes: calls of them, and of its own classes signatures, examples, shapes."""
+"""Read each file of a library for hints: calls of classes, and signatures, examples and shapes of its own classes."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from extract.arguments.hints.docstrings import Example, documented_shapes, examples_in
 from extract.arguments.hints.interpreter import CallSite, call_sites
-from extract.arguments.hints.model import Signature, method_of, signature_of
+from extract.arguments.hints.model import Signature, find_method, read_signature
 from extract.resolve.discover import class_of, follow
 from extract.resolve.index import Index
 from extract.resolve.modules import Definition, Library, Module
@@ -22,7 +22,7 @@ Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 
 
 class ClassUsage(NamedTuple):
-    """What a file says of one of its classes."""
+    """The facts that a file contains about one of its classes."""
 
     name: str
     init: Signature | None  # None: inherited
@@ -30,11 +30,11 @@ class ClassUsage(NamedTuple):
     init_examples: tuple[Example, ...]
     forward_examples: tuple[Example, ...]
     shapes: tuple[Shape, ...]  # of forward's arguments
-    fields: tuple[tuple[str, str], ...] = ()  # attributes that its body annotates: their names and annotations
+    fields: tuple[tuple[str, str], ...] = ()  # annotated attributes of its body: names and annotations
 
 
 class FileUsage(NamedTuple):
-    """What one file tells."""
+    """The calls and classes in one file."""
 
     sites: tuple[CallSite, ...]
     classes: dict[str, ClassUsage]
@@ -51,7 +51,7 @@ class Ancestor(NamedTuple):
 
 
 class Usage:
-    """Reads each file of a library once, when it is first asked for."""
+    """Read each file of a library once, on first use."""
 
     def __init__(self, library: Library, index: Index) -> None:
         self.library = library
@@ -60,26 +60,26 @@ class Usage:
         self._sites: dict[str, list[tuple[Module, CallSite]]] | None = None
         self._lineage: dict[tuple[int, str], tuple[Ancestor, ...]] = {}
 
-    def of(self, module: Module) -> FileUsage:
-        """What one file tells."""
+    def read(self, module: Module) -> FileUsage:
+        """Return the calls and classes in one file."""
         if id(module) not in self._files:
             self._files[id(module)] = usage_of(self._index, module.source, module.file)
         return self._files[id(module)]
 
     def sites(self, name: str) -> list[tuple[Module, CallSite]]:
-        """The calls of a class of that name, in order of sources and paths."""
+        """Return the calls of classes of that name, in order of sources and paths."""
         if self._sites is None:
             self._sites = {}
             scope = [(source, file) for source in self.library.sources for file in source.files]
             for source, file in scope:
                 if source.in_scope(file.path):
                     module = self.library.by_path[source.name, file.path]
-                    for site in self.of(module).sites:
+                    for site in self.read(module).sites:
                         self._sites.setdefault(site.name, []).append((module, site))
         return self._sites.get(name, [])
 
     def lineage(self, module: Module, name: str) -> tuple[Ancestor, ...]:
-        """A class and its bases in the corpus, depth first."""
+        """Return a class and its bases in the corpus, depth first."""
         key = (id(module), name)
         if key not in self._lineage:
             self._lineage[key] = ()  # a class is not its own base
@@ -87,7 +87,7 @@ class Usage:
         return self._lineage[key]
 
     def _walk(self, module: Module, name: str) -> Iterable[Ancestor]:
-        usage = self.of(module).classes.get(name)
+        usage = self.read(module).classes.get(name)
         facts = class_of(Definition(module, name))
         if usage is None or facts is None:
             return
@@ -102,7 +102,7 @@ class Usage:
                         yield item
 
     def definer(self, module: Module, name: str, method: str) -> tuple[Ancestor, Signature] | None:
-        """The class that a method comes from, and its signature."""
+        """Return the class that defines a method, and the method's signature."""
         for item in self.lineage(module, name):
             signature = item.usage.init if method == "__init__" else item.usage.forward
             if signature is not None:
@@ -114,7 +114,7 @@ class Usage:
 
 
 def usage_of(index: Index, source: Source, file: SourceFile) -> FileUsage:
-    """What a file tells; kept in the index by the file's content."""
+    """Return the calls and classes in a file; cached in the index by the file's content."""
     key = f"hints:{USAGE_VERSION}:{file.blob}"
     stored = index.remembered(key)
     if stored is not None:
@@ -125,7 +125,7 @@ def usage_of(index: Index, source: Source, file: SourceFile) -> FileUsage:
 
 
 def read_file(raw: bytes) -> FileUsage:
-    """What a file's text tells; nothing where it does not parse."""
+    """Parse a file; empty if it has a syntax error."""
     try:
         text = normalise(raw)
         tree = ast.parse(text)
@@ -144,16 +144,16 @@ def _classes(body: list[ast.stmt]) -> Iterator[ast.ClassDef]:
 
 
 def _class(node: ast.ClassDef) -> ClassUsage:
-    init, forward = method_of(node, "__init__"), method_of(node, "forward")
+    init, forward = find_method(node, "__init__"), find_method(node, "forward")
     holders = [node, *(item for item in (init, forward) if item is not None)]
     docstrings = [text for item in holders if (text := ast.get_docstring(item, clean=True))]
     examples = examples_in(docstrings, node.name)
-    passed = signature_of(forward) if forward is not None else ()
+    passed = read_signature(forward) if forward is not None else ()
     names = [parameter.name for parameter in passed]
     texts = [ast.get_docstring(item) or "" for item in (forward, node) if item is not None]
     return ClassUsage(
         node.name,
-        signature_of(init) if init is not None else None,
+        read_signature(init) if init is not None else None,
         passed if forward is not None else None,
         *examples,
         tuple(dict.fromkeys(shape for text in texts for shape in documented_shapes(text, names))),

@@ -15,7 +15,7 @@ from torch import nn
 from extract.arguments import search_guest as entry
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, as_call, run
-from extract.arguments.inputs import Inputs, layers_of
+from extract.arguments.inputs import Inputs, read_layers
 from extract.arguments.repairs import FailedCall, repairs
 from extract.arguments.trials import AttemptError, Budget, Namespace
 
@@ -108,7 +108,7 @@ def fails(load: Any, names: Any) -> Callable[..., tuple[nn.Module, FailedCall]]:
         with pytest.raises(AttemptError) as caught:
             run(module, as_call(inputs), names())
         parameters: Mapping[str, inspect.Parameter] = inspect.signature(module.forward).parameters
-        return module, FailedCall(caught.value, inputs, parameters, layers_of(module), loss)
+        return module, FailedCall(caught.value, inputs, parameters, read_layers(module), loss)
 
     return failed
 

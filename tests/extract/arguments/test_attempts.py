@@ -17,11 +17,11 @@ from extract.arguments.trials import (
     AttemptError,
     Namespace,
     attempt,
+    count_elements,
     differentiate,
     fill_unset,
     has_shape,
     seed_all,
-    size_of,
     unset_is_nan,
 )
 
@@ -240,8 +240,8 @@ def test_outside_memory_is_as_ever() -> None:
 
 
 def test_sizes_leave_lazy_tensors_out() -> None:
-    assert size_of(nn.BatchNorm1d(4)) == 4 * 4 + 1
-    assert size_of(nn.LazyLinear(4)) == 0
+    assert count_elements(nn.BatchNorm1d(4)) == 4 * 4 + 1
+    assert count_elements(nn.LazyLinear(4)) == 0
     assert not has_shape(nn.LazyLinear(4).weight)
     assert has_shape(nn.Linear(2, 4).weight)
     fill_unset(nn.LazyLinear(4))

@@ -16,7 +16,7 @@ MakeConstructor = Callable[..., Constructor]
 def first(made: Constructor) -> Arguments:
     """The arguments of the first module that can be constructed."""
     plan = next(made.plans(), None)
-    assert plan is not None, made.worst
+    assert plan is not None, made.best_failure
     return plan.arguments
 
 
@@ -191,8 +191,8 @@ def test_what_the_corpus_passes_comes_first(constructor: MakeConstructor) -> Non
     plans = [plan.arguments for plan in itertools.islice(made.plans(), 3)]
     assert plans[:2] == [Arguments(("48",)), Arguments(kwargs=(("dim", "24"),))]
     assert plans[2] == Arguments(kwargs=(("dim", "32"),))
-    assert made.worst is not None
-    assert "NoneType" in made.worst[0].message
+    assert made.best_failure is not None
+    assert "NoneType" in made.best_failure[0].message
 
 
 def test_an_optional_argument_that_an_error_names(constructor: MakeConstructor) -> None:
@@ -445,8 +445,8 @@ def test_the_mistake_that_came_furthest_is_kept(constructor: MakeConstructor) ->
     made = constructor(text("kind: int", body))
     made.budget.constructions = 12
     assert list(made.plans()) == []
-    assert made.worst is not None
-    mistake, arguments = made.worst
+    assert made.best_failure is not None
+    mistake, arguments = made.best_failure
     assert mistake.message == "ValueError: further"
     assert dict(arguments.kwargs) == {"kind": "4"}
 
@@ -454,8 +454,8 @@ def test_the_mistake_that_came_furthest_is_kept(constructor: MakeConstructor) ->
 def test_a_constructor_that_gives_no_module(constructor: MakeConstructor) -> None:
     made = constructor("class A(nn.Module):\n    def __new__(cls):\n        return 3\n")
     assert list(made.plans()) == []
-    assert made.worst is not None
-    assert made.worst[0].message == "TypeError: the constructor returned a int, not a module"
+    assert made.best_failure is not None
+    assert made.best_failure[0].message == "TypeError: the constructor returned a int, not a module"
 
 
 def test_the_budget_ends_the_search(constructor: MakeConstructor) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from extract.arguments import search_guest as entry
 from extract.arguments.forwarding import as_call
 from extract.arguments.inputs import INDEX, Fields, Inputs, Items, Literal, Tensor
-from extract.arguments.search_guest import case_of, describe, further_cases, same
+from extract.arguments.search_guest import describe, describe_case, further_cases, same
 from extract.arguments.trials import Namespace
 
 Climb = Callable[..., dict[str, Any]]
@@ -262,7 +262,7 @@ def test_sizes_and_layers() -> None:
     ],
 )
 def test_cases_tell_inputs(inputs: Inputs, told: dict[str, str]) -> None:
-    case = case_of(as_call(inputs), NAMES, {"a": torch.zeros(2, 5), "b": [torch.zeros(())]})
+    case = describe_case(as_call(inputs), NAMES, {"a": torch.zeros(2, 5), "b": [torch.zeros(())]})
     assert case == {"inputs": told, "outputs": ["float32 2x5", "float32 scalar"]}
 
 

@@ -31,7 +31,7 @@ class A(nn.Module):
 def found_shapes(search: Forward) -> dict[str, Any]:
     """The shapes of the first inputs that work, by argument; the expression of what is no tensor."""
     called = next(search.search(), None)
-    assert called is not None, search.worst
+    assert called is not None, search.best_failure
     args, kwargs = evaluate(called, search.names)
     named = [*((f"*{place}", value) for place, value in enumerate(args)), *kwargs.items()]
     return {name: tuple(value.shape) if isinstance(value, torch.Tensor) else value for name, value in named}
@@ -80,7 +80,7 @@ def test_no_arguments(forward: MakeForward) -> None:
 )
 def test_inputs_that_take_several_steps(forward: MakeForward, body: str, init: str) -> None:
     search = forward(text("x", body, init))
-    assert next(search.search(), None) is not None, search.worst
+    assert next(search.search(), None) is not None, search.best_failure
 
 
 # --- what the corpus tells --------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_examples_come_first(forward: MakeForward) -> None:
     search = forward(text("x, times=1", "return self.a(x) * times", "self.a = nn.Conv2d(3, 8, 3)"), forward=examples)
     called = next(search.search())
     assert called == ForwardCall(("torch.randn(1, 3, 10, 10)",), (("times", "2"),), None)
-    assert search.worst is not None  # the example that did not work
+    assert search.best_failure is not None  # the example that did not work
 
 
 def test_an_example_that_cannot_be_evaluated(forward: MakeForward) -> None:
@@ -102,8 +102,8 @@ def test_an_example_that_cannot_be_evaluated(forward: MakeForward) -> None:
     search = forward(text("x", "return x"), forward=examples)
     called = next(search.search())
     assert called.inputs is not None
-    assert search.worst is not None
-    assert search.worst[0].message == "NameError: name 'absent' is not defined"
+    assert search.best_failure is not None
+    assert search.best_failure[0].message == "NameError: name 'absent' is not defined"
 
 
 def test_documented_shapes(forward: MakeForward) -> None:
@@ -186,7 +186,7 @@ def test_a_large_module_is_searched_on_meta(forward: MakeForward) -> None:
 def test_what_meta_tensors_cannot_do_is_done_for_real(forward: MakeForward) -> None:
     search = forward(text("x", "return self.a(x) * (1 if x.sum() > 0 else 2)", LARGE))
     assert search.built.on_meta
-    assert next(search.search(), None) is not None, search.worst
+    assert next(search.search(), None) is not None, search.best_failure
     assert not search.built.on_meta
 
 
@@ -205,8 +205,8 @@ def test_a_named_tuple_goes_to_meta(forward: MakeForward) -> None:
 def test_the_mistake_that_came_furthest_names_the_call(forward: MakeForward) -> None:
     search = forward(text("x", "y = self.a(x)\nraise ValueError('never')", "self.a = nn.Conv2d(3, 8, 3)"))
     assert next(search.search(), None) is None
-    assert search.worst is not None
-    mistake, called = search.worst
+    assert search.best_failure is not None
+    mistake, called = search.best_failure
     assert mistake.message == "ValueError: never"
     assert called == "x=torch.randn((2, 3, 16, 16))"
     assert mistake.where().endswith("raise ValueError('never'))")
@@ -233,7 +233,7 @@ def test_no_inputs_are_tried_twice_nor_large_ones(forward: MakeForward, monkeypa
 
     monkeypatch.setattr(Forward, "_try", refuse)
     assert next(forward(text("x", "return x")).search(), None) is None
-    assert len(tried) == len(set(tried)) <= forwarding._TRIES
+    assert len(tried) == len(set(tried)) <= forwarding._MAX_TRIES
     assert len(tried) > 20
     assert all(forwarding._is_small(inputs) for inputs in tried)
 
@@ -241,4 +241,4 @@ def test_no_inputs_are_tried_twice_nor_large_ones(forward: MakeForward, monkeypa
 def test_positional_only_arguments(forward: MakeForward) -> None:
     """torch's own containers name their input `input`; a `/` forbids to give it by name."""
     search = forward(text("x, /", "return x * 2"))
-    assert next(search.search(), None) is not None, search.worst
+    assert next(search.search(), None) is not None, search.best_failure

@@ -24,17 +24,17 @@ from extract.arguments.inputs import (
     Literal,
     Tensor,
     Value,
-    annotated,
     change_tensors,
     flatten,
     is_loss,
-    layers_of,
     layouts,
     like_main,
     main_values,
     pyramid,
+    read_layers,
     tensors_in,
     value_text,
+    values_from_annotation,
 )
 
 DTYPES = {
@@ -203,7 +203,7 @@ class Scaled(nn.Module):
 def test_layers_of(
     make: Callable[[], nn.Module], channels: tuple[int, ...], ranks: tuple[int, ...], embeds: bool
 ) -> None:
-    found = layers_of(make())
+    found = read_layers(make())
     assert (found.channels, found.ranks, found.embeds) == (channels, ranks, embeds)
 
 
@@ -287,7 +287,7 @@ def test_main_values(name: str, annotation: str, layers: Layers, expected: list[
 
 
 def test_the_main_input_of_an_embedding() -> None:
-    layers = layers_of(nn.Sequential(nn.Embedding(5, 6)))
+    layers = read_layers(nn.Sequential(nn.Embedding(5, 6)))
     assert next(main_values("x", "", (2, 16, 6), 6, layers)) == Tensor((2, 16), INDEX)
     assert next(main_values("x", "", (2, 6, 16, 16), 6, layers)) == Tensor((2, 6, 16, 16))
 
@@ -316,5 +316,5 @@ def test_is_loss(arguments: list[str], name: str, loss: bool) -> None:
     ],
 )
 def test_what_annotations_say(annotation: str, shape: tuple[int, ...], expected: str | None) -> None:
-    found = annotated(annotation, Tensor(shape))
+    found = values_from_annotation(annotation, Tensor(shape))
     assert (found[0].expression() if found else None) == expected

@@ -21,7 +21,7 @@ from extract.arguments.inputs import (
     Tensor,
     tensors_in,
 )
-from extract.arguments.repairs import FailedCall, _sized, compared_numbers, of_rank, repairs
+from extract.arguments.repairs import FailedCall, _resize_axis, of_rank, read_compared_numbers, repairs
 from extract.arguments.trials import AttemptError, attempt
 
 IMAGE, TOKENS, ROWS = Tensor((2, 32, 16, 16)), Tensor((2, 16, 32)), Tensor((2, 32))
@@ -185,9 +185,9 @@ def test_the_named_argument_is_mended_first(fails: Any) -> None:
     _, at = fails(
         module("x = x * 2\nreturn x + y.view(4, 4, 4, 4, 4, 4)", arguments="x, y"), (("x", IMAGE), ("y", ROWS))
     )
-    assert at.implicated() == ["x", "y"]
+    assert at.suspects() == ["x", "y"]
     _, at = fails(module("z = y.view(4, 4, 4, 4, 4, 4)\nreturn x + z", arguments="x, y"), (("x", IMAGE), ("y", ROWS)))
-    assert at.implicated() == ["y", "x"]
+    assert at.suspects() == ["y", "x"]
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------
@@ -215,14 +215,14 @@ def test_compared(load: Any, line: str, expected: list[tuple[int, int, str]]) ->
     cls = load(module(f"{line}\nreturn x"))
     with pytest.raises(AttemptError) as caught:
         attempt(lambda: cls()(torch.zeros(2, 16, 32)))
-    assert compared_numbers(caught.value.cause.__traceback__) == expected
+    assert read_compared_numbers(caught.value.cause.__traceback__) == expected
 
 
 def test_compared_above_a_raise(load: Any) -> None:
     cls = load(module("if x.shape[1] != 3:\n    size = 4\n    raise ValueError(\n        'no'\n    )\nreturn x"))
     with pytest.raises(AttemptError) as caught:
         attempt(lambda: cls()(torch.zeros(2, 16)))
-    assert compared_numbers(caught.value.cause.__traceback__) == [(16, 3, ""), (3, 16, "")]
+    assert read_compared_numbers(caught.value.cause.__traceback__) == [(16, 3, ""), (3, 16, "")]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_of_rank(shape: tuple[int, ...], rank: int, expected: tuple[int, ...] | 
     ],
 )
 def test_sized(shape: tuple[int, ...], place: int, expected: tuple[int, ...]) -> None:
-    assert _sized(Tensor(shape), place, 8).shape == expected
+    assert _resize_axis(Tensor(shape), place, 8).shape == expected
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from extract.arguments.name_values import (
     configuration_expressions,
     shrunk,
     shrunk_arguments,
-    value_of,
+    suggest_value,
 )
 from extract.arguments.trials import Namespace
 
@@ -95,7 +95,7 @@ def test_every_rule_has_values() -> None:
     [("hidden_size", "32"), ("act_layer", "'relu'"), ("num_heads", "4")],
 )
 def test_settings_hold_plain_values(name: str, text: str) -> None:
-    assert value_of(name) == text
+    assert suggest_value(name) == text
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_settings_answer_no_protocol_of_python(traced: Settings) -> None:
 
 
 def test_settings_end(traced: Settings) -> None:
-    for number in range(Settings._MOST + 1):
+    for number in range(Settings._MAX_ATTRIBUTES + 1):
         getattr(traced, f"layer_{number}")
     with pytest.raises(AttributeError):
         traced.one_more  # noqa: B018
