@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from extract.arguments.configured import add_config_field
-from extract.arguments.inputs import is_variadic, required
+from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
@@ -77,7 +77,7 @@ class Constructed:
 
 @dataclass(slots=True)
 class Constructor:
-    """Search for arguments of one class; keeps the failure that made the most progress."""
+    """Search for arguments of one class; keeps the failure with the most progress."""
 
     cls: type[nn.Module]
     names: Namespace
@@ -91,7 +91,7 @@ class Constructor:
 
     def __post_init__(self) -> None:
         self.parameters = read_parameters(self.cls)
-        self.required = required(self.parameters)
+        self.required = list_required(self.parameters)
 
     @property
     def spent(self) -> bool:
@@ -142,7 +142,8 @@ class Constructor:
         examples = [arguments for way, arguments in hinted if way == "example"]
         calls = [arguments for way, arguments in hinted if way != "example"]
         small = [Arguments(kwargs=tuple(self._shrink_defaults().items())), Arguments()] if not self.required else []
-        configured = len(self.required) == 1 and self.required[0] in self._companions()  # try a small configuration first
+        # A class that takes only a configuration is tried with a small one first.
+        configured = len(self.required) == 1 and self.required[0] in self._companions()
         for built in self._construct_unchanged([*examples, *small, *(calls if not configured else ())], seen):
             yield built
             succeeded = True
@@ -207,9 +208,8 @@ class Constructor:
         before = dict(built.arguments.kwargs)
         if wide := self._widen(failure, before):
             with contextlib.suppress(AttemptError):
-                yield self.make(
-                    Arguments(built.arguments.args, _order_arguments(self.parameters, {**before, **wide}).kwargs)
-                )
+                kwargs = _order_arguments(self.parameters, {**before, **wide}).kwargs
+                yield self.make(Arguments(built.arguments.args, kwargs))
         positional = len(built.arguments.args)
         layers = _LAYERS if _UNCALLABLE.search(str(failure.cause)) else ()  # the value was called
         if layers:
@@ -309,7 +309,7 @@ class Constructor:
         return tuple(dict.fromkeys(texts))
 
     def _find_compared_strings(self, name: str) -> list[str]:
-        """Return the strings that the class compares a parameter with: `mode == "max"`, `self.mode in ["cat", "max"]`."""
+        """Return strings that the class compares a parameter with: `mode == "max"`, `self.mode in ["cat", "max"]`."""
         matches = re.findall(
             rf"(?<![\w.])(?:self\.)?{name}(?:\.lower\(\))?\s*(?:[!=]=|(?:not )?in)\s*(.*)", self._source()
         )
@@ -333,10 +333,8 @@ class Constructor:
 
     def _try_listed_strings(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield the strings that an error message lists as valid, for the parameters that the failing line names."""
-        listed = [
-            strings for match in _STRING_LIST.findall(str(failure.cause)) if len(strings := _parse_strings(match)) > 1
-        ]
-        for strings in listed[:1]:
+        parsed = map(_parse_strings, _STRING_LIST.findall(str(failure.cause)))
+        for strings in [strings for strings in parsed if len(strings) > 1][:1]:
             yield from ((name, text) for name in named[:2] for text in (*strings[:3], f"[{strings[0]}]"))
 
     def _list_kwargs_lookups(self) -> list[str]:
@@ -392,7 +390,7 @@ def instances(name: str, cls: Any) -> list[str]:
     if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
         return configuration_expressions(name, cls)
     parameters = read_parameters(cls)
-    chosen = {key: candidates(key, parameters[key].annotation)[0] for key in required(parameters)}
+    chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}
     return [format_call(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
 
 
@@ -406,9 +404,7 @@ def _parse_strings(text: str) -> list[str]:
     listed = re.match(r"[\[({]([^\])}]*)[\])}]", text)
     plain = re.match(r"'[^']*'|\"[^\"]*\"", text)
     pairs = re.findall(r"'([^']*)'|\"([^\"]*)\"", listed[1] if listed else plain[0] if plain else "")
-    return [
-        repr(single_quoted or double_quoted) for single_quoted, double_quoted in pairs if single_quoted or double_quoted
-    ]
+    return [repr(single or double) for single, double in pairs if single or double]
 
 
 def _other_indices(choices: Sequence[str], index: int) -> Iterator[int]:

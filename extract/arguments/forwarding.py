@@ -27,10 +27,10 @@ from extract.arguments.inputs import (
     is_packed,
     layouts,
     like_main,
+    list_required,
     main_values,
     meaning,
     read_layers,
-    required,
     tensors_in,
     values_from_annotation,
 )
@@ -61,7 +61,7 @@ class ForwardCall:
 
 @dataclass(slots=True)
 class Forward:
-    """Search for inputs of one module; keeps the failure that made the most progress."""
+    """Search for inputs of one module; keeps the failure with the most progress."""
 
     built: Constructed
     constructor: Constructor
@@ -120,7 +120,7 @@ class Forward:
 
     def _initial_inputs(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
         """Yield initial inputs, one for each layout and number of channels."""
-        names = required(self.parameters) or [
+        names = list_required(self.parameters) or [
             f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
         ]
         if not names:
@@ -175,7 +175,7 @@ class Forward:
         for item in self.hints.get("companions", ()):
             if item["method"] != "forward" or item["parameter"] not in names or item["name"] not in self.names.names:
                 continue
-            wanted = required(read_parameters(self.names.names[item["name"]]))
+            wanted = list_required(read_parameters(self.names.names[item["name"]]))
             texts = {name: like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted}
             objects[item["parameter"]] = Literal(format_call(item["name"], texts))
         return objects

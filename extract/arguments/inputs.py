@@ -1,6 +1,6 @@
-"""Inputs of forward: descriptions of values that can be varied and written as expressions, and which of them to try.
+"""Inputs of forward: values that can be varied and written as expressions, and which of them to try.
 
-What to try follows from the arguments' names, the documented shapes, and the layers of the module.
+The choice follows from the names of the arguments, the documented shapes, and the layers of the module.
 """
 
 import inspect
@@ -15,20 +15,20 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-#: What the numbers in a tensor are for.
+#: Kinds of tensors, by the use of their numbers.
 FLOAT, INDEX, MASK, POSITIVE, BYTE = "float", "index", "mask", "positive", "byte"
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor to make: its shape and what its numbers are for. `below` bounds indices."""
+    """A tensor to create, with its shape and kind. Indices are less than `below`."""
 
     shape: tuple[int, ...]
     kind: str = FLOAT
     below: int = 2
 
     def expression(self) -> str:
-        """Python that makes it; random numbers are drawn from the global generator."""
+        """Return Python code that creates it; random numbers come from the global generator."""
         shape = "".join(f"{size}, " for size in self.shape)
         shape = f"({shape.rstrip(', ') if len(self.shape) > 1 else shape.rstrip()})"
         if self.kind == INDEX:
@@ -42,7 +42,7 @@ class Tensor:
         return f"torch.randn({shape})"
 
     def with_shape(self, shape: Sequence[int]) -> "Tensor":
-        """The same with other sizes."""
+        """Return the tensor with another shape."""
         return replace(self, shape=tuple(shape))
 
 
@@ -53,7 +53,7 @@ class Literal:
     text: str
 
     def expression(self) -> str:
-        """Python that makes it."""
+        """Return Python code that creates it."""
         return self.text
 
 
@@ -65,7 +65,7 @@ class Items:
     is_tuple: bool = False
 
     def expression(self) -> str:
-        """Python that makes it."""
+        """Return Python code that creates it."""
         inside = ", ".join(value.expression() for value in self.values)
         if self.is_tuple:
             return f"({inside},)" if len(self.values) == 1 else f"({inside})"
@@ -80,7 +80,7 @@ class Fields:
     attributes: bool = False
 
     def expression(self) -> str:
-        """Python that makes it."""
+        """Return Python code that creates it."""
         if self.attributes:
             inside = ", ".join(f"{name}={value.expression()}" for name, value in self.values)
             return f"types.SimpleNamespace({inside})"
@@ -92,7 +92,7 @@ Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order;
 
 
 def tensors_in(value: Value) -> Iterator[Tensor]:
-    """The tensors of a value, in order."""
+    """Yield the tensors of a value, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Items):
@@ -104,7 +104,7 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
 
 
 def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
-    """The value with every tensor changed."""
+    """Return the value with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Items):
@@ -115,7 +115,7 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
 
 
 def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
-    """The tensors of what a forward returned, in order: of containers, mappings, and objects' attributes."""
+    """Return the tensors in an output of forward, in order: from containers, mappings, and attributes of objects."""
     if isinstance(value, torch.Tensor):
         return [value]
     if depth == 0 or isinstance(value, (str, bytes, torch.nn.Module, type)):
@@ -131,7 +131,7 @@ def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
 
 
 def change_nested(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Containers with every tensor in them changed."""
+    """Return nested containers with every tensor changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -145,7 +145,7 @@ def change_nested(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def value_text(value: Any) -> str:
-    """A value in a few words: `float32 2x16x8x8`, or its type."""
+    """Describe a value in a few words: `float32 2x16x8x8`, or its type."""
     if isinstance(value, torch.Tensor):
         sizes = "x".join(str(size) for size in value.shape) or "scalar"
         return f"{str(value.dtype).removeprefix('torch.')} {sizes}"
@@ -153,27 +153,27 @@ def value_text(value: Any) -> str:
 
 
 def has_shape(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has its sizes yet: those of lazy modules get theirs at the first forward."""
+    """Return whether a tensor has a shape; those of lazy modules get theirs in the first forward."""
     return not isinstance(tensor, UninitializedTensorMixin)
 
 
-# -- what the layers of a module say ---------------------------------------------------------------------------------
+# -- facts from the layers of a module ------------------------------------------------------------------------------
 
 BATCH = 2
 _TOKENS = 16
-_NODES, _EDGES = 8, 16  # of the small graph that graph networks are run on
+_NODES, _EDGES = 8, 16  # of the small graph used for graph networks
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What the layers of a module say about its input."""
+    """Facts about the input of a module, from its layers."""
 
-    channels: tuple[int, ...]  # of the first layers, the first first
-    ranks: tuple[int, ...]  # of the input, by the kind of the first layers
-    embeds: bool  # its first layer looks up an embedding
+    channels: tuple[int, ...]  # input channels of the first layers, in order
+    ranks: tuple[int, ...]  # possible ranks of the input, by type of the first layers
+    embeds: bool  # the first layer is an embedding
 
 
-#: Layer, the attribute with the size of its input, the rank of that input.
+#: Layer type, attribute with its number of input channels, rank of its input.
 _LAYERS: tuple[tuple[type[nn.Module], str, int], ...] = (
     (nn.Conv2d, "in_channels", 4),
     (nn.ConvTranspose2d, "in_channels", 4),
@@ -190,7 +190,7 @@ _LAYERS: tuple[tuple[type[nn.Module], str, int], ...] = (
 
 
 def read_layers(module: nn.Module) -> Layers:
-    """What the first layers take."""
+    """Return the channels and ranks that the first layers expect."""
     channels: list[int] = []
     ranks: list[int] = []
     embeds = False
@@ -210,7 +210,7 @@ def read_layers(module: nn.Module) -> Layers:
     return Layers(tuple(dict.fromkeys(channels))[:6], tuple(dict.fromkeys(ranks)), embeds)
 
 
-#: Layouts by rank, the likeliest first: how a number of channels becomes a shape.
+#: Layouts by rank, most likely first: functions from a number of channels to a shape.
 _LAYOUTS: dict[int, tuple[Callable[[int], tuple[int, ...]], ...]] = {
     1: (lambda c: (c,),),
     2: (lambda c: (BATCH, c),),
@@ -230,21 +230,21 @@ Layout = Callable[[int], tuple[int, ...]]
 
 
 def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout]:
-    """Layouts to try for the main input, the likeliest first."""
+    """Return layouts to try for the main input, most likely first."""
     by_name = [4] if _IMAGES.fullmatch(name.lower()) else [3] if _SEQUENCES.fullmatch(name.lower()) else []
     ranks = dict.fromkeys([*documented, *by_name, *layers.ranks, 4, 3, 2, 5, 1])
     return [layout for rank in ranks for layout in _LAYOUTS.get(rank, ())]
 
 
-# -- what the names of arguments say ---------------------------------------------------------------------------------
+# -- facts from the names of arguments ------------------------------------------------------------------------------
 
 _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
 _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
-_ENDS = re.compile(r"cu_?seq_?lens?(_\w+)?")  # where each of several sequences ends, of which the main input has one
+_ENDS = re.compile(r"cu_?seq_?lens?(_\w+)?")  # ends of packed sequences; the main input holds one
 
-#: Arguments with one meaning across the field, in a graph of some nodes and edges, or on a map of 4 x 4.
+#: Values of arguments with the same meaning everywhere, for the small graph or for a 4 x 4 feature map.
 MEANINGS: tuple[tuple[str, Value], ...] = (
     (r"edge_index.*|adj_t|edge_label_index|edges", Tensor((2, _EDGES), INDEX, _NODES)),
     (r"batch(_idx)?|index|ptr", Tensor((_NODES,), INDEX, 1)),
@@ -260,27 +260,27 @@ MEANINGS: tuple[tuple[str, Value], ...] = (
 
 
 def meaning(name: str) -> Value | None:
-    """The value of an argument whose name says what it is."""
+    """Return the value of an argument with a well-known name, or None."""
     return next((value for pattern, value in MEANINGS if re.fullmatch(pattern, name)), None)
 
 
 def is_graph(arguments: Sequence[str]) -> bool:
-    """Whether forward works on graphs: its main input has a row for each node."""
+    """Return whether forward takes a graph: its main input has one row per node."""
     return any(name in {"edge_index", "adj_t", "batch", "index"} for name in arguments)
 
 
 def is_packed(arguments: Sequence[str]) -> bool:
-    """Whether forward works on sequences one behind the other: its main input has a row for each token of any."""
+    """Return whether forward takes packed sequences: its main input has one row per token of all sequences."""
     return any(_ENDS.fullmatch(name) for name in arguments)
 
 
 def is_loss(arguments: Sequence[str], class_name: str) -> bool:
-    """Whether forward compares a prediction with a target."""
+    """Return whether forward compares a prediction with a target."""
     named = any(_TARGETS.fullmatch(name) for name in arguments)
     return named or class_name.lower().endswith(("loss", "criterion"))
 
 
-#: What annotations say of a further argument, by the main input, in the order in which they are looked for.
+#: Patterns of annotations and the values for a further argument, computed from the main input; first match.
 _ANNOTATED: tuple[tuple[str, Callable[[Tensor], tuple[Value, ...]]], ...] = (
     (r"(tuple|size)\[(int,?){2}\]", lambda main: (Literal(str(_sides(main, 2))),)),
     (r"(tuple|size)\[(int,?){3}\]", lambda main: (Literal(str(_sides(main, 3))),)),
@@ -297,14 +297,14 @@ _ANNOTATED: tuple[tuple[str, Callable[[Tensor], tuple[Value, ...]]], ...] = (
 
 
 def values_from_annotation(annotation: str, main: Tensor) -> list[Value]:
-    """Values that an annotation asks for; none where it says nothing, or a tensor."""
+    """Return values of the annotated type; empty for tensors and unknown annotations."""
     plain = re.sub(r"\b(torch|typing|nn|t|collections\.abc)\.|\s|['\"]", "", annotation).lower()
     plain = re.sub(r"optional\[(.*)\]$", r"\1", plain).removesuffix("|none")
     return next((list(make(main)) for pattern, make in _ANNOTATED if re.fullmatch(pattern, plain)), [])
 
 
 def _sides(main: Tensor, number: int) -> tuple[int, ...]:
-    """The sizes of a map whose positions are the tokens of the main input: as square as can be, the last ones first."""
+    """Return the spatial sizes of the main input; tokens are arranged in a map that is as square as possible."""
     if len(main.shape) != 3:
         return main.shape[-number:] if len(main.shape) > number else (4,) * number
     side = max(math.isqrt(main.shape[1]), 1)
@@ -312,7 +312,7 @@ def _sides(main: Tensor, number: int) -> tuple[int, ...]:
 
 
 def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
-    """Values for a further argument, given the main input: what its name says, else a tensor like the main one."""
+    """Return values for a further argument: by its name, else a tensor like the main input."""
     value = meaning(name)
     if value is not None:
         return [value, main]
@@ -343,7 +343,7 @@ def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
 
 
 def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
-    """Values for the first argument in one layout."""
+    """Yield values for the first argument in one layout."""
     lower = name.lower()
     value = meaning(name)
     if value is not None:
@@ -357,29 +357,29 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
 
 
 def pyramid(channels: int | Sequence[int], levels: int, largest: int = 32) -> Items:
-    """Feature maps of falling size, as a backbone gives them."""
+    """Return feature maps of decreasing size, like the outputs of a backbone."""
     widths = [channels] * levels if isinstance(channels, int) else list(channels)
     sides = [max(1, largest >> level) for level in range(len(widths))]
     return Items(tuple(Tensor((BATCH, width, side, side)) for width, side in zip(widths, sides, strict=True)))
 
 
 def graph_main(channels: int) -> Tensor:
-    """Features of the nodes of the small graph that `edge_index` is of."""
+    """Return the node features of the small graph."""
     return Tensor((_NODES, channels))
 
 
-def required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Names of the parameters that have no default, in order."""
+def list_required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the names of the parameters without a default, in order."""
     return [name for name, p in parameters.items() if p.default is p.empty and not is_variadic(p)]
 
 
 def is_variadic(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter is `*args` or `**kwargs`."""
+    """Return whether a parameter is `*args` or `**kwargs`."""
     return parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
 
 
 def with_value(inputs: Inputs, name: str, value: Value) -> Inputs:
-    """The inputs with one more or another value."""
+    """Return the inputs with one value added or replaced."""
     if any(known == name for known, _ in inputs):
         return tuple((known, value if known == name else old) for known, old in inputs)
     return (*inputs, (name, value))

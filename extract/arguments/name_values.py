@@ -1,7 +1,7 @@
 """Values to try for a constructor's parameter, from its name, its annotation and its default.
 
-The names are those of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. Widths are 32, and numbers of
-heads divide them.
+The names are the usual ones of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. Widths are 32, a
+multiple of each number of heads.
 """
 
 import inspect
@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from extract.arguments.inputs import required
+from extract.arguments.inputs import list_required
 from extract.arguments.trials import AttemptError, attempt
 
-SETTINGS = "@settings"  # stands for an object whose attributes follow these rules
-BLOCK = "@block"  # stands for a class of the block's file
+SETTINGS = "@settings"  # placeholder for an object whose attributes follow these rules
+BLOCK = "@block"  # placeholder for a class of the block's file
 
 
 class Rule(NamedTuple):
-    """Values for the parameters whose whole lower-case name, or annotation, a pattern matches."""
+    """Values for parameters whose lower-case name or annotation fully matches a pattern."""
 
     pattern: str
     values: str  # separated by |
@@ -77,7 +77,7 @@ ANNOTATIONS: tuple[Rule, ...] = (
 ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|@settings|'mean'|0.5"
 
 
-#: How the expressions begin that an annotation of a list, a string or a mapping asks for.
+#: Patterns of annotations, and of the start of expressions with a matching type.
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"(typing\.)?(list|tuple|sequence|iterable)\b.*", r"[\[(]"),
     (r"str|literal\[['\"].*", r"['\"]"),
@@ -86,7 +86,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 
 def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
-    """Expressions to try for a required parameter, the likeliest first; `BLOCK` and `SETTINGS` are no expressions."""
+    """Return expressions to try for a required parameter, most likely first, with `BLOCK` and `SETTINGS` unexpanded."""
     spelling = annotation_text(annotation).lower()
     texts = [*_match_rules(NAMES, name.lower().strip("_")), *_match_rules(ANNOTATIONS, spelling)]
     kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, spelling)), "")
@@ -95,7 +95,7 @@ def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple
 
 
 def suggest_value(name: str) -> str:
-    """One expression for an attribute of settings, which hold plain values rather than layers."""
+    """Return an expression for an attribute of settings, which hold plain values rather than layers."""
     return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
 
 
@@ -104,7 +104,7 @@ def _match_rules(rules: Iterable[Rule], text: str) -> list[str]:
 
 
 def annotation_text(annotation: object) -> str:
-    """An annotation as text; empty where there is none."""
+    """Return an annotation as text, or "" if there is none."""
     if annotation is inspect.Parameter.empty:
         return ""
     if isinstance(annotation, str):
@@ -114,7 +114,7 @@ def annotation_text(annotation: object) -> str:
 
 # -- small values for large defaults ---------------------------------------------------------------------------------
 
-#: The size that makes a model small where its default is larger than the limit, by name.
+#: Patterns of names, the small size to use, and the largest default that is kept.
 SMALL: tuple[tuple[str, int, int], ...] = (
     (r".*(token_id|token_index|pad_idx|padding_idx)", 1, 100),
     (r".*(vocab_size|num_embeddings|n_vocab|vocab)", 128, 128),
@@ -131,7 +131,7 @@ SMALL: tuple[tuple[str, int, int], ...] = (
 
 
 def shrunk(name: str, default: object) -> str | None:
-    """A small value for a parameter whose default is large; None where it is fine as it is."""
+    """Return a small value for a parameter with a large default, or None to keep the default."""
     if isinstance(default, bool) or not isinstance(default, (int, list, tuple)):
         return None
     lower = name.lower().strip("_")
@@ -150,7 +150,7 @@ def shrunk(name: str, default: object) -> str | None:
 
 
 def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
-    """Small values for all parameters whose defaults make a large model."""
+    """Return small values for all parameters whose defaults make the model large."""
     texts = {name: shrunk(name, default) for name, default in defaults.items()}
     return {name: text for name, text in texts.items() if text is not None}
 
@@ -159,7 +159,7 @@ def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
 
 
 class Settings:
-    """Answers any attribute with a value that its name suggests, and remembers what was asked."""
+    """An object that returns a value guessed from the name for any attribute, and records the names."""
 
     _MAX_ATTRIBUTES = 200
 
@@ -182,19 +182,19 @@ class Settings:
         return getattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As a dict's."""
+        """Return a value like `dict.get`."""
         self._by_key.append(name)
         return default if default is not None else getattr(self, name)
 
     def expression(self) -> str:
-        """An object with the attributes that were asked for, or a dict where they were asked for by key."""
+        """Return an expression for an object with the attributes that were read, or for a dict if keys were read."""
         if self._by_key:
             return "{" + ", ".join(f"{name!r}: {text}" for name, text in self._recorded.items()) + "}"
         return f"types.SimpleNamespace({', '.join(f'{name}={text}' for name, text in self._recorded.items())})"
 
 
 def configuration_expressions(name: str, cls: type) -> list[str]:
-    """Constructor calls of a configuration class: a small one first, then by its defaults."""
+    """Return constructor calls of a configuration class: first with small values, then with its defaults."""
     parameters = read_parameters(cls)
     needed: dict[str, str] = {}
     try:
@@ -206,9 +206,9 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
             for field, value in fields.items()
             if not field.startswith("_") and (takes_any or field in parameters)
         }
-    except (AttemptError, TypeError):  # then the signature says what there is
+    except (AttemptError, TypeError):  # fall back to the signature
         known = {field: parameter.default for field, parameter in parameters.items()}
-        texts = {field: candidates(field, parameters[field].annotation)[0] for field in required(parameters)}
+        texts = {field: candidates(field, parameters[field].annotation)[0] for field in list_required(parameters)}
         needed = {field: text for field, text in texts.items() if not text.startswith("@")}
     small = needed | shrunk_arguments(known)
     for field, value in known.items():
@@ -222,12 +222,12 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
 
 
 def format_call(name: str, arguments: Mapping[str, str]) -> str:
-    """A call with these keyword arguments, as an expression."""
+    """Return a call with these keyword arguments, as an expression."""
     return f"{name}({', '.join(f'{key}={text}' for key, text in sorted(arguments.items()))})"
 
 
 def read_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function or class; none where it does not say."""
+    """Return the parameters of a function or class, empty if its signature is unavailable."""
     try:
         return dict(inspect.signature(function).parameters)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""How a block's file is executed inside the sandbox, and its errors told. Little else is imported here."""
+"""Execute a block's file inside the sandbox and describe its errors. Imports little else."""
 
 import sys
 import traceback
@@ -14,13 +14,13 @@ MODULE_NAME = "block"
 
 
 class _Hidden:
-    """Finds no module of some packages, before any other finder can."""
+    """A finder that makes the modules of some packages impossible to import."""
 
     def __init__(self, packages: Collection[str]) -> None:
         self._packages = frozenset(packages)
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        """None for every other module, so that the next finder is asked.
+        """Return None for every other module, so that the next finder handles it.
 
         Raises: ModuleNotFoundError for a hidden one.
         """
@@ -29,9 +29,9 @@ class _Hidden:
 
 
 def hide(packages: Collection[str]) -> None:
-    """Make packages impossible to import, and forget those that are imported already.
+    """Make packages impossible to import, and drop those that are already imported.
 
-    Of torchvision an empty module stays: a file may import it for its compiled operators, which are registered here.
+    An empty torchvision module is kept: files may import it for its compiled operators, which are registered already.
     """
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
@@ -41,7 +41,7 @@ def hide(packages: Collection[str]) -> None:
 
 
 def load(code: str) -> ModuleType:
-    """Execute a file as the module `block`, without its warnings."""
+    """Execute a file as the module `block`, and suppress its warnings."""
     sys.dont_write_bytecode = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -49,7 +49,7 @@ def load(code: str) -> ModuleType:
 
 
 def classify_error(error: BaseException) -> str:
-    """The category of an error: its type in snake case, the commonest ones by what they mean."""
+    """Return the category of an error: its type in snake case; the most common types share `runtime_error`."""
     if isinstance(error, ModuleNotFoundError):
         return "missing_dependency"
     name = type(error).__name__
@@ -59,7 +59,7 @@ def classify_error(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Type, message and the line of the block's file that raised it."""
+    """Return the type, message and line of the block's file in one line."""
     message = to_line(message_of(error), 300)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(f"{MODULE_NAME}.py")]
     where = f" (line {frames[-1].lineno}: {(frames[-1].line or '')[:120]})" if frames else ""

@@ -1,7 +1,7 @@
-"""What an error says about the inputs of forward: other inputs to try, the likeliest first.
+"""Repair the inputs of forward after an error: yield other inputs to try, most likely first.
 
-PyTorch's messages name what they wanted (`expected input[2, 32, 16, 16] to have 3 channels`), Python's what they could
-not unpack, and the failing line names the argument. Where an assertion compares two numbers, both are known.
+PyTorch's messages state what is expected (`expected input[2, 32, 16, 16] to have 3 channels`), Python's what could not
+be unpacked, and the failing line names the argument. If an assertion compares two numbers, both can be evaluated.
 """
 
 import ast
@@ -44,7 +44,7 @@ from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import AttemptError
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_MAX_SIZE = 8192  # of a size
+_MAX_SIZE = 8192  # of one axis
 _MAX_RANK = 6
 _NONE = Literal("None")
 
@@ -61,12 +61,12 @@ class FailedCall:
 
     @property
     def text(self) -> str:
-        """The message in one line."""
+        """The error message in one line."""
         return " ".join(str(self.failure.cause).split())
 
     @property
     def line(self) -> str:
-        """The innermost line of the block that failed."""
+        """The innermost failing line of the block."""
         return self.failure.lines[-1] if self.failure.lines else ""
 
     @property
@@ -75,37 +75,37 @@ class FailedCall:
         return next((t for _, value in self.inputs for t in tensors_in(value)), Tensor((2, 32)))
 
     def words(self) -> list[str]:
-        """The words of the failing lines, the innermost line first, then those of the message."""
+        """Return the words of the failing lines, innermost line first, then those of the message."""
         words = [word for line in reversed(self.failure.lines) for word in _WORD.findall(line)]
         return list(dict.fromkeys(words + _WORD.findall(self.text)))
 
     def suspects(self) -> list[str]:
-        """Arguments that the failing lines name, the innermost first; the others after them."""
+        """Return the arguments, first those that the failing lines name, innermost line first."""
         names = [name for name, _ in self.inputs]
         named = [word for word in self.words() if word in names]
         return named + [name for name in names if name not in named]
 
     def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
-        """The inputs with the tensors of one argument changed, if that changes anything; None leaves one as it is."""
+        """Yield the inputs with the tensors of one argument changed, if any differs; `change` may return None."""
         value = dict(self.inputs)[name]
         fresh = change_tensors(value, lambda tensor: change(tensor) or tensor)
         if fresh != value:
             yield with_value(self.inputs, name, fresh)
 
     def each_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
-        """`with_tensors` for each argument, the implicated ones first."""
+        """Yield from `with_tensors` for each argument, suspects first."""
         for name in self.suspects():
             yield from self.with_tensors(name, change)
 
     def all_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
-        """The inputs with all tensors changed, if that changes anything."""
+        """Yield the inputs with all tensors changed, if they differ."""
         fresh = tuple((name, change_tensors(value, lambda t: change(t) or t)) for name, value in self.inputs)
         if fresh != self.inputs:
             yield fresh
 
 
 def repairs(at: FailedCall) -> Iterator[Inputs]:
-    """Other inputs to try after a failure; may repeat itself."""
+    """Yield other inputs to try after a failure; may contain duplicates."""
     for rule in RULES:
         yield from rule(at)
 
@@ -115,7 +115,7 @@ def repairs(at: FailedCall) -> Iterator[Inputs]:
 _IMAGES = (32, 64, 8, 7, 14, 224, 56, 4, 128)
 _LENGTHS = (64, 17, 49, 50, 4, 1, 196, 197, 65)
 
-#: Messages that name the size that there was and the one that was wanted, and where they stand in the pattern.
+#: Patterns of messages that state the actual and the expected size, and the groups of these.
 SIZES: tuple[tuple[str, int, int], ...] = (
     (r"to have (\d+) channels, but got (\d+) channels", 2, 1),
     (r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)", 2, 3),
@@ -127,14 +127,14 @@ SIZES: tuple[tuple[str, int, int], ...] = (
 
 
 def sizes_in_message(at: FailedCall) -> Iterator[Inputs]:
-    """Messages that name the size that there was and the one that was wanted."""
+    """Use messages that state the actual and the expected size."""
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
             yield from resize(at, int(match[have]), int(match[want]))
 
 
 def shares(at: FailedCall) -> Iterator[Inputs]:
-    """Sizes that are a part or a sum of what stood in the inputs: heads, halves, `x[:2]` beside `x[2:]`, pieces."""
+    """Use sizes that are a part or a sum of input sizes: heads, halves, `x[:2]` and `x[2:]`, chunks."""
     sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
@@ -152,7 +152,7 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
 
 
 def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
-    """Every size `have` becomes `want`: in all inputs together, then in each, at the ends first."""
+    """Replace every size `have` by `want`: in all inputs together, then in each."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     for axis in (1, -1, -2, 0):
@@ -177,7 +177,7 @@ def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
 
 
 def _with_pixels(at: FailedCall, have: int, side: int) -> Iterator[Inputs]:
-    """An image whose pixels are counted as tokens gets another side."""
+    """Resize images whose pixels are counted as tokens."""
 
     def change(tensor: Tensor) -> Tensor | None:
         shape = tensor.shape
@@ -188,7 +188,7 @@ def _with_pixels(at: FailedCall, have: int, side: int) -> Iterator[Inputs]:
 
 
 def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """A tensor with another size at one place; an image that was no square becomes one."""
+    """Return a tensor with another size on one axis; images that are not square become square."""
     shape = list(tensor.shape)
     old, shape[axis] = shape[axis], size
     pixels = axis % len(shape) >= len(shape) - 2
@@ -198,7 +198,7 @@ def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
 
 
 def volumes(at: FailedCall) -> Iterator[Inputs]:
-    """`shape [2, 64, 32] is invalid for input of size 1024`: the product says how a size must grow."""
+    """`shape [2, 64, 32] is invalid for input of size 1024`: scale a size by the ratio of the products."""
     match = re.search(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", at.text)
     if not match:
         return
@@ -227,7 +227,7 @@ def _larger(tensor: Tensor, ratio: int) -> Tensor | None:
 
 
 def any_pair(at: FailedCall) -> Iterator[Inputs]:
-    """Any two numbers of the message, one of which is a size of an input."""
+    """Use any two numbers of the message, one of which is a size of an input."""
     numbers = [int(n) for n in re.findall(r"(?<![\w.])\d+(?![\w.])", at.text)][:10]
     sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
     for have in dict.fromkeys(n for n in numbers if n in sizes and n > 2):
@@ -236,7 +236,7 @@ def any_pair(at: FailedCall) -> Iterator[Inputs]:
 
 
 def other_sizes(at: FailedCall) -> Iterator[Inputs]:
-    """Other numbers of pixels and tokens."""
+    """Try other numbers of pixels and tokens."""
     for side in _IMAGES:
         yield from at.all_with(partial(_image, side=side))
     for count in _LENGTHS:
@@ -255,7 +255,7 @@ def _tokens(tensor: Tensor, count: int) -> Tensor | None:
 
 # -- numbers of dimensions -------------------------------------------------------------------------------------------
 
-#: Messages that say how many dimensions were wanted, and what is to be added to the number that they name.
+#: Patterns of messages that state the expected number of dimensions, and an offset to that number.
 RANKS: tuple[tuple[str, int], ...] = (
     (r"not enough values to unpack \(expected (\d+)", 0),
     (r"too many values to unpack \(expected (\d+)", 0),
@@ -266,7 +266,7 @@ RANKS: tuple[tuple[str, int], ...] = (
 
 
 def ranks(at: FailedCall) -> Iterator[Inputs]:
-    """Messages and unpackings that say how many dimensions were wanted."""
+    """Use messages, also of failed unpacking, that state the expected number of dimensions."""
     named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
     stated = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
     for rank in dict.fromkeys([*stated, *sorted(named, reverse=True)]):
@@ -277,7 +277,7 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
 
 
 def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
-    """A tensor of as many dimensions that keeps its channels; None if it has as many."""
+    """Return a tensor of this rank with the same channels, or None if it has this rank already."""
     shape = tensor.shape
     if len(shape) == rank:
         return None
@@ -293,8 +293,8 @@ def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
     return tensor.with_shape(fresh)
 
 
-def failed_comparisons(at: FailedCall) -> Iterator[Inputs]:
-    """Numbers that an assertion or a condition found to differ: sizes, or how many dimensions an argument has."""
+def comparisons(at: FailedCall) -> Iterator[Inputs]:
+    """Use the numbers that a failed assertion or condition compares: sizes, or the rank of an argument."""
     for have, want, name in read_compared_numbers(at.failure.cause.__traceback__):
         if not name:
             yield from resize(at, have, want)
@@ -304,9 +304,9 @@ def failed_comparisons(at: FailedCall) -> Iterator[Inputs]:
 
 
 def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:
-    """Pairs of integers that the failing lines compare, evaluated where they failed; inner frames first.
+    """Evaluate the pairs of integers that the failing lines compare, inner frames first.
 
-    Returns: what there was, what it was compared with, and the variable whose number of dimensions that is, if it is.
+    Returns: triples of the actual value, the value it is compared with, and the variable whose rank that is, or "".
     """
     frames = []
     while trace is not None:
@@ -328,13 +328,13 @@ def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, s
 
 
 def _rank_variable(node: ast.expr) -> str:
-    """The variable of `x.ndim`, `x.dim()` or `len(x.shape)`."""
+    """Return the variable of `x.ndim`, `x.dim()` or `len(x.shape)`, or ""."""
     match = re.fullmatch(r"(\w+)\.(ndim|dim\(\))|len\((\w+)\.(shape|size\(\))\)", ast.unparse(node))
     return (match[1] or match[3]) if match else ""
 
 
 def _find_comparisons(file: str, line: int) -> list[ast.Compare]:
-    """The comparisons of an assertion, or of the `if` above a raise."""
+    """Return the comparisons of an assertion, or of the `if` above a raise."""
     for start in (line, line - 1, line - 2, line - 3):
         text = ""
         for number in range(start, start + 4):
@@ -350,7 +350,7 @@ def _find_comparisons(file: str, line: int) -> list[ast.Compare]:
 def _integers(node: ast.expr, names: dict[str, Any], local: Mapping[str, Any]) -> list[int]:
     try:
         value = eval(compile(ast.Expression(node), "<compared>", "eval"), names, dict(local))
-    except Exception:  # noqa: BLE001 - names of foreign code may do anything; then nothing is known
+    except Exception:  # noqa: BLE001 - foreign code may raise anything; then the value is unknown
         return []
     values = value if isinstance(value, (tuple, list)) else [value]
     return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
@@ -360,7 +360,7 @@ def _integers(node: ast.expr, names: dict[str, Any], local: Mapping[str, Any]) -
 
 
 def missing(at: FailedCall) -> Iterator[Inputs]:
-    """Optional arguments that turn out to be needed."""
+    """Add optional arguments that turn out to be needed."""
     if not re.search(
         r"None|missing|must be (specified|provided|given|set)|either|[Ss]pecify|required|You have to|expected|assert",
         at.text + at.line,
@@ -375,7 +375,7 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
                 yield with_value(at.inputs, name, value)
 
 
-#: Words of messages about types of numbers, and the kind that they ask for.
+#: Patterns of messages about dtypes, and the kind of tensor that they ask for.
 KINDS: tuple[tuple[str, str], ...] = (
     (r"uint8", BYTE),
     (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
@@ -386,7 +386,7 @@ KINDS: tuple[tuple[str, str], ...] = (
 
 
 def kinds(at: FailedCall) -> Iterator[Inputs]:
-    """Messages about types of numbers."""
+    """Use messages about dtypes."""
     lower = at.text.lower()
     for pattern, kind in KINDS:
         if re.search(pattern, lower):
@@ -407,14 +407,14 @@ def _indices(tensor: Tensor, rank: int) -> Tensor | None:
 
 
 def lists(at: FailedCall) -> Iterator[Inputs]:
-    """Where a tensor stands for a list, or a list has the wrong length."""
-    short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # what is left of a tensor that was looped over
+    """Replace a tensor by a list, or change the length of a list."""
+    short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # a tensor that was looped over lost one dimension
     looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
-    stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # into what was meant to be a list
+    stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # an item was assigned, so it should be a list
     looped = looped or (stored is not None and stored[1] in dict(at.inputs))
     lines = " ".join(at.failure.lines)
     taken = [name for name, _ in at.inputs if re.search(rf"(?<![\w.]){name}\[\w+\]", lines)]
-    looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # one of a tensor's items
+    looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # an item of a tensor
     pattern = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
     if not looped and not re.search(pattern, f"{at.text} {at.line}"):
         return
@@ -429,7 +429,7 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
 
 
 def unwrap_lists(at: FailedCall) -> Iterator[Inputs]:
-    """Where a list stands for a tensor: its first one."""
+    """Replace a list by its first tensor."""
     match = re.search(r"'(list|tuple)' object has no attribute '(\w+)'|must be (Tensor), not (list|tuple)", at.text)
     if match and hasattr(torch.Tensor, match[2] or "shape"):
         for name in at.suspects():
@@ -442,7 +442,7 @@ _CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
 
 
 def callables(at: FailedCall) -> Iterator[Inputs]:
-    """Arguments that turn out to be called: a layer, or a list of layers, that returns what it is given."""
+    """Replace arguments that are called by an identity layer or a list of these."""
     if "object is not callable" not in at.text:
         return
     names = dict(at.inputs)
@@ -452,16 +452,16 @@ def callables(at: FailedCall) -> Iterator[Inputs]:
             yield with_value(at.inputs, called[1], Literal(layer))
 
 
-#: What a number, or another plain value, in the place of a layer or of a list cannot do.
+#: Errors of a number or another plain value that is used as a layer or a list.
 _CANNOT = re.compile(r"'(?!Tensor)[\w.]+' object is not (callable|iterable)")
 
 
 def of_the_module(at: FailedCall) -> bool:
-    """Whether what failed is how the module was constructed, whatever it is given: a number in the place of a layer."""
+    """Return whether no input can help, since the module itself holds a plain value in place of a layer or list."""
     cannot = _CANNOT.search(at.text)
     if cannot is None:
         return False
-    loop = re.sub(r"(^for .*?:) .*", r"\1", at.line)  # without what is done in it
+    loop = re.sub(r"(^for .*?:) .*", r"\1", at.line)  # without its body
     words = (match[1] for match in _CALLED.finditer(at.line)) if cannot[1] == "callable" else _WORD.findall(loop)
     return not any(word in at.parameters for word in words)
 
@@ -475,7 +475,7 @@ def _list_variants(value: Tensor, layers: Layers) -> Iterator[Value]:
 
 
 def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Maps of equal size become a pyramid when more of them are needed."""
+    """Halve the last feature map, so that a longer list becomes a pyramid."""
     last = values[-1]
     if isinstance(last, Tensor) and len(last.shape) == 4 and last.shape[-1] > 1:
         half = last.with_shape((*last.shape[:2], max(1, last.shape[-2] // 2), max(1, last.shape[-1] // 2)))
@@ -484,7 +484,7 @@ def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def fields(at: FailedCall) -> Iterator[Inputs]:
-    """Where a tensor stands for a dict or an object: one with the keys or attributes that were asked for."""
+    """Replace a tensor by a dict or an object with the keys or attributes that are read."""
     if re.search(
         r"'Tensor' object has no attribute '(keys|items|values|get|pop)'|only integers, slices|string indices|KeyError"
         r"|invalid data type 'str'",
@@ -500,7 +500,7 @@ def fields(at: FailedCall) -> Iterator[Inputs]:
 
 
 def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: bool) -> Iterator[Inputs]:
-    """An argument as a dict or an object that has these keys too."""
+    """Yield the inputs with an argument replaced by a dict or an object with these keys."""
     value = dict(at.inputs)[name]
     known = dict(value.values) if isinstance(value, Fields) and value.attributes == attributes else {}
     fresh = {key: known.get(key) or meaning(key) or at.main for key in (*known, *keys) if key.isidentifier()}
@@ -508,7 +508,7 @@ def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: 
         yield with_value(at.inputs, name, Fields(tuple(fresh.items()), attributes))
 
 
-#: The likeliest first.
+#: Most likely first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     sizes_in_message,
     unwrap_lists,
@@ -519,7 +519,7 @@ RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     kinds,
     lists,
     fields,
-    failed_comparisons,
+    comparisons,
     volumes,
     any_pair,
     other_sizes,

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox for one block: execute, construct, forward, backward, and say how far it came."""
+"""Inside the sandbox: validate one block (execute, construct, forward, backward) and return the level it reaches."""
 
 import functools
 import importlib.util
@@ -31,18 +31,18 @@ from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one
 from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, differentiate, seed_all
 
 _MAX_VARIANTS = 12
-_LIKELY = 2  # of them, tried at once
-_MAX_BACKWARD_TRIES = 3  # ways of calling that are tried until one also runs backward
+_LIKELY = 2  # variants, tried at once
+_MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 
 
 def climb(payload: dict[str, Any]) -> dict[str, Any]:
-    """Take a block as far up the rungs as it comes.
+    """Validate a block up to the highest level that it reaches.
 
     Args:
-        payload: `code`; `name` of the class; `folders` to add at the end of sys.path; `origin`, packages out of reach;
-            `goal`, the rung to stop at; `hints` from the corpus.
+        payload: `code`; `name` of the class; `folders` to append to sys.path; `origin`, packages to hide;
+            `goal`, the level to stop at; `hints` from the corpus.
 
-    Returns: `level`; `kind` and `error` where it stopped before the goal; from `constructed` on, `arguments` and
+    Returns: `level`; `kind` and `error` if it stopped before the goal; from `constructed` on, `arguments` and
     `observed`.
     """
     compile_nothing()
@@ -55,22 +55,22 @@ def climb(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_nothing() -> None:
-    """Run what asks for `torch.compile` as it is: it compiles in processes of its own, and there are none here."""
+    """Disable `torch.compile`, which needs further processes that the sandbox does not allow."""
     torch.compile = _return_unchanged
 
 
 def _return_unchanged(model: Any = None, **_: object) -> Any:
-    """Takes the place of `torch.compile`, as a function and as a decorator with options."""
+    """Replace `torch.compile`, as a function and as a decorator with options."""
     return model if model is not None else (lambda function: function)
 
 
 def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, Any]]:
-    """The class that a block's file defines, or why there is none."""
+    """Execute a block's file and return its class, or None with the kind of error and the message."""
     try:
         module = load(payload["code"])
         cls = getattr(module, payload["name"], None)
     except (MemoryError, PermissionError):
-        raise  # the sandbox tells what was exceeded or denied
+        raise  # the sandbox reports what was exceeded or denied
     except BaseException as error:  # noqa: BLE001 - foreign code raises anything; every error is an outcome
         return None, {"kind": classify_error(error), "error": one_line(error)}
     if not isinstance(cls, type):
@@ -81,7 +81,7 @@ def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, A
 
 
 def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namespace:
-    """The names that expressions may use: the usual ones, then the block's, then its companions'."""
+    """Return the names that expressions may use: the usual ones, then the block's, then its companions'."""
     names: dict[str, Any] = {}
     for index, item in enumerate(companions):
         loaded = _load_companion(item, index)
@@ -103,7 +103,7 @@ def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namesp
 
 def _load_companion(item: dict[str, Any], index: int) -> Any:
     existing = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
-    if existing is not object or not item["code"]:  # `object` stands for what only annotations name
+    if existing is not object or not item["code"]:  # `object` is a placeholder for names in annotations
         return None
     path = Path(f"companion_{index}.py").resolve()
     path.write_text(item["code"], encoding="utf-8")
@@ -148,7 +148,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
         best.pop("progress", None)
         return best
     if constructor.best_failure is None:
-        return {"level": "executed", "kind": "no_arguments", "error": "no constructor arguments were found to try"}
+        return {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
     failure, arguments = constructor.best_failure
     return {
         "level": "executed",
@@ -159,14 +159,14 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Plan:
-    """A module to try, and where its failure is kept."""
+    """A module to try, and its failure."""
 
     built: Constructed
     failure: AttemptError | None = None
 
 
 def _plans(constructor: Constructor) -> Iterator[_Plan]:
-    """Modules to try: of each plan, then what its failure suggests."""
+    """Yield modules to try: each plan, followed by the variants that its failure suggests."""
     for built in constructor.plans():
         waiting = [built]
         for _ in range(_MAX_VARIANTS + 1):
@@ -177,16 +177,18 @@ def _plans(constructor: Constructor) -> Iterator[_Plan]:
             if plan.failure is not None:
                 message = str(plan.failure.cause)
                 fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
-                if plan.built is built or "SimpleNamespace" in message:  # each variant gets further than the one before
+                if (
+                    plan.built is built or "SimpleNamespace" in message
+                ):  # each variant makes more progress than the last
                     waiting += fresh
                 elif "object is not callable" in message or "positional arguments but" in message:
-                    waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is likelier than what it was
+                    waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is more likely
         if constructor.budget.late():
             return
 
 
 def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[str, Any], AttemptError | None]:
-    """How far one module comes, and the failure that came furthest where that is not forward."""
+    """Return the best result of one module and, if it does not run forward, the failure with the most progress."""
     forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
     best = _start_result(built)
     for called in itertools.islice(forward.search(), _MAX_BACKWARD_TRIES):
@@ -217,14 +219,14 @@ def _start_result(built: Constructed) -> dict[str, Any]:
     return {
         "level": "constructed",
         "kind": "no_inputs",
-        "error": "no inputs were found to try",
+        "error": "there are no inputs to try",
         "arguments": {"init": built.arguments.as_json()},
         "observed": describe(built.module),
     }
 
 
 def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> dict[str, Any]:
-    """What a fresh module does on the CPU with the arguments that the search found."""
+    """Run a new module on the CPU with the arguments of the search, and return what was observed."""
     names = constructor.names
     result = _start_result(built)
     if built.size > TOO_LARGE:
@@ -251,7 +253,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     observed["identity_in_eval"] = bool(inputs) and same(first[:1], _draw_inputs(called, names)[:1])
     try:
         again = flatten(run(module, called, names))
-    except AttemptError:  # a forward that works once: its modes cannot be compared
+    except AttemptError:  # forward works only once, so eval and train mode cannot be compared
         again = []
     observed["cases"] += further_cases(module, called, names)
     if goal == "forward":
@@ -267,7 +269,7 @@ def _draw_inputs(called: ForwardCall, names: Namespace) -> list[torch.Tensor]:
 def _backward(
     module: nn.Module, called: ForwardCall, names: Namespace, result: dict[str, Any], stable: list[torch.Tensor] | None
 ) -> dict[str, Any]:
-    """Gradients in train mode; in eval mode where train mode asks for more than forward was given."""
+    """Run backward in train mode, or in eval mode if train mode fails."""
     observed = result["observed"]
     problem = ""
     for mode in (True, False):
@@ -297,7 +299,7 @@ def _run_with_gradients(module: nn.Module, called: ForwardCall, names: Namespace
     free = not any(p.requires_grad for p in module.parameters())
     for tensor in inputs if free else ():
         tensor.requires_grad_()
-    if free:  # what works in place may not write to leaves
+    if free:  # in-place operations may not write to leaves
         args, kwargs = change_nested([args, kwargs], lambda t: t * 1 if t.requires_grad else t)
 
     def action() -> Any:
@@ -312,13 +314,13 @@ def _arguments_text(arguments: Arguments) -> str:
     return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]
 
 
-# -- what is observed ------------------------------------------------------------------------------------------------
+# -- observations ---------------------------------------------------------------------------------------------------
 
 _MAX_OTHER_SIZES = 2
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
-    """Sizes and the bag of layers."""
+    """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
     parameters = [p for p in module.parameters() if has_shape(p)]
     layers = Counter(type(layer).__name__ for layer in module.modules() if layer is not module)
     return {
@@ -330,7 +332,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
 
 
 def describe_case(called: ForwardCall, names: Namespace, output: object) -> dict[str, Any]:
-    """What went in and what came out."""
+    """Describe the inputs and outputs of one call."""
     args, kwargs = evaluate(called, names)
     inputs: dict[str, str] = {}
     for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
@@ -358,7 +360,7 @@ def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
 
 
 def further_cases(module: nn.Module, called: ForwardCall, names: Namespace) -> list[dict[str, Any]]:
-    """The same call with other numbers of pixels or tokens, and another batch, where they work."""
+    """Return the same call with another number of pixels or tokens, and another batch size, if they work."""
     if called.inputs is None:
         return []
     cases = []
@@ -382,7 +384,7 @@ def _change_inputs(inputs: Inputs, change: Any) -> Inputs:
 
 
 def _larger(tensor: Tensor) -> Tensor:
-    """Twice the pixels on a side, twice the tokens."""
+    """Double the height and width, or the number of tokens."""
     shape = tensor.shape
     if len(shape) in (4, 5) and shape[-1] == shape[-2] and shape[-1] <= 64:
         return tensor.with_shape((*shape[:-2], 2 * shape[-2], 2 * shape[-1]))
@@ -392,12 +394,12 @@ def _larger(tensor: Tensor) -> Tensor:
 
 
 def _add_sample(tensor: Tensor) -> Tensor:
-    """One more in the batch."""
+    """Increase the batch size by one."""
     return tensor.with_shape((tensor.shape[0] + 1, *tensor.shape[1:])) if len(tensor.shape) > 2 else tensor
 
 
 def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Whether two outputs are equal, NaN included."""
+    """Return whether two outputs are equal; NaN equals NaN."""
     return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
 
 

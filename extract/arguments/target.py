@@ -1,4 +1,4 @@
-"""Inside the sandbox: one block, built and called with the arguments that the search found."""
+"""Inside the sandbox: build and call one block with the arguments of the search."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, attempt, fill_unset, seed_all
 
 Shape = tuple[int, ...]
-_SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
+_SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
 
 
 def prepare(payload: Mapping[str, Any]) -> None:
-    """Make this process one in which the block can run as plain Python, away from its own package.
+    """Set up this process to run the block as plain Python, without its own package.
 
-    Args: payload: `folders` to add at the end of sys.path; `origin`, packages out of reach.
+    Args: payload: `folders` to append to sys.path; `origin`, packages to hide.
     """
     compile_nothing()
     torch.jit._state.disable()
@@ -32,10 +32,10 @@ def prepare(payload: Mapping[str, Any]) -> None:
 
 
 class Subject:
-    """The class that a closed file defines, with what it is given.
+    """The class of a self-contained file, with its arguments.
 
     Args:
-        payload: `code`, `name` of the class; `arguments` that worked; `companions` that these name.
+        payload: `code`, `name` of the class; `arguments` that work; `companions` that the arguments name.
 
     Raises: AttemptError if the file defines no module of this name.
     """
@@ -51,7 +51,7 @@ class Subject:
         self._call = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
 
     def build(self) -> nn.Module:
-        """The module, constructed under one seed. Raises: AttemptError."""
+        """Construct the module with a fixed seed. Raises: AttemptError."""
 
         def construct() -> nn.Module:
             args = [self._names.value(text) for text in self._init["args"]]
@@ -64,20 +64,21 @@ class Subject:
         return module
 
     def settle(self, module: nn.Module) -> None:
-        """Give a value to memory that was left unset, and lazy modules their shapes. Raises: AttemptError."""
+        """Fill parameters that were left unset, and materialize lazy modules. Raises: AttemptError."""
         fill_unset(module)
         if not all(has_shape(tensor) for tensor in (*module.parameters(), *module.buffers())):
             args, kwargs = self.inputs()
             attempt(partial(module.eval(), *args, **kwargs), _SECONDS)
 
     def inputs(self, shapes: Sequence[Shape] | None = None, *, live: bool = False) -> tuple[list[Any], dict[str, Any]]:
-        """What forward is given, made anew under one seed.
+        """Create the arguments of forward with a fixed seed.
 
         Args:
-            shapes: of the tensors in it, in the order of `extract.arguments.inputs.flatten`; None: as they were found.
-            live: gradients count; the tensors are no leaves of autograd, so that they may be written to.
+            shapes: shapes of their tensors, in the order of `extract.arguments.inputs.flatten`; None: unchanged.
+            live: require gradients; the tensors are not leaves of autograd, so that they may be written to.
 
-        Raises: AttemptError if they cannot be made.
+        Returns: positional and keyword arguments.
+        Raises: AttemptError if they cannot be created.
         """
         seed_all()
         arguments: list[Any] = list(evaluate(self._call, self._names))
@@ -91,12 +92,12 @@ class Subject:
         return args, kwargs
 
     def shapes(self) -> list[Shape]:
-        """The shapes of what forward is given. Raises: AttemptError."""
+        """Return the shapes of the tensors passed to forward. Raises: AttemptError."""
         return [tuple(tensor.shape) for tensor in flatten(list(self.inputs()))]
 
 
 def resize_tensor(tensor: Tensor, shape: Shape) -> Tensor:
-    """A tensor in another shape: its elements again and again, in an order that no two rows share."""
+    """Return a tensor of another shape, filled with repeated elements in random order so that rows differ."""
     if tuple(tensor.shape) == shape:
         return tensor
     if tensor.is_meta:

@@ -1,4 +1,4 @@
-"""One attempt: construct, call, differentiate. Every error is an outcome that says how far it came."""
+"""One attempt: construct, call, differentiate. Every error is an outcome with a measure of progress."""
 
 import linecache
 import random
@@ -19,17 +19,17 @@ from extract.arguments.probe import MODULE_NAME, classify_error
 
 SEED = 0
 _MAX_LINES = 20
-_MAX_FRAMES = 4  # that tell how far an attempt came
+_MAX_FRAMES = 4  # in the measure of progress
 
 
 class AttemptError(Exception):
-    """An attempt that did not come through.
+    """A failed attempt.
 
     Attributes:
-        cause: what was raised.
-        progress: how many submodules had finished, and the lines that the block's frames had reached, outermost first.
+        cause: the exception.
+        progress: number of submodules that finished, and line numbers of the block's frames, outermost first.
         lines: source lines of the block's frames, outermost first.
-        numbers: of these lines.
+        numbers: line numbers of `lines`.
     """
 
     def __init__(self, cause: BaseException, finished: int = 0) -> None:
@@ -46,12 +46,12 @@ class AttemptError(Exception):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """`progress` for a heap: the smaller, the further it came."""
+        """`progress` as a key for a heap: smaller means more progress."""
         return tuple(-value for value in (*self.progress, *(0,) * _MAX_FRAMES)[: _MAX_FRAMES + 1])
 
     @property
     def message(self) -> str:
-        """Type and message in one line."""
+        """The type and message in one line."""
         return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}"[:400]
 
     @property
@@ -60,12 +60,12 @@ class AttemptError(Exception):
         return classify_error(self.cause)
 
     def where(self) -> str:
-        """The innermost line of the block's file."""
+        """Return the innermost line of the block's file, in parentheses, or ""."""
         return f" (line {self.numbers[-1]}: {self.lines[-1][:120]})" if self.lines else ""
 
 
 def _statement(frame: traceback.FrameSummary) -> str:
-    """The lines of the expression that a frame was at, as one."""
+    """Return the expression at which a frame stopped, in one line."""
     first, last = frame.lineno or 0, getattr(frame, "end_lineno", None) or frame.lineno or 0
     lines = [
         linecache.getline(frame.filename, number).strip() for number in range(first, min(last, first + _MAX_LINES) + 1)
@@ -82,17 +82,17 @@ def seed_all(seed: int = SEED) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings of foreign code."""
+    """Suppress the warnings of foreign code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """What an action of foreign code returns.
+    """Run an action of foreign code and return its result.
 
-    Args: seconds: of CPU; it is stopped at the next line of Python then.
-    Raises: AttemptError wrapping whatever it raises, except MemoryError, PermissionError and KeyboardInterrupt.
+    Args: seconds: CPU time after which it is stopped, at the next line of Python.
+    Raises: AttemptError wrapping any exception, except MemoryError, PermissionError and KeyboardInterrupt.
     """
     finished = 0
 
@@ -122,7 +122,7 @@ def _stop(*_: object) -> None:
 
 @dataclass(slots=True)
 class Budget:
-    """Attempts left, and CPU seconds, which only large models use up."""
+    """Remaining attempts and CPU seconds; only large models use up the seconds."""
 
     constructions: int = 150
     forwards: int = 320
@@ -130,19 +130,19 @@ class Budget:
     started: float = field(default_factory=time.process_time)
 
     def late(self) -> bool:
-        """Whether the CPU seconds are spent."""
+        """Return whether the CPU seconds are used up."""
         return time.process_time() - self.started > self.seconds
 
 
 @dataclass(slots=True)
 class Namespace:
-    """Evaluates expressions over the block's file, its companions and the usual names."""
+    """The names of the block's file, its companions and the usual modules, for evaluating expressions."""
 
     names: Mapping[str, Any]
     cache: dict[str, Any] = field(default_factory=dict)
 
     def value(self, expression: str) -> Any:
-        """The value of an expression, built anew."""
+        """Evaluate an expression; each call creates a new value."""
         code = self.cache.get(expression)
         if code is None:
             code = self.cache[expression] = compile(expression, "<argument>", "eval")
@@ -150,7 +150,7 @@ class Namespace:
 
 
 def count_elements(module: torch.nn.Module) -> int:
-    """Elements of all parameters and buffers."""
+    """Return the number of elements of all parameters and buffers."""
     return sum(p.numel() for p in _tensors(module))
 
 
@@ -161,7 +161,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def fill_unset(module: torch.nn.Module) -> None:
-    """Give a value to parameters that were left as `torch.empty` built them (NaN, where `unset_is_nan` is in force)."""
+    """Fill parameters and buffers that were left uninitialized (NaN under `unset_is_nan`) with small random values."""
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for tensor in _tensors(module):
@@ -181,8 +181,8 @@ def _sampling_dtype(tensor: torch.Tensor) -> torch.dtype:
 
 @contextmanager
 def unset_is_nan() -> Iterator[None]:
-    """`torch.empty` gives NaN, so that memory which nobody wrote to never passes for a value."""
-    # Not by torch.use_deterministic_algorithms, which imports the compiler: seconds in each process.
+    """Make `torch.empty` return NaN, so that uninitialized memory is never mistaken for a value."""
+    # torch.use_deterministic_algorithms would import the compiler, which costs seconds in each process.
     torch._C._set_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
@@ -194,8 +194,8 @@ def unset_is_nan() -> Iterator[None]:
 def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tuple[int, int]:
     """Run backward from a random weighting of the outputs.
 
-    Returns: how many parameters got a gradient, and how many require one; of a module without any, of its inputs.
-    Raises: ValueError if nothing is differentiable, a gradient is not finite, or none arrives.
+    Returns: the number of parameters that got a gradient and that require one; of inputs, if there are no parameters.
+    Raises: ValueError if nothing is differentiable, a gradient is not finite, or there is none.
     """
     outputs = [t for t in flatten(output) if t.requires_grad and t.numel()]
     if not outputs:

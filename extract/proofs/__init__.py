@@ -1,1 +1,1 @@
-"""What is proved of emitted files in the sandbox; each guest module lies beside its host."""
+"""Proofs about emitted files, run in the sandbox; each guest module is next to its host module."""

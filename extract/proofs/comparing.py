@@ -1,9 +1,9 @@
-"""Inside the sandbox: whether a definition of a project is the same as one of a block's file, as the block uses it.
+"""Inside the sandbox: decide whether a definition of a project can replace one of a block's file, as the block uses it.
 
-The block is run with the arguments that worked, what each of its definitions is given is noted, and the project's are
-given the same: they must be called in the same way, make the same state, and have equal graphs (G0) in eval and in
-train mode. Functions, and classes that are no modules, are the same too where their text is, and all names in it mean
-the same.
+The block runs with its working arguments, and the arguments of each of its definitions are recorded. The project's
+definitions get the same arguments: they must have the same signature, create the same state, and have equal graphs
+(G0) in eval and in train mode. Functions, and classes that are not modules, are also equal if their text is equal and
+all names in it mean the same.
 """
 
 import ast
@@ -31,18 +31,18 @@ from lemur_core.graphs.record.recorder import Recorder
 from lemur_core.graphs.tracing.trace import ROUTES, both_modes, run
 from lemur_core.sandbox.server.foreign import one_line
 
-SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
+SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
 IMPORT_SECONDS = 120.0
-#: Why nothing can stand for a definition.
+#: The reason if a definition was never called.
 NOT_RUN = "the block's own is not run with the arguments that worked, so nothing can be compared"
-_MAX_CASES = 6  # different ways of using one definition that are compared; the whole block is compared in any case
-_INIT_CALL = "_init_call"  # attribute of a module that is watched
+_MAX_CASES = 6  # compared uses of one definition; the whole block is compared in any case
+_INIT_CALL = "_init_call"  # attribute of watched modules
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One use of a definition: what a class is made with, and what it, or a function, is called with."""
+    """One use of a definition: the constructor arguments of a class, and the arguments of the call."""
 
     init_call: tuple[tuple[Any, ...], dict[str, Any]]
     call: tuple[tuple[Any, ...], dict[str, Any]]
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(slots=True)
 class Watch:
-    """Notes how the definitions of a file are used."""
+    """Record how the definitions of a file are used."""
 
     file: ModuleType
     wanted: set[str]
@@ -58,7 +58,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note what happens in here."""
+        """Record the uses inside this context."""
         with ExitStack() as undo:
             for name in sorted(self.wanted):
                 value = getattr(self.file, name, None)
@@ -78,7 +78,7 @@ class Watch:
             init_call = (copy_value(args), copy_value(kwargs))
             init(module, *args, **kwargs)
             if type(module) is cls:
-                vars(module)[_INIT_CALL] = init_call  # there, so that clones of it have it too
+                vars(module)[_INIT_CALL] = init_call  # stored there, so that clones have it, too
 
         def record_forward(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             stored_call = vars(module).get(_INIT_CALL)
@@ -111,7 +111,7 @@ class Watch:
 
 
 def copy_value(value: Any) -> Any:
-    """A value with its tensors detached, and everything else as it is, or copied where that can be done."""
+    """Return a copy of a value with detached tensors; other objects are copied where possible."""
     value = change_nested(value, lambda tensor: tensor.detach().clone())
     if isinstance(value, tuple | list):
         return type(value)(copy_value(item) for item in value) if type(value) in (tuple, list) else value
@@ -142,10 +142,11 @@ def _describe(value: Any) -> str:
 
 
 def refusal(file: ModuleType, name: str, option: Mapping[str, str], cases: Mapping[str, Case]) -> str:
-    """Why a definition of the project cannot stand for one of the block's; "" where it can.
+    """Return why a definition of the project cannot replace one of the block, or "" if it can.
 
     Args:
-        file: the block's.
+        file: the module of the block's file.
+        name: name of the definition in it.
         option: `module` and `name` in the project.
         cases: how the block uses the definition.
     """
@@ -205,7 +206,7 @@ class _Call(nn.Module):
         self.function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
 
@@ -229,7 +230,7 @@ def _signature_refusal(ours: Callable[..., Any], theirs: Callable[..., Any], wha
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, tuple[object, ...]] | None:
-    """Of each parameter, as it is written: name, kind and default; annotations do not count."""
+    """Return the name, kind and default of each parameter by its source text; annotations are ignored."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -255,7 +256,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[object, ...]] |
 
 
 def _value(default: object) -> object:
-    """A default, so that equal ones are equal: 0 and 0.0 are."""
+    """Return a default in a form that compares equal for equal values, such as 0 and 0.0."""
     if isinstance(default, int | float) and not isinstance(default, bool):
         return float(default)
     return _default(default)
@@ -289,7 +290,7 @@ def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _same_graph(ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module], called: Any) -> bool:
-    """Whether both compute the same (G0) in eval and in train mode. Raises: AttemptError if neither way works."""
+    """Return whether both have equal graphs (G0) in eval and train mode. Raises: AttemptError if tracing fails."""
     failure: AttemptError | None = None
     for route, live in _WAYS:
         try:
@@ -333,8 +334,9 @@ def _copy_tensor(tensor: torch.Tensor, route: str, live: bool) -> torch.Tensor:
 
 
 def same_source(ours: Any, theirs: Any, depth: int = 6) -> bool:
-    """Whether two classes or functions have one text, but for comments, documentation and annotations, in which all
-    names mean the same.
+    """Return whether two classes or functions have the same text, and all names in it mean the same.
+
+    Comments, docstrings and annotations are ignored.
     """
     if ours is theirs:
         return True

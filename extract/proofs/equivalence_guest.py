@@ -1,7 +1,7 @@
-"""Signatures of blocks and of their originals: what must be equal when a closed file is a faithful copy.
+"""Signatures of blocks and of their originals, which are equal if a self-contained file is a faithful copy.
 
-Both sides run the same code here: construct under one seed, give a value to memory that the constructor left unset, run
-forward in eval and in train mode, and digest every tensor bit by bit.
+Both sides run the same code: construct with a fixed seed, fill memory that the constructor left uninitialized, run
+forward in eval and in train mode, and hash every tensor bit by bit.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from extract.arguments.trials import AttemptError, Namespace, attempt, fill_unse
 
 
 def sign_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """The signature of a closed file's class.
+    """Return the signature of the class in a self-contained file, or `error`.
 
     Args:
         payload: `code`, `name`, `folders`, `origin` as for `extract.arguments.search_guest.climb`; `arguments` that
-            worked; `companions` of the hints.
+            work; `companions` of the hints.
     """
     compile_nothing()
     sys.path += payload["folders"]
@@ -40,15 +40,15 @@ def sign_block(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
-    """The signatures of several classes, imported from their own packages.
+    """Return the signatures of several classes, imported from their own packages.
 
     Args:
-        payload: `folders`, for the beginning of sys.path: the packages and what they need; `blocks`, each with `block`,
-            its id, `module` to import, the `name` there (or an expression), `arguments`, and `companions` with their
-            `qualname`; `stir` leaves other bytes in free memory, so that what reads memory that nobody wrote to gives
+        payload: `folders` to prepend to sys.path: the packages and their dependencies; `blocks`, each with `block`, its
+            id, `module` to import, `name` in it (or an expression), `arguments`, and `companions` with their
+            `qualname`; `stir` fills free memory with other bytes, so that code that reads uninitialized memory gets
             another signature.
 
-    Returns: by block id, a signature, or `missing` with the reason why there is no original.
+    Returns: a signature for each block id, or `missing` with the reason why there is no original.
     """
     compile_nothing()
     if payload.get("stir"):
@@ -84,12 +84,12 @@ def _original_names(module: ModuleType, companions: list[dict[str, Any]]) -> Nam
                 item["name"], getattr(attempt(partial(importlib.import_module, dotted), _IMPORT_SECONDS), name)
             )
         except (AttemptError, AttributeError):
-            continue  # where an argument needs it, its evaluation says so
+            continue  # if an argument needs it, its evaluation fails
     return namespace(block, [])
 
 
 def signature(cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespace) -> dict[str, Any]:
-    """What must be equal of two classes: the state's names and shapes, and the digests of state and outputs."""
+    """Return the names and shapes of a class's state, and the digests of its state and outputs, or `error`."""
     init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
     called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
     try:
@@ -123,7 +123,7 @@ _SECONDS = 20.0
 
 
 def _output(module: nn.Module, called: ForwardCall, names: Namespace) -> str:
-    """The digest of what forward returns; of its error where it fails, as in train mode some do."""
+    """Return the digest of the output of forward, or the type of its error; some classes fail in train mode."""
     seed_all()
     args, kwargs = evaluate(called, names)
     seed_all()
@@ -147,7 +147,7 @@ def _list_state(module: nn.Module) -> list[str]:
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the tensors in a value: their types, shapes and bits."""
+    """Return the SHA-256 of the tensors in a value: their dtypes, shapes and bits."""
     text = hashlib.sha256()
     for tensor in flatten(value):
         if not has_shape(tensor):

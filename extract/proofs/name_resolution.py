@@ -1,7 +1,7 @@
-"""Resolution accuracy: of the global names that a block reads, how many its file binds to the same as its origin.
+"""Resolution accuracy: how many of the global names that a block reads are bound to the same objects as in its origin.
 
-The originals are imported from their own packages, as for fidelity; `extract.proofs.name_resolution_guest` says what
-counts as the same.
+The originals are imported from their own packages, as for equivalence; `extract.proofs.name_resolution_guest` defines
+what counts as the same.
 """
 
 from collections import Counter
@@ -18,31 +18,31 @@ from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Block
 
 ENTRY = "extract.proofs.name_resolution_guest:compare_bindings"
-MOST_OTHERS = 20  # names that are told of a block
+MOST_OTHERS = 20  # names listed for one block
 _MAX_SHOWN = 10
-_MAX_CHARACTERS = 160  # of a name and why it is not the same
+_MAX_CHARACTERS = 160  # of a name and the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A closed file to compare with its origin."""
+    """A self-contained file to compare with its origin."""
 
     block: str
     name: str
     code: str
-    module: str  # to import the original from
-    folders: tuple[Path, ...]  # where the original and what it needs is installed
-    digest: str  # of the source that the original is of
-    standins: tuple[str, ...]  # names of the file that are ours
+    module: str  # imported for the original
+    folders: tuple[Path, ...]  # with the original and its dependencies
+    digest: str  # of the source of the original
+    standins: tuple[str, ...]  # names of the file that are stubs
 
 
 def compare_bindings(
     files: Sequence[Bound], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By block the columns that say what its names are bound to; none where nothing can be compared. Kept by content.
+    """Yield for each block the columns about its names, empty if it cannot be compared; cached by content.
 
-    Args: runtime: folders with what closed files require.
-    Raises: UserError if no sandbox can be had.
+    Args: runtime: folders with the requirements of self-contained files.
+    Raises: UserError if no sandbox is available.
     """
     readable = sorted({folder for file in files for folder in file.folders} | set(runtime))
 
@@ -64,7 +64,7 @@ def compare_bindings(
 
 
 def to_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a block for what `extract.proofs.name_resolution_guest.compare_bindings` answered."""
+    """Return the columns for an answer of `extract.proofs.name_resolution_guest.compare_bindings`."""
     if "compared" not in answer:
         return {}
     return {
@@ -75,24 +75,24 @@ def to_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def section(rows: Sequence[Block], found: Mapping[str, int]) -> list[str]:
-    """The report's lines: how many names are bound to the same, and what the others are.
+def section(rows: Sequence[Block], counts: Mapping[str, int]) -> list[str]:
+    """Return the section of the report: how many names are bound to the same objects, and the most common others.
 
-    Args: found: the counts `names` of `extract.model.results.count_rows`.
+    Args: counts: the counts `names` of `extract.model.results.count_rows`.
     """
-    if not found["blocks"]:
+    if not counts["blocks"]:
         return []
-    compared, same, stubs, blocks = (found[name] for name in ("compared", "same", "standin", "blocks"))
+    compared, same, stubs, blocks = (counts[name] for name in ("compared", "same", "standin", "blocks"))
     body = [
-        ["global names that are read, of their block and module", count(compared), "100 %"],
-        ["bound to the same as in the real import", count(same), percent(same, compared)],
-        ["bound to a stand-in of ours", count(stubs), percent(stubs, compared)],
+        ["global names that are read, per block and module", count(compared), "100 %"],
+        ["bound to the same object as in the original", count(same), percent(same, compared)],
+        ["bound to a stub", count(stubs), percent(stubs, compared)],
         ["bound to something else", count(compared - same - stubs), percent(compared - same - stubs, compared)],
         ["blocks compared", count(blocks), "100 %"],
-        ["of these with all names bound to the same", count(found["whole"]), percent(found["whole"], blocks)],
+        ["of these with all names bound to the same", count(counts["whole"]), percent(counts["whole"], blocks)],
     ]
     intro = (
-        "Resolution accuracy: the closed file beside the original class, imported from its own package, name by name"
+        "Resolution accuracy: each name of the self-contained file compared with the class in its own package"
         " (`fn.__globals__`); columns `names_compared`, `names_same`, `names_standin`, `names_other`."
     )
     lines = ["## Names bound", "", intro, "", *table(["", "", "%"], body)]
@@ -102,6 +102,6 @@ def section(rows: Sequence[Block], found: Mapping[str, int]) -> list[str]:
         shown = "; ".join(
             f"{code_span(name, _MAX_CHARACTERS)} ({plural(number, 'block')})" for name, number in ranked[:_MAX_SHOWN]
         )
-        more = f"; and {count(len(ranked) - _MAX_SHOWN)} further ones" if len(ranked) > _MAX_SHOWN else ""
+        more = f"; and {count(len(ranked) - _MAX_SHOWN)} more" if len(ranked) > _MAX_SHOWN else ""
         lines += [f"Bound to something else, most often: {shown}{plain(more)}.", ""]
     return lines

@@ -1,13 +1,13 @@
-"""Inside the sandbox: what the names of a closed file are bound to, beside what they are bound to where it came from.
+"""Inside the sandbox: compare the bindings of global names in a self-contained file with those in its origin.
 
-What it tells holds names of the source and no text of it: it is passed on, whatever the licence.
+The answers contain names of the source but none of its text, so they can be passed on under any license.
 
-The original class is imported from its own package, its closed file is executed beside it, in one process, so that
-what both have from elsewhere (torch, numpy, the standard library) is one object. From the two classes on, functions
-are compared instruction by instruction; each global name that the original reads (`fn.__globals__`, with the attributes
-that it asks of modules) is one binding. Two things are the same if they are one object; as functions, if they have the
-same instructions, defaults and cells; as classes, if their bases and all that they define are the same; as other
-values, if they are equal, part by part. What a function of the file reads is followed in turn.
+The original class is imported from its own package, and the self-contained file is executed in the same process, so
+that objects from elsewhere (torch, numpy, the standard library) are identical. Starting from the two classes, functions
+are compared instruction by instruction; each global name that the original reads (`fn.__globals__`, with attributes of
+modules) is one binding. Two objects are the same if they are identical; functions, if they have the same instructions,
+defaults and cells; classes, if their bases and all their members are the same; other values, if they are equal part by
+part. The names that a function of the file reads are followed in turn.
 """
 
 import builtins
@@ -32,9 +32,9 @@ from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt
 from lemur_core.sandbox.server.foreign import load as load_module
 
-_SECONDS = 120.0  # of CPU, for one import or file
+_SECONDS = 120.0  # of CPU time, for one import or file
 _RECURSION_LIMIT = 10_000
-#: What each class and module has anew.
+#: Attributes that differ between any two classes or modules.
 _OWN = frozenset(
     (
         "__module__",
@@ -56,7 +56,7 @@ _MODULES_OWN = frozenset(("__name__", "__file__", "__doc__", "__package__", "__s
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(...), type(NotImplemented), range, slice, re.Pattern)
 _PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 
-#: Instructions that say nothing of what a function does.
+#: Instructions that are irrelevant for the behaviour of a function.
 _SILENT = frozenset(
     ("RESUME", "NOP", "CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "COPY_FREE_VARS", "MAKE_CELL", "NOT_TAKEN")
 )
@@ -66,16 +66,16 @@ Token = tuple[Any, ...]
 
 
 def compare_bindings(payload: dict[str, Any]) -> dict[str, Any]:
-    """Which names are bound to the same, for several blocks of one package.
+    """Compare the bindings of global names for several blocks of one package.
 
     Args:
-        payload: `folders`, for the beginning of sys.path: the package and what it needs; `runtime`, for its end;
-            `blocks`, each with `block`, its id, `module` and `name` to import, `code`, the closed file, and `standins`,
-            names that the file has from us; `told`, of how many others it is told.
+        payload: `folders` to prepend to sys.path: the package and its dependencies; `runtime`, folders to append;
+            `blocks`, each with `block`, its id, `module` and `name` to import, `code`, the self-contained file, and
+            names of the file that are stubs (key `standins`); the maximum length of `others` (key `told`).
 
-    Returns: by block id, `missing` with the reason why nothing can be compared, or `compared`, a number of names,
-    `same` and `standin`, how many of them are bound to the same and to a stand-in of ours, and `others`, the names that
-    are not bound to the same, each with the reason, the first so many.
+    Returns: for each block id, `missing` with the reason if it cannot be compared, or the number of names, `compared`,
+    how many of them are bound to the same object, `same`, or to a stub (key `standin`), and `others`, the first names
+    that are bound to something else, each with the reason.
     """
     compile_nothing()
     sys.path[:0] = payload["folders"]
@@ -101,17 +101,17 @@ def _load(code: str, index: int) -> types.ModuleType:
 
 
 class Bindings:
-    """The bindings of one block, from its class on."""
+    """The bindings of one block, starting from its class."""
 
     def __init__(self, stubs: frozenset[str] = frozenset()) -> None:
         self._stubs = stubs
         self._known: dict[tuple[int, int], str] = {}
-        self._kept: list[object] = []  # so that no other object gets the identity of one that is known
+        self._kept: list[object] = []  # keeps objects alive, so that their ids stay unique
         self._functions: deque[tuple[types.FunctionType, types.FunctionType]] = deque()
         self._reasons: dict[tuple[str, str], str | None] = {}
 
     def compare(self, theirs: type, ours: type) -> dict[str, Any]:
-        """What `compare_bindings` returns of a block."""
+        """Return the answer of `compare_bindings` for one block."""
         self.differs(theirs, ours)
         while self._functions:
             self._follow(*self._functions.popleft())
@@ -128,7 +128,7 @@ class Bindings:
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def _follow(self, theirs: types.FunctionType, ours: types.FunctionType) -> None:
-        """Note what each name that a function reads is bound to, in both."""
+        """Compare the bindings of each name that a function reads."""
         their_names, our_names = list(references(theirs)), list(references(ours))
         for (name, their_value), (other_name, our_value) in zip(their_names, our_names, strict=True):
             if name.partition(".")[0] in _MODULES_OWN:
@@ -136,7 +136,7 @@ class Bindings:
             key = theirs.__module__ or "", name
             if self._reasons.get(key):
                 continue
-            if their_value is _UNBOUND:  # not bound in the original either: it fails in both when it is reached
+            if their_value is _UNBOUND:  # unbound in the original: both fail if they reach it
                 continue
             if our_value is _UNBOUND:
                 self._reasons[key] = f"{other_name} is not bound"
@@ -169,7 +169,7 @@ class Bindings:
         for one, other in zip(theirs, ours, strict=True):
             try:
                 contents = one.cell_contents, other.cell_contents
-            except ValueError:  # a cell that is empty
+            except ValueError:  # an empty cell
                 continue
             why = self.differs(*contents)
             if why:
@@ -179,12 +179,12 @@ class Bindings:
     # -- values --------------------------------------------------------------------------------------------------------
 
     def differs(self, theirs: Any, ours: Any) -> str:
-        """Why two things are not the same; empty if they are. Raises: Undecided."""
+        """Return why two objects are not the same, or "" if they are. Raises: Undecided."""
         if theirs is ours:
             return ""
         key = id(theirs), id(ours)
         if key not in self._known:
-            self._known[key] = ""  # what refers to itself is the same if all else is
+            self._known[key] = ""  # assume equality for objects that refer to themselves
             self._kept += [theirs, ours]
             self._known[key] = self._differ(theirs, ours)
         return self._known[key]
@@ -197,11 +197,7 @@ class Bindings:
             if isinstance(theirs, kind) and (isinstance(ours, kind) or kind is types.ModuleType):
                 return compare(theirs, ours)
         if isinstance(theirs, _BUILTIN) and isinstance(ours, _BUILTIN):
-            return (
-                ""
-                if _qualified_name(theirs) == _qualified_name(ours)
-                else f"{_qualified_name(ours)}, not {_qualified_name(theirs)}"
-            )
+            return "" if _full_name(theirs) == _full_name(ours) else f"{_full_name(ours)}, not {_full_name(theirs)}"
         why = self.differs(type(theirs), type(ours))
         if why:
             return f"a {type(ours).__name__}, not a {type(theirs).__name__}: {why}"[:160]
@@ -210,7 +206,7 @@ class Bindings:
         return self._objects_differ(theirs, ours)
 
     def _kinds(self) -> tuple[tuple[Any, Callable[[Any, Any], str]], ...]:
-        """How things of a kind are compared; the first that fits."""
+        """Return the comparison for each type; the first match counts."""
         return (
             (types.ModuleType, self._modules_differ),
             (type, self._classes_differ),
@@ -228,7 +224,7 @@ class Bindings:
                 lambda a, b: self._parts_differ((a.func, a.args, a.keywords), (b.func, b.args, b.keywords)),
             ),
             (_CACHED, lambda a, b: self.differs(a.__wrapped__, b.__wrapped__)),
-            (logging.Logger, lambda _a, _b: ""),  # its name is its module's
+            (logging.Logger, lambda _a, _b: ""),  # named after its module
             (_PLAIN + _PLAIN_OF_TORCH, self._plain_differ),
             ((list, tuple, deque), self._parts_differ),
             ((dict, types.MappingProxyType), self._mappings_differ),
@@ -243,10 +239,12 @@ class Bindings:
         return "" if theirs == ours or (theirs != theirs and ours != ours) else "another value"
 
     def _sets_differ(self, theirs: Collection[Any], ours: Collection[Any]) -> str:
-        """Each member of one has its like in the other; which comes first says nothing."""
+        """Match each member of one set with an equal member of the other, in any order."""
         unmatched = list(ours)
         for one in theirs:
-            unmatched.sort(key=partial(_has_other_name, getattr(one, "__name__", None)))  # what is likely comes first
+            unmatched.sort(
+                key=partial(_has_other_name, getattr(one, "__name__", None))
+            )  # try members of the same name first
             match = next((index for index, other in enumerate(unmatched) if not self.differs(one, other)), None)
             if match is None:
                 return "another member"
@@ -254,7 +252,7 @@ class Bindings:
         return "more members" if unmatched else ""
 
     def _modules_differ(self, theirs: types.ModuleType, ours: Any) -> str:
-        """A module stands for itself, or for a namespace with what is asked of it."""
+        """Compare a module with a module, or with a namespace that holds the attributes in use."""
         if isinstance(ours, types.SimpleNamespace):
             for name, value in vars(ours).items():
                 why = self.differs(getattr(theirs, name, _UNBOUND), value)
@@ -271,18 +269,18 @@ class Bindings:
             return f"metaclass: {why}"
         for kind in (theirs, ours):
             if not kind.__flags__ & _HEAP:
-                return f"{_qualified_name(ours)}, not {_qualified_name(theirs)}"
+                return f"{_full_name(ours)}, not {_full_name(theirs)}"
         if len(theirs.__bases__) != len(ours.__bases__):
             return "other bases"
         for one, other in zip(theirs.__bases__, ours.__bases__, strict=True):
             why = self.differs(one, other)
             if why:
-                return f"base {one.__name__}: {why if one.__name__ == other.__name__ else _qualified_name(other)}"
+                return f"base {one.__name__}: {why if one.__name__ == other.__name__ else _full_name(other)}"
         their_members, our_members = ({n: v for n, v in vars(kind).items() if n not in _OWN} for kind in (theirs, ours))
         for name in their_members.keys() ^ our_members.keys():
             return f"{name} is {'lacking' if name in their_members else 'new'}"
         reasons = []
-        for name, value in their_members.items():  # all of them, so that what each reads is followed
+        for name, value in their_members.items():  # compare all members, so that the names that each reads are followed
             if isinstance(value, _SLOTS):
                 continue
             try:
@@ -316,7 +314,7 @@ class Bindings:
         )
 
     def _objects_differ(self, theirs: Any, ours: Any) -> str:
-        """Two objects of classes that are the same: by what they hold."""
+        """Compare the attributes of two objects whose classes are the same."""
         their_state, our_state = (getattr(value, "__dict__", None) for value in (theirs, ours))
         slots = [n for kind in type(theirs).__mro__ for n in _list_slots(kind)]
         if their_state is None and not slots:
@@ -328,7 +326,7 @@ class Bindings:
 
 
 class Undecided(Exception):  # noqa: N818 (an outcome)
-    """There is no telling whether two things are the same."""
+    """It is impossible to decide whether two objects are the same."""
 
 
 def _has_other_name(name: str | None, value: object) -> bool:
@@ -340,7 +338,7 @@ def _tensors_differ(theirs: torch.Tensor, ours: torch.Tensor) -> str:
     return "" if same_type and torch.equal(theirs, ours) else "another tensor"
 
 
-def _qualified_name(value: Any) -> str:
+def _full_name(value: Any) -> str:
     return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', type(value).__name__)}"
 
 
@@ -349,7 +347,7 @@ def _list_slots(kind: type) -> Iterator[str]:
 
 
 _UNBOUND = object()
-_HEAP = 1 << 9  # of a class that a `class` statement made
+_HEAP = 1 << 9  # flag of classes created by a `class` statement
 _CACHED = type(functools.lru_cache(lambda: None))
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _BUILTIN = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, np.ufunc)
@@ -360,19 +358,19 @@ _OF_SCRIPT = (torch.jit.ScriptFunction, torch.jit.ScriptModule)
 
 
 def instructions(function: types.FunctionType) -> list[Token]:
-    """What a function does, without the names of the globals that it reads, nor where its text stands."""
+    """Return the instructions of a function, without the names of globals and without positions."""
     return [(_GLOBAL,) if token[0] == _GLOBAL else token for token in _tokens(function.__code__, function.__globals__)]
 
 
 def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The global names that a function reads, in order, each with the attributes of modules after it, and its value."""
+    """Yield the global names that a function reads, in order, including attributes of modules, and their values."""
     yield from (
         (token[1], token[2]) for token in _tokens(function.__code__, function.__globals__) if token[0] == _GLOBAL
     )
 
 
 def _tokens(code: types.CodeType, names: Mapping[str, Any]) -> Iterator[Token]:
-    reading: list[Any] | None = None  # a name and its value, as long as attributes are asked of modules
+    reading: list[Any] | None = None  # a name and its value, while attributes of modules follow
     for instruction in dis.get_instructions(code):
         if instruction.opname in _SILENT:
             continue
@@ -395,7 +393,7 @@ def _tokens(code: types.CodeType, names: Mapping[str, Any]) -> Iterator[Token]:
         elif instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             yield (instruction.opname,)
         else:
-            # A method of what the file imports is asked for as an attribute; which it is says nothing of the text.
+            # Methods of imported names compile to LOAD_ATTR, others to LOAD_METHOD: the text may be the same.
             name = "LOAD_ATTR" if instruction.opname == "LOAD_METHOD" else instruction.opname
             yield name, instruction.argval if instruction.opcode in _NAMED else instruction.argrepr or instruction.arg
     if reading is not None:

@@ -1,4 +1,4 @@
-"""Blocks written anew from their specs alone: each written, traced again and proved in the sandbox."""
+"""Rebuild blocks from their specs alone: generate the code, trace it, and prove it in the sandbox."""
 
 import ast
 import json
@@ -22,9 +22,9 @@ from manifests.provenance import SPECS
 from manifests.records import Spec, first_fault
 
 ENTRY = "extract.proofs.rebuild_guest:rebuild_block"
-#: CPU seconds and memory decide, so that a busy machine changes nothing.
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_MAX_CHARACTERS = 300  # of why one was not rebuilt
+_MAX_CHARACTERS = 300  # of the reason for a failure
 _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 Row = Mapping[str, Any]
@@ -32,11 +32,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What became of one block.
+    """The outcome for one block.
 
     Args:
-        step: how far it came: `read`, `written`, `traced` or `equal`; `failed` where the job ended otherwise.
-        cause: why no further, in one line.
+        step: the last step reached: `read`, `written`, `traced` or `equal`; `failed` if the job itself failed.
+        cause: why it stopped there, in one line.
         found: further answers of `extract.proofs.rebuild_guest.rebuild_block`.
     """
 
@@ -47,12 +47,12 @@ class Rewritten:
 
     @property
     def rebuilds(self) -> Literal[True] | str:
-        """What a spec says of it."""
+        """The value of `rebuilds` in a spec."""
         return True if self.step == "equal" else self.cause
 
     @property
     def kind(self) -> str:
-        """A cause, as a kind of causes."""
+        """The category of the cause."""
         if self.step == "read":
             return "an operation without public form" if "operation" in self.cause else "what no graph holds"
         kinds = {
@@ -64,7 +64,7 @@ class Rewritten:
 
 
 def count_rewritten(found: Sequence[Rewritten]) -> dict[str, int]:
-    """How many were written, how many of these are equal, in every bit, at other sizes, and with the spec's graph."""
+    """Count the blocks that were written, and those that are equal, bit-identical, proven at other sizes, and so on."""
     equal = [rewritten.found for rewritten in found if rewritten.step == "equal"]
     return {
         "specs": len(found),
@@ -78,12 +78,12 @@ def count_rewritten(found: Sequence[Rewritten]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A spec to write a block from, with the original where that is at hand.
+    """A spec to rebuild a block from, with the original if available.
 
     Args:
-        stored: its graphs, as `extract.specs.algorithm.stored_of` gives them.
-        graph: the identity that it states.
-        about: of its name, path, start_line, end_line and license, for the head of the file.
+        stored: its graphs, as returned by `extract.specs.algorithm.stored_of`.
+        graph: the graph identity in the spec.
+        about: name, path, start_line, end_line and license, for the header of the file.
     """
 
     block: str
@@ -101,10 +101,10 @@ def rebuild_all(
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
 ) -> Iterator[Rewritten]:
-    """Write blocks from their specs, and prove them; outcomes are kept by content.
+    """Rebuild blocks from their specs and prove them; outcomes are cached by content.
 
-    Args: runtime: folders with what closed files require.
-    Raises: UserError if no sandbox can be had.
+    Args: runtime: folders with the requirements of self-contained files.
+    Raises: UserError if no sandbox is available.
     """
     options: dict[str, Any] = {} if jobs is None else {"workers": jobs}
     options |= {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
@@ -131,7 +131,7 @@ def _job(spec: Original, runtime: Sequence[Path]) -> Job:
 
 
 def format_header(block: str, about: Mapping[str, Any]) -> str:
-    """The lines at the top of a rebuilt file: what it is, where the computation is from, under which licence."""
+    """Return the header of a rebuilt file: its name, the origin of the computation, and the license."""
     return "\n".join(
         [
             f"{about['name']}, written from what {block} computes.",
@@ -157,10 +157,10 @@ def _read_outcome(outcome: Outcome) -> Rewritten:
 def rebuild_rows(
     folder: Path, specs: Sequence[Spec], *, jobs: int | None = None, unsafe: bool = False
 ) -> Iterator[Rewritten]:
-    """Rebuild blocks of an extraction folder from their specs, beside the originals that lie in it.
+    """Rebuild blocks of an extraction folder from their specs, and compare them with the originals in it.
 
-    Args: specs: with `algorithm`.
-    Raises: UserError if the folder is damaged, or no sandbox can be had.
+    Args: specs: specs with `algorithm`.
+    Raises: UserError if the folder is damaged, or no sandbox is available.
     """
     needs = read_needs(folder)
     origins = {name: list(source.get("packages", ())) for name, source in needs.get("sources", {}).items()}
@@ -190,7 +190,7 @@ def _pair(row: Row, origins: Mapping[str, list[str]], codes: Mapping[str, str]) 
 
 
 def _names(arguments: Mapping[str, Any]) -> list[str]:
-    """The names that the arguments' expressions use."""
+    """Return the names in the expressions of the arguments."""
     names: set[str] = set()
     for call in (arguments["init"], arguments["forward"]):
         for text in (*call["args"], *call["kwargs"].values()):
@@ -199,7 +199,7 @@ def _names(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def specs_in(folder: Path, blocks: Iterable[str] | None = None) -> list[Spec]:
-    """The specs of a folder that tell what their blocks compute; of these blocks alone, where they are given.
+    """Return the specs of a folder that contain an algorithm, optionally of some blocks only.
 
     Raises: UserError if the folder is damaged.
     """
@@ -220,12 +220,11 @@ def rebuild_to(
     """Rebuild one block into a file.
 
     Args:
-        folder: an extraction, where the original is, and the spec, if that is not given.
-        wanted: what names a block for `lemur show`, or a file with its spec.
+        folder: an extraction with the original, and with the spec unless `wanted` is a file.
+        wanted: a block as named for `lemur show`, or a file with its spec.
 
-    Returns: a line that says what was compared; the same as JSON.
-    Raises: UserError if there is no such block, its spec tells no graph, or what was written is not proved: then no
-        file is written.
+    Returns: one line that describes the comparison, or its facts as JSON.
+    Raises: UserError if there is no such block, its spec has no graph, or the proof fails; then no file is written.
     """
     if out.exists() and not force:
         raise UserError(f"{out}: exists; choose another name, or replace it with --force")
@@ -235,7 +234,7 @@ def rebuild_to(
     else:
         (outcome,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
     if outcome.step not in ("equal", "traced"):
-        what = "what was written is not equal to it" if outcome.step == "written" else "cannot be rebuilt"
+        what = "the generated code is not equal to it" if outcome.step == "written" else "cannot be rebuilt"
         raise UserError(f"{outcome.block}: {what}: {outcome.cause}")
     answer = outcome.found
     write_text(out, answer["source"])
@@ -254,25 +253,25 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
     if path.suffix in (".json", ".jsonl") and path.is_file():
         spec = _read_spec_file(path)
     elif folder is None:
-        raise UserError(f"{wanted}: no file with a spec; give one, or name a block and its folder with --in DIR")
+        raise UserError(f"{wanted}: not a file with a spec; give one, or name a block and its folder with --in DIR")
     else:
         block = find_block(folder, wanted).row.block
         specs = specs_in(folder, [block])
         if not specs:
-            raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
+            raise UserError(f"{block}: there is no spec with its algorithm in this folder; choose another block")
         spec = specs[0]
     if spec.algorithm is None:
-        raise UserError(f"{spec.block}: its spec does not tell what it computes; choose another block")
+        raise UserError(f"{spec.block}: its spec has no algorithm; choose another block")
     return spec
 
 
 def _read_spec_file(path: Path) -> Spec:
-    """The spec in a file: JSON, or a line of specs.jsonl."""
+    """Return the spec in a JSON file, or the first one of a JSON Lines file."""
     try:
         text = path.read_text(encoding="utf-8")
         first = text if path.suffix == ".json" else next(line for line in text.splitlines() if line.strip())
         return Spec.model_validate_json(first)
     except ValidationError as error:
-        raise UserError(f"{path}: holds no spec: {first_fault(error)}; give a line of specs.jsonl") from error
+        raise UserError(f"{path}: contains no spec: {first_fault(error)}; give a line of specs.jsonl") from error
     except (OSError, ValueError, StopIteration) as error:
-        raise UserError(f"{path}: holds no spec ({type(error).__name__}); give a line of specs.jsonl") from error
+        raise UserError(f"{path}: contains no spec ({type(error).__name__}); give a line of specs.jsonl") from error

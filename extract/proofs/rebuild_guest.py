@@ -1,4 +1,4 @@
-"""Inside the sandbox: a block written anew from its spec alone, traced again, and compared with the original."""
+"""Inside the sandbox: rebuild a block from its spec alone, trace it, and compare it with the original."""
 
 import copy
 import functools
@@ -29,22 +29,23 @@ from lemur_core.sandbox.server.foreign import load as load_module
 
 _SECONDS = 40.0
 _FILE = "rebuilt"
-_TEXT_PACKAGES = ("torch", "torchvision")  # of which the text is, wherever the block came from
+_TEXT_PACKAGES = ("torch", "torchvision")  # the generated text may import them, even if they are the origin
 
 
 def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """Write one block from its spec and prove it.
+    """Rebuild one block from its spec and prove it.
 
     Args:
-        payload: `name`; `header` of the file; `graph`, its identity; `stored`, what the spec says of its graphs
-            (`notation.restore`); and, where the original is at hand, `code`, `folders`, `origin`, `arguments` and
+        payload: `name`; `header` of the file; `graph`, its identity; `stored`, its graphs as in the spec
+            (`serialization.restore`); and, if the original is available, `code`, `folders`, `origin`, `arguments` and
             `companions`, as for `extract.proofs.trace_guest.trace_block`.
 
-    Returns: `step` that it came to: `read` (the spec), `written`, `traced` (what was written has the spec's graph) or
-        `equal` (to the original); `cause`, why no further, in a line; from `written` on `source`, `fixed`, `free` (it
-        takes other sizes than its own), `same_graph`; from `equal` on `error`, of the values, `bits`, `proved_free`
-        (other sizes were compared), and `outside_state`, what no state dict holds. `sizes_fail` says what is wrong
-        with the formulas, where only what is written for its own sizes is right; `no_original` why it cannot be built.
+    Returns: the last `step` reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph)
+        or `equal` (to the original); `cause`, why it stopped there, in one line; from `written` on `source`, `fixed`,
+        `free` (it accepts other sizes), `same_graph`; for `equal` also `error`, the largest one of the values, `bits`,
+        `proved_free` (other sizes were compared), and `outside_state`, buffers that are in no state dict. `sizes_fail`
+        describes the error of the size formulas if only the code for the original sizes is right; `no_original` why
+        the original cannot be built.
     """
     hidden = [name for name in payload.get("origin", ()) if name not in _TEXT_PACKAGES]
     prepare({"folders": [], **payload, "origin": hidden})
@@ -90,7 +91,7 @@ def _rebuild(payload: dict[str, Any], sized: Sized) -> dict[str, Any]:
 
 
 def _inputs_line(sized: Sized) -> str:
-    """A line that says for which inputs it is written."""
+    """Return a line that lists the shapes of the inputs."""
     parts = []
     for node in sorted(
         (input_node for input_node in sized.evaluated.nodes if input_node.op == "input"),
@@ -106,13 +107,13 @@ def _has_free_sizes(sized: Sized) -> bool:
     return any(isinstance(size, Size) for node in inputs for size in node.outputs[0].shape)
 
 
-# --- its own graph ----------------------------------------------------------------------------------------------------
+# --- its graph --------------------------------------------------------------------------------------------------------
 
 
 def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Sequence[Tensor] | None) -> str:
-    """The identity of what a text computes.
+    """Return the graph identity of the generated code.
 
-    Args: given: what the original is given; None: tensors as the spec has them.
+    Args: original_inputs: inputs of the original; None: tensors as described in the spec.
     Raises: AttemptError if it does not run.
     """
     failure = AttemptError(ValueError("forward gives no tensor"))
@@ -143,7 +144,7 @@ def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Se
 
 
 def _renumber_inputs(graph: Graph, takes: Sequence[int]) -> Graph:
-    """A graph with the numbers that the inputs have in the spec."""
+    """Return the graph with its inputs numbered as in the spec."""
 
     def renumber(node: Node) -> Node:
         if node.op != "input":
@@ -154,7 +155,7 @@ def _renumber_inputs(graph: Graph, takes: Sequence[int]) -> Graph:
 
 
 def _inputs(sized: Sized, tensors: Sequence[Tensor] | None) -> list[Tensor]:
-    """Tensors as the spec has them, in order; with the values that are given."""
+    """Return input tensors as described in the spec, in order, with the values of `tensors` if there are any."""
     nodes: dict[int, Node] = {}
     for graph in (sized.trained, sized.evaluated):
         nodes |= {node.get("number"): node for node in (graph.nodes if graph else ()) if node.op == "input"}
@@ -169,11 +170,11 @@ def _inputs(sized: Sized, tensors: Sequence[Tensor] | None) -> list[Tensor]:
     return inputs
 
 
-# --- beside the original ----------------------------------------------------------------------------------------------
+# --- against the original ---------------------------------------------------------------------------------------------
 
 
 def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> dict[str, Any]:
-    """What comes of running both; the step is `built` where the original cannot be built here."""
+    """Compare the generated code with the original; the step is `built` if the original cannot be built here."""
     try:
         with unset_is_nan():
             original = subject.build()
@@ -201,7 +202,7 @@ def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> d
     return answer | {"step": "equal", "cause": ""}
 
 
-_ROUNDING = 1e-9  # of the largest value, in double precision
+_ROUNDING = 1e-9  # relative to the largest value, in double precision
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -209,15 +210,17 @@ def _double(tensor: Tensor) -> Tensor:
 
 
 class _Pair:
-    """The original and its copy, with the same state."""
+    """The original and the rebuilt module, with the same state."""
 
-    def __init__(self, subject: Subject, original: nn.Module, rebuilt: nn.Module, made: Rebuilt, trains: bool) -> None:
-        self.subject, self.original, self.rebuilt, self.module_text = subject, original, rebuilt, made
+    def __init__(
+        self, subject: Subject, original: nn.Module, rebuilt: nn.Module, module_text: Rebuilt, trains: bool
+    ) -> None:
+        self.subject, self.original, self.rebuilt, self.module_text = subject, original, rebuilt, module_text
         self.modes = (False, True) if trains else (False,)
-        self.late = False  # another size took too long: no further one is tried
+        self.late = False  # one of the other sizes took too long, so no further one is tried
 
     def differs(self, shapes: Sequence[Shape] | None) -> tuple[str | None, float]:
-        """What differs, empty where nothing does, None where the original does not run so; and the largest error."""
+        """Return the difference ("" if equal, None if the original does not run so) and the largest error."""
         largest_error = 0.0
         for train in self.modes:
             where = f"in {'train' if train else 'eval'} mode{f' at {shapes}' if shapes else ''}"
@@ -243,7 +246,7 @@ class _Pair:
         except AttemptError as failure:
             if isinstance(failure.cause, TimeoutError) or self._runs(shapes, train):
                 raise
-            return self._compare(self._trial(shapes, train, gradients=False))  # the original gives none itself
+            return self._compare(self._trial(shapes, train, gradients=False))  # the original has no gradients either
 
     def _compare(self, trial: Trial) -> Difference:
         original, rebuilt = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
@@ -252,7 +255,7 @@ class _Pair:
         return difference
 
     def _is_rounding(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
-        """Whether both are equal in double precision."""
+        """Return whether both are equal in double precision."""
         exact = _Pair(self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.module_text, train)
         trial = self._trial(shapes, train)
         trial = replace(trial, inputs=lambda: change_nested(list(self.subject.inputs(shapes)), _double))
@@ -265,7 +268,7 @@ class _Pair:
         return not difference.what and difference.error < _ROUNDING
 
     def _runs(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
-        """Whether the original runs, and gives gradients."""
+        """Return whether the original runs with gradients."""
         try:
             attempt(functools.partial(self._trial(shapes, train).run, copy.deepcopy(self.original)), _SECONDS)
         except AttemptError:
@@ -274,7 +277,7 @@ class _Pair:
 
 
 def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, str]) -> list[str]:
-    """Load the original's state by the file's own function. Returns: buffers that no state dict holds."""
+    """Load the original's state with the function in the generated file. Returns: names missing in its state dict."""
     state = {name: value for name, value in original.state_dict().items() if isinstance(value, Tensor)}
     missing = sorted(set(mapping.values()) - state.keys())
     state |= {name: value for name, value in original.named_buffers() if name in missing}

@@ -1,9 +1,9 @@
-"""What blocks require besides the declared runtime: a folder with these distributions, in the versions asked for.
+"""Requirements of blocks besides the declared runtime: a folder with these distributions in the required versions.
 
-Wheels only, fetched by pip and unpacked: none of their code is run. The folder is kept in the cache under the digest of
-what it holds; what else is installed on this machine has no part in it. It is for the end of `sys.path` inside the
-sandbox, where nothing in it can take the place of the declared runtime. The originals that blocks are compared with are
-had in the same way, each source's apart.
+Only wheels are used; pip downloads them, and they are unpacked without running any of their code. The folder is cached
+under the digest of its contents and is independent of other packages on this machine. It is appended to `sys.path`
+inside the sandbox, so that nothing in it can shadow the declared runtime. The originals that blocks are compared with
+are fetched in the same way, separately for each source.
 """
 
 import hashlib
@@ -39,37 +39,37 @@ from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import declared_runtime
 
-#: What every block may import; never fetched, and not looked for in what other distributions need.
+#: Packages that every block may import; never fetched, also not as dependencies.
 PROVIDED = frozenset({"numpy", "torch", "torchvision", "triton"})
 _PROVIDED_PREFIX = "nvidia-"
-#: The same modules without a graphical interface, whose system libraries a server does not have.
+#: Variants without a graphical interface, which needs system libraries that servers lack.
 _HEADLESS = {
     "opencv-contrib-python": "opencv-contrib-python-headless",
     "opencv-python": "opencv-python-headless",
 }
 
-#: Bounds on one distribution: the wheel, and what it unpacks to.
+#: Limits for one distribution: the wheel, and its unpacked files.
 MAX_WHEEL_BYTES = 300 << 20
 MAX_UNPACKED_BYTES = 600 << 20
 _MAX_MEMBERS = 50_000
 _TOO_LARGE = f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB or {_MAX_MEMBERS:,} files, the limits"
 _MAX_SECONDS = 600.0
 _COMPILE_SECONDS = 300.0
-#: For how long the index's answer that there is no wheel is taken as still true.
+#: How long to cache the index's answer that there is no wheel.
 _ABSENT_SECONDS = 24 * 3600.0
 
-#: Part of the cache's path: a change of how wheels are unpacked must not meet older folders.
+#: Part of the cache's path; to be changed together with the way that wheels are unpacked.
 _FORMAT = "v1"
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What blocks can import besides the standard library.
+    """The distributions that blocks can import besides the standard library.
 
     Attributes:
-        folder: to append to `sys.path`; None if nothing had to be fetched, or could be.
-        installed: what lies in the folder, as `name==version`, in order.
-        unavailable: names that cannot be had, or not as asked for, each with the reason; in order.
+        folder: to append to `sys.path`; None if nothing was fetched.
+        installed: distributions in the folder, as `name==version`, in order.
+        unavailable: names that are unavailable, or not in the required version, each with the reason; in order.
     """
 
     folder: Path | None
@@ -78,23 +78,23 @@ class Runtime:
 
     @property
     def folders(self) -> list[Path]:
-        """The folder, where there is one."""
+        """A list with the folder, if there is one."""
         return [] if self.folder is None else [self.folder]
 
 
 def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
-    """A runtime with these distributions and what they need; made once, then found in the cache.
+    """Return a runtime with these distributions and their dependencies, created on first use and then cached.
 
-    `opencv-python` is had as `opencv-python-headless`, which holds the same modules. A version for which there is no
-    wheel here gives way to the newest, and `unavailable` says so. What the declared runtime holds in another version
-    than a block asks for is fetched too: it gives what the runtime's no longer has, such as `pkg_resources`. Once the
-    index could not be reached, only what the cache holds is used: a run goes on without the rest, and the next one
-    tries again.
+    `opencv-python` is replaced by `opencv-python-headless`, which has the same modules. If there is no wheel of the
+    required version, the newest version is used and listed in `unavailable`. A distribution that the declared runtime
+    has in another version than required is fetched, too, for modules that the runtime's version lacks, such as
+    `pkg_resources`. Once the index cannot be reached, only the cache is used: this run continues without the missing
+    distributions, and the next run tries again.
 
     Args:
         requires: PEP 508 requirements, in any order.
-        known: names of distributions that are not to be fetched, nor what they need: had otherwise, or unwanted, as the
-            sources are that the blocks come from.
+        known: names of distributions that are not fetched, nor their dependencies, because they are available already
+            or unwanted, like the sources of the blocks.
     """
     names = {canonicalize_name(name) for name in known}
     collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
@@ -108,10 +108,10 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
 
 
 def original_folders(source: Source) -> tuple[Path, ...]:
-    """Folders for the beginning of `sys.path` from which the classes of a source are imported, with what they need.
+    """Return folders to prepend to `sys.path` to import the classes of a source, with their dependencies.
 
-    A released package is had from its wheel, any other source from its own files. What the declared runtime has (torch,
-    torchvision) is imported from there, without folders: it is what everything runs on.
+    A released package is imported from its wheel, any other source from its own files. Packages of the declared runtime
+    (torch, torchvision) need no folders.
     """
     name, _, version = source.name.partition("@")
     if name in PROVIDED:
@@ -134,18 +134,18 @@ class Distribution:
 
     @property
     def id(self) -> str:
-        """The name of its folder."""
+        """The name of its folder in the cache."""
         return f"{self.name}-{self.version}-{self.digest[:16]}"
 
     @property
     def folder(self) -> Path:
-        """Where its files lie, as they would in `site-packages`."""
+        """The folder of its files, laid out as in `site-packages`."""
         return _cache("distributions") / self.id / "files"
 
 
 @dataclass(slots=True)
 class _Resolver:
-    """What the requirements, and those of what they bring, come to."""
+    """Resolve requirements and their dependencies."""
 
     known: set[str]
     picked: dict[str, Distribution] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class _Resolver:
     offline: str = ""
 
     def collect(self, requires: Iterable[str]) -> None:
-        """Follow requirements, breadth first."""
+        """Resolve requirements and their dependencies, breadth first."""
         queue = deque((text, "") for text in sorted(requires))
         seen: set[tuple[str, str]] = set()
         while queue:
@@ -173,7 +173,7 @@ class _Resolver:
                 queue.extend((need, distribution.name) for need in _needs(distribution, requirement.extras))
 
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
-        """The distribution to unpack for a requirement; None if there is none to unpack, or it cannot be had."""
+        """Return the distribution to unpack for a requirement; None if it is unavailable or need not be unpacked."""
         name = canonicalize_name(requirement.name)
         if name in self.known or name in PROVIDED or name.startswith(_PROVIDED_PREFIX):
             return None
@@ -212,7 +212,7 @@ class _Resolver:
         return distribution
 
     def _fetch_stated(self, name: str, specifier: SpecifierSet, because: str) -> Distribution:
-        """In a version asked for; where no wheel of it can be had, in the newest."""
+        """Fetch the required version, or the newest if it has no wheel."""
         cached_only = bool(self.offline)
         try:
             return _fetch_wheel(name, specifier, cached_only=cached_only)
@@ -222,7 +222,7 @@ class _Resolver:
             if because or not specifier or name in self.picked:
                 raise
             newest = _fetch_wheel(name, SpecifierSet(), cached_only=cached_only)
-            self.unavailable.setdefault(name, f"no wheel of {specifier} can be had here; {newest.version} is used")
+            self.unavailable.setdefault(name, f"there is no wheel of {specifier}; {newest.version} is used")
             return newest
 
 
@@ -236,11 +236,11 @@ def _is_wanted(requirement: Requirement) -> bool:
 
 
 def _needs(distribution: Distribution, extras: Iterable[str]) -> Iterator[str]:
-    """The requirements that hold here for a distribution with these extras, without their markers."""
+    """Yield the requirements of a distribution with these extras that apply on this machine, without markers."""
     for text in distribution.requires:
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:  # of a release older than the standard; pip ignores it as well
+        except InvalidRequirement:  # in releases older than the standard; pip ignores it, too
             continue
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *sorted(extras))):
@@ -249,7 +249,7 @@ def _needs(distribution: Distribution, extras: Iterable[str]) -> Iterator[str]:
 
 
 def _merge(distributions: Sequence[Distribution]) -> Path:
-    """One folder with the files of all of them; of two at the same place, the first one's stays.
+    """Return one folder with the files of all distributions; if two have the same path, the first one wins.
 
     Raises: UserError if it cannot be written.
     """
@@ -280,7 +280,7 @@ def _cache(part: str) -> Path:
 
 
 def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = False) -> Distribution:
-    """The release that pip takes for a requirement, or took when it was asked first.
+    """Return the release that pip selects for a requirement; the selection is cached.
 
     Raises: UserError, with a message that does not repeat the name, if there is no wheel for this interpreter, it is
         too large or damaged; RetryableError if the index cannot be reached.
@@ -322,14 +322,14 @@ def _read_distribution(folder: Path) -> Distribution | None:
 
 
 def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
-    """Put the files of a wheel into the cache, unless they are there."""
+    """Unpack a wheel into the cache, unless it is there already."""
     digest = sha256_file(wheel)
     folder = work / "distribution"
     try:
         with zipfile.ZipFile(wheel) as archive:
             facts = _read_metadata(archive)
             if canonicalize_name(facts.name) != name:
-                raise UserError(f"what was fetched is {facts.name} {facts.version}; check the index settings of pip")
+                raise UserError(f"pip fetched {facts.name} {facts.version} instead; check the index settings of pip")
             distribution = Distribution(name, str(Version(facts.version)), digest, facts.requires)
             target = distribution.folder.parent
             if _read_distribution(target) is not None:
@@ -353,7 +353,7 @@ def _read_metadata(archive: zipfile.ZipFile) -> Facts:
 
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Write the modules and metadata of a wheel; scripts, headers and links are left out."""
+    """Write the modules and metadata of a wheel, without scripts, headers and links."""
     members = [member for member in archive.infolist() if not member.is_dir()]
     if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > MAX_UNPACKED_BYTES:
         raise UserError(_TOO_LARGE)
@@ -363,7 +363,7 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
             raise UserError(f"its wheel holds the path {member.filename!r}, which leads out of its folder")
         if path and is_plain(member):
             with archive.open(member) as source:
-                _write(folder / path, source)  # which gives no more bytes than the archive's directory says
+                _write(folder / path, source)  # reads at most as many bytes as the archive's directory states
 
 
 def _write(file: Path, source: IO[bytes]) -> None:
@@ -375,9 +375,9 @@ def _write(file: Path, source: IO[bytes]) -> None:
 
 
 def _compile(folder: Path) -> None:
-    """Write bytecode, so that not every job compiles anew; in a process of its own, since it reads foreign source."""
+    """Write bytecode once for all jobs, in a separate process because it parses foreign source."""
     command = [sys.executable, "-P", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(folder)]
     try:
         subprocess.run(command, capture_output=True, check=False, timeout=_COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
-        note(f"{folder.parent.name}: its bytecode took too long; its modules are compiled when they are imported")
+        note(f"{folder.parent.name}: compiling its bytecode took too long; its modules are compiled on import")

@@ -1,4 +1,4 @@
-"""What blocks compute: those that run are traced in the sandbox with the arguments that validation found."""
+"""Trace the blocks that run, in the sandbox, with the arguments from their validation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from lemur_core.sandbox.cached import CachedSandbox
 
 ENTRY = "extract.proofs.trace_guest:trace_block"
 
-#: CPU seconds and memory decide, so that a busy machine changes nothing.
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_MAX_CHARACTERS = 300  # of why there is no graph
+_MAX_CHARACTERS = 300  # of the error
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What one block computes: the answer of `trace_block`, or why there is no graph."""
+    """The trace of one block: the answer of `trace_block`, or the error."""
 
     block: str
     answer: Mapping[str, Any] | None
@@ -30,10 +30,10 @@ class Traced:
 def trace_all(
     pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
 ) -> Iterator[Traced]:
-    """Trace blocks; outcomes are kept by content. One that passes a limit is tried once more, with four times both.
+    """Trace blocks; outcomes are cached by content. A job that exceeds a limit is retried with four times both.
 
-    Args: runtime: folders with what closed files require.
-    Raises: UserError if no sandbox can be had.
+    Args: runtime: folders with the requirements of self-contained files.
+    Raises: UserError if no sandbox is available.
     """
     options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
     work = [Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs]

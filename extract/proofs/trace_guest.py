@@ -1,4 +1,4 @@
-"""Inside the sandbox: what a block computes, run with the arguments that the search found."""
+"""Inside the sandbox: trace a block with the arguments of the search."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,23 +16,22 @@ from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, trace_sizes
 from lemur_core.graphs.tracing.trace import ROUTES, Traced, both_modes, initial_values, run
 
-_SECONDS = 60.0  # of CPU, for one run; the sandbox has the last word
-_SECONDS_FURTHER = 6.0  # at sizes that it need not take
-#: Ways to run it: first with gradients of its inputs, which some do not take.
+_SECONDS = 60.0  # of CPU time, for one run; the sandbox sets the hard limit
+_SECONDS_FURTHER = 6.0  # for one run at other sizes
+#: Ways to run it: first with inputs that require gradients, which some blocks do not support.
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
 def trace_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """Trace one block in eval and in train mode, at its own sizes and at others that it takes.
+    """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts.
 
     Args:
         payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
             `extract.proofs.equivalence_guest.sign_block`.
 
-    Returns: `{"traced": false, "error"}`, of the last route, or `{"traced": true}` with what
-        `lemur_core.graphs.tracing.trace.Traced.answer` tells, the graphs as `serialization.store` gives them, and
-        `returns`: what forward returns, "tensor", null for anything else, a list of these, or an object, of which
-        `items` holds the keys and values.
+    Returns: `{"traced": false, "error"}` with the error of the last route, or `{"traced": true}` with the answer of
+        `lemur_core.graphs.tracing.trace.Traced.answer`, the graphs as returned by `serialization.store`, and
+        `returns`, the structure of the output of forward (see `structure_of`).
     """
     prepare(payload)
     errors: list[str] = []
@@ -85,7 +84,7 @@ def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]
 
 
 def structure_of(value: Any) -> Any:
-    """What a value is made of: "tensor", null for anything else, a list of these, or `{"items": [[key, …], …]}`."""
+    """Return what a value consists of: "tensor", None for others, a list of these, or `{"items": [[key, …], …]}`."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, Mapping):

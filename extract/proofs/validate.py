@@ -1,4 +1,4 @@
-"""Validation: how far each emitted file comes. What executes foreign code happens in the sandbox."""
+"""Validation: find the level that each emitted file reaches. All foreign code runs in the sandbox."""
 
 import ast
 import json
@@ -19,36 +19,36 @@ T = TypeVar("T")
 
 
 class Placed(Protocol):
-    """What is compared with an original."""
+    """An item to compare with an original."""
 
     @property
     def module(self) -> str:
-        """To import the original from."""
+        """The module from which to import the original."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where the original and what it needs is installed."""
+        """The folders of the original and its dependencies."""
 
 
 P = TypeVar("P", bound=Placed)
 
 ENTRY = "extract.arguments.search_guest:climb"
 _BACK_OFF_SECONDS = 0.5
-_TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search meets its memory limit again
+_TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search would exceed its memory limit again
 
-# Running a file's top level takes milliseconds, the search for arguments a few seconds; what takes longer hangs.
+# Executing a file takes milliseconds, the search for arguments a few seconds; anything longer hangs.
 LIMITS = Limits(wall_seconds=60, cpu_seconds=30)
 _SEARCH_LIMITS = Limits(wall_seconds=90, cpu_seconds=30, memory_bytes=4 * 2**30)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a file came."""
+    """The level that a file reached."""
 
     level: Level
-    kind: str | None = None  # why no further
+    kind: str | None = None  # category of the error, if it stopped before the goal
     error: str | None = None
-    arguments: str | None = None  # that worked, as JSON
+    arguments: str | None = None  # working ones, as JSON
     observed: str | None = None  # an Observed record as JSON
     seconds: float = 0.0
     reused: bool = False
@@ -62,11 +62,11 @@ class Candidate:
     name: str
     code: str
     origin: tuple[str, ...]  # top-level packages of its source
-    hints: Mapping[str, Any] | None = None  # what the corpus tells of its arguments
+    hints: Mapping[str, Any] | None = None  # about its arguments, from the corpus
 
 
 def check_text(emitted: Emitted, goal: Level) -> Verdict:
-    """The rungs that need no execution: parsed and compiled."""
+    """Check the levels that need no execution: parsed and compiled."""
     if goal == "emitted":
         return Verdict("emitted")
     if emitted.undefined:
@@ -90,12 +90,17 @@ def validate_all(
     retry_failed: bool = False,
     unsafe: bool = False,
 ) -> Iterator[tuple[Candidate, Verdict]]:
-    """Take files to a rung from `executed` on, each in a sandbox of its own; what is run again comes last.
+    """Validate files up to a level from `executed` on, each in its own sandbox; files that are retried come last.
 
-    Outcomes are kept by content. `retry_failed` runs those again that failed before. A search that ends the process (a
-    crash, a limit) says nothing of the rungs below it: these are climbed alone.
+    Outcomes are cached by content. A search that ends the process (a crash, a limit) says nothing about the lower
+    levels, so that these are validated separately.
 
-    Raises: UserError if no sandbox can be had.
+    Args:
+        goal: the highest level to try.
+        folders: folders with the requirements of self-contained files.
+        retry_failed: run files again whose cached outcome is a failure.
+
+    Raises: UserError if no sandbox is available.
     """
 
     def usable(job: Job, outcome: Outcome) -> bool:
@@ -169,11 +174,11 @@ def _text(value: object) -> str | None:
 
 BLOCK = "extract.proofs.equivalence_guest:sign_block"
 ORIGINALS = "extract.proofs.equivalence_guest:sign_originals"
-_MAX_TOGETHER = 40  # originals of one package in one process
+_MAX_TOGETHER = 40  # originals of one package in one process (at most)
 _LIMITS = Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30)
 LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
 _PARTS = ("state", "values", "eval", "train", "after")
-_MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # of an original whose package is not all here
+_MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # the original's package is incomplete here
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,18 +188,18 @@ class Pair:
     block: str
     name: str
     code: str
-    module: str  # to import the original from
-    origin: tuple[str, ...]  # packages that the closed file must do without
-    folders: tuple[Path, ...]  # where the original and what it needs is installed
+    module: str  # imported for the original
+    origin: tuple[str, ...]  # packages that the self-contained file must not import
+    folders: tuple[Path, ...]  # with the original and its dependencies
     arguments: Mapping[str, Any]
-    digest: str = ""  # of the source that the original is of
+    digest: str = ""  # of the source of the original
     companions: tuple[Mapping[str, Any], ...] = ()
-    original: str = ""  # the expression that gives the original in its module, where that is not its name
+    original: str = ""  # the expression for the original in its module, if not its name
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of it: null fidelity where there was nothing to compare with."""
+    """The outcome of a comparison; `fidelity` is None if there was nothing to compare with."""
 
     block: str
     fidelity: Literal["match", "mismatch"] | None
@@ -204,11 +209,11 @@ class Comparison:
 def compare_all(
     pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
 ) -> Iterator[Comparison]:
-    """Compare blocks with their originals; outcomes are kept by content.
+    """Compare blocks with their originals; outcomes are cached by content.
 
     Args:
-        runtime: folders with what closed files require.
-    Raises: UserError if no sandbox can be had.
+        runtime: folders with the requirements of self-contained files.
+    Raises: UserError if no sandbox is available.
     """
     by_block = {pair.block: pair for pair in pairs}
     folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
@@ -227,7 +232,7 @@ def compare_all(
                 doubtful[outcome.key] = ours
             else:
                 yield comparison
-        # Originals of one process share what their modules count and cache; alone, they answer for themselves.
+        # Originals in one process share module state such as counters and caches, so mismatches are repeated alone.
         groups = [[by_block[block]] for block in doubtful]
         alone, again = _originals(box, groups), _originals(box, groups, stir=True)
         for block, ours in doubtful.items():
@@ -240,7 +245,7 @@ def compare_all(
 
 
 def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any]) -> Comparison:
-    """Whether two signatures are equal, or where they differ first."""
+    """Compare two signatures; the detail states where they first differ."""
     if ours is None or "missing" in theirs:
         return Comparison(block, None, f"no original: {theirs.get('missing', '')}")
     if "error" in theirs:
@@ -265,7 +270,7 @@ def _first_difference(ours: object, theirs: object) -> str:
 
 
 def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
-    """The signatures of the originals."""
+    """Return the signatures of the originals, by block."""
 
     def job(index: int, group: Sequence[Pair]) -> Job:
         return Job(str(index), ORIGINALS, {**_originals_payload(group), "stir": stir}, LIMITS_TOGETHER)
@@ -276,11 +281,11 @@ def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool =
 def collect_answers(
     box: CachedSandbox, groups: Sequence[list[T]], job: Callable[[int, Sequence[T]], Job], key: Callable[[T], str]
 ) -> dict[str, Mapping[str, Any]]:
-    """What jobs over several items each answer, by the items' keys; a group whose process dies is halved.
+    """Run one job per group and return the answers by item; a group whose process dies is split in half and repeated.
 
     Args:
-        job: the one for a group at a place; its key is that place.
-        key: of an item, under which its answer stands.
+        job: creates the job of a group from its index, which is the job's key.
+        key: returns the key of an item in the answers.
     """
     answers: dict[str, Mapping[str, Any]] = {}
     while groups:
@@ -317,7 +322,7 @@ def _originals_payload(group: Sequence[Pair]) -> dict[str, object]:
 
 
 def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
-    """Those of one package together, some at a time."""
+    """Yield groups of items of one package, limited in size."""
     by_place: dict[tuple[Path, ...], list[P]] = {}
     for item in items:
         by_place.setdefault(item.folders, []).append(item)
@@ -328,7 +333,7 @@ def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
 
 
 def payload_of(pair: Pair, runtime: Sequence[Path]) -> dict[str, object]:
-    """What the sandbox is given of a block to run with the arguments that worked."""
+    """Return the payload to run a block in the sandbox with its working arguments."""
     return {
         "code": pair.code,
         "name": pair.name,

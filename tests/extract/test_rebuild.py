@@ -195,5 +195,5 @@ def test_nothing_is_written_of_a_wrong_spec(spec: Path, tmp_path: Path) -> None:
         rebuild_to(None, str(wrong), tmp_path / "wrong.py")
     assert not (tmp_path / "wrong.py").exists()
     wrong.write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError, match=r"holds no spec: block: Field required; give a line of specs.jsonl"):
+    with pytest.raises(UserError, match=r"contains no spec: block: Field required; give a line of specs.jsonl"):
         rebuild_to(None, str(wrong), tmp_path / "wrong.py")

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from extract.arguments.hints.model import Companion, Parameter, dotted_name
+from extract.arguments.hints.model import Companion, Parameter, read_dotted_name
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitted, Emitter
 from extract.resolve.discover import Found, class_of, follow
@@ -90,7 +90,7 @@ class Companions:
             for text in annotations:
                 classes = [self._resolve_class(owner, chain, wants_class) for chain, wants_class in class_names(text)]
                 named |= dict.fromkeys(item for item in classes if item is not None)
-        alike = sorted(named, key=lambda item: -_shared_prefix_length(item.name, name))
+        alike = sorted(named, key=lambda item: -_common_prefix_length(item.name, name))
         return [item for item in alike if not (item.module is module and item.name == name)][:_MAX_INFERRED]
 
     def _resolve_class(self, module: Module, chain: tuple[str, ...], wants_class: bool) -> Wanted | None:
@@ -102,7 +102,7 @@ class Companions:
         return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Definition) else None
 
 
-def _shared_prefix_length(first: str, second: str) -> int:
+def _common_prefix_length(first: str, second: str) -> int:
     """Return the length of the common prefix."""
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
@@ -121,11 +121,11 @@ def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool]
         elif isinstance(node, ast.BinOp):
             waiting[:0] = [(node.left, wants_class), (node.right, wants_class)]
         elif isinstance(node, ast.Subscript):
-            outer = dotted_name(node.value).rpartition(".")[2]
+            outer = read_dotted_name(node.value).rpartition(".")[2]
             items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             if outer in _TRANSPARENT | _CLASS_OF:
                 waiting[:0] = [(item, wants_class or outer in _CLASS_OF) for item in items]
             elif outer not in _CONTAINERS:
                 waiting[:0] = [(node.value, wants_class)]  # a generic class of the corpus
-        elif name := dotted_name(node):
+        elif name := read_dotted_name(node):
             yield tuple(name.split(".")), wants_class

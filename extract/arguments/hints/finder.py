@@ -64,7 +64,7 @@ class HintFinder:
         examples = [
             call for item in _lineage_until(lineage, init) for call in _fitting_examples(item.usage.init_examples, init)
         ]
-        rated = best([*map(RatedCall, examples), *self._rate_sites(found, init)])
+        rated = best([*map(RatedCall, examples), *self._rate_sites(block, init)])
         runs = [
             call
             for item in _lineage_until(lineage, forward)
@@ -103,7 +103,7 @@ class HintFinder:
 
 
 def _shapes(definer: Definer) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the documented shape of each argument of forward, in order; of shapes of one rank, the one with most names."""
+    """Yield the documented shape of each argument of forward, preferring the shape with the most named dimensions."""
     for parameter in definer[1] if definer is not None else ():
         assert definer is not None
         own = [dims for name, dims in definer[0].usage.shapes if name == parameter.name]

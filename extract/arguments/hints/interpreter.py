@@ -445,7 +445,7 @@ class Interpreter:
         return Expr(text) if text is not None and len(text) < LONGEST else UNKNOWN
 
     def _note_factory(self, node: ast.Call, arguments: Arguments) -> None:
-        """`build(ResNet, variant, model_cfg=c, **kwargs)` constructs a ResNet with `cfg=c` and these keyword arguments."""
+        """`build(ResNet, variant, model_cfg=c, **kwargs)` constructs a ResNet with `cfg=c` and the kwargs."""
         kind = arguments.args[0] if arguments.args else None
         if arguments.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_construct(node.func):
             return

@@ -90,11 +90,11 @@ def find_method(node: ast.ClassDef, name: str) -> Definition | None:
     return method
 
 
-def dotted_name(node: ast.expr) -> str:
+def read_dotted_name(node: ast.expr) -> str:
     """Return `a.b.c` as text, or "" for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        before = dotted_name(node.value)
+        before = read_dotted_name(node.value)
         return f"{before}.{node.attr}" if before else ""
     return ""

@@ -176,7 +176,7 @@ def test_a_version_without_a_wheel_gives_way_to_the_newest(wheel: Wheel) -> None
     wheel("tiny")
     runtime = runtime_for(["tiny==9"])
     assert runtime.installed == ("tiny==1.0",)
-    assert reasons(runtime)["tiny"] == "no wheel of ==9 can be had here; 1.0 is used"
+    assert reasons(runtime)["tiny"] == "there is no wheel of ==9; 1.0 is used"
 
 
 @pytest.mark.parametrize("member", ["../out.py", "{folder}/out.py", "tinya-1.0.data/purelib/{folder}/out.py"])
