@@ -32,7 +32,7 @@ def told_layout(graph: Graph, place: int) -> Layout | None:
     rank = len(graph.nodes[place].outputs[0].shape)
     if not 3 <= rank <= 5:
         return None
-    for node, found in _reached(graph, place):
+    for node, found in _find_uses(graph, place):
         if node.op in _LAST and found == 0 and _is_over_last(node):
             return channels_last(rank)
         if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm") and found == 0:
@@ -44,10 +44,10 @@ def _is_over_last(node: Node) -> bool:
     return node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
 
 
-def _reached(graph: Graph, place: int) -> Iterator[tuple[Node, int]]:
+def _find_uses(graph: Graph, index: int) -> Iterator[tuple[Node, int]]:
     """Yield the operations on a value, or on elementwise results, each with the index of that argument."""
-    same = {place}
-    for number in range(place + 1, len(graph.nodes)):
+    same = {index}
+    for number in range(index + 1, len(graph.nodes)):
         node = graph.nodes[number]
         for position, ref in enumerate(node.inputs):
             if ref.node in same:
@@ -69,30 +69,30 @@ def _keeps(graph: Graph, node: Node, ref: Ref) -> bool:
 
 def layouts(graph: Graph) -> list[Layout]:
     """Return the layout of the first output of each node."""
-    found: list[Layout] = []
-    for place, node in enumerate(graph.nodes):
+    known: list[Layout] = []
+    for index, node in enumerate(graph.nodes):
         rank = len(node.outputs[0].shape) if node.outputs else 0
-        found.append(_layout(graph, place, node, rank, found))
-    return found
+        known.append(_layout(graph, index, node, rank, known))
+    return known
 
 
-def _layout(graph: Graph, place: int, node: Node, rank: int, found: list[Layout]) -> Layout:
+def _layout(graph: Graph, index: int, node: Node, rank: int, known: list[Layout]) -> Layout:
     if node.op == "input":
-        return told_layout(graph, place) or ("N??" if rank == 3 else channels_first(rank))
-    before = next((found[ref.node] for ref in node.inputs if len(found[ref.node]) == rank and _is_live(graph, ref)), "")
+        return told_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
+    before = next((known[ref.node] for ref in node.inputs if len(known[ref.node]) == rank and _is_live(graph, ref)), "")
     if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm"):
         return channels_first(rank)
     if node.op == "permute":
-        letters = found[node.inputs[0].node]
+        letters = known[node.inputs[0].node]
         return "".join(letters[dim] for dim in node.get("dims")) if len(letters) == rank else "?" * rank
     if node.op == "reshape":
-        return _reshaped(graph, node, found)
+        return _reshape_layout(graph, node, known)
     if node.op in _LAST and rank > 2 and "?" in before:
         return before[:-1] + "C"
     if node.op in _LAST and rank in (3, 4, 5):
         return channels_last(rank) if before[-1:] != "C" and before in ("", channels_first(rank)) else before
     if not before and node.inputs and node.op in ("mean", "sum", "amax", "amin", "var", "std"):
-        gone, source = set(node.get("dim") or ()), found[node.inputs[0].node]
+        gone, source = set(node.get("dim") or ()), known[node.inputs[0].node]
         return "".join(letter for dim, letter in enumerate(source) if dim not in gone)[:rank].ljust(rank, "?")
     return before or "?" * rank
 
@@ -101,12 +101,12 @@ def _is_live(graph: Graph, ref: Ref) -> bool:
     return graph.nodes[ref.node].op not in LEAVES - {"input"}
 
 
-def _reshaped(graph: Graph, node: Node, found: list[Layout]) -> Layout:
+def _reshape_layout(graph: Graph, node: Node, known: list[Layout]) -> Layout:
     """Keep the letters of unchanged dimensions; height and width merged into one become a length."""
     source = node.inputs[0]
     if graph.nodes[source.node].op == "permute" and graph.nodes[source.node].get("dims") == (0, 1, 3, 2, 4, 5):
         return channels_last(len(node.outputs[0].shape))  # windows, split or merged
-    old, new, letters = graph.type_of(source).shape, node.outputs[0].shape, found[source.node]
+    old, new, letters = graph.type_of(source).shape, node.outputs[0].shape, known[source.node]
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
         head += 1

@@ -14,39 +14,39 @@ def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
     that other operations read.
     """
     inside: dict[str, list[int]] = {}
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         if node.op not in LEAVES and node.scope:
             for path in accumulate(node.scope.split("."), lambda outer, name: f"{outer}.{name}"):
-                inside.setdefault(path, []).append(place)
-    found: dict[tuple[int, ...], str] = {}
+                inside.setdefault(path, []).append(index)
+    paths: dict[tuple[int, ...], str] = {}
     for path in sorted(inside, key=lambda path: (path.count("."), path)):
         if len(inside[path]) >= least:
-            found.setdefault(tuple(inside[path]), path)
+            paths.setdefault(tuple(inside[path]), path)
     read_by = _readers(graph)
-    made = ((path, _part(graph, places, read_by)) for places, path in found.items())
-    return {path: part for path, part in made if part.outputs}
+    graphs = ((path, _part(graph, indices, read_by)) for indices, path in paths.items())
+    return {path: part for path, part in graphs if part.outputs}
 
 
 def _readers(graph: Graph) -> dict[Ref, set[int]]:
     """Return the nodes that read each value; -1 for returned values."""
-    found: dict[Ref, set[int]] = {}
-    for place, node in enumerate(graph.nodes):
+    readers: dict[Ref, set[int]] = {}
+    for index, node in enumerate(graph.nodes):
         for ref in node.inputs:
-            found.setdefault(ref, set()).add(place)
+            readers.setdefault(ref, set()).add(index)
     for ref in graph.outputs:
-        found.setdefault(ref, set()).add(-1)
-    return found
+        readers.setdefault(ref, set()).add(-1)
+    return readers
 
 
-def _part(graph: Graph, places: tuple[int, ...], read_by: dict[Ref, set[int]]) -> Graph:
-    own = set(places)
+def _part(graph: Graph, indices: tuple[int, ...], read_by: dict[Ref, set[int]]) -> Graph:
+    own = set(indices)
     nodes: list[Node] = []
-    of: dict[Ref, Ref] = {}
+    renumbered: dict[Ref, Ref] = {}
     inputs = 0
     writes = [(target, value) for target, value in graph.writes if value.node in own]
-    for place in places:
-        for ref in graph.nodes[place].inputs:
-            if ref in of:
+    for index in indices:
+        for ref in graph.nodes[index].inputs:
+            if ref in renumbered:
                 continue
             node = graph.nodes[ref.node]
             if node.op in LEAVES and node.op != "input":
@@ -54,19 +54,19 @@ def _part(graph: Graph, places: tuple[int, ...], read_by: dict[Ref, set[int]]) -
             else:
                 nodes.append(Node("input", (("number", inputs),), (graph.type_of(ref),)))
                 inputs += 1
-            of[ref] = Ref(len(nodes) - 1)
-        node = graph.nodes[place]
-        given = tuple((name, replace_refs(value, of.__getitem__)) for name, value in node.arguments)
-        nodes.append(Node(node.op, given, node.outputs, node.scope))
-        of |= {Ref(place, output): Ref(len(nodes) - 1, output) for output in range(len(node.outputs))}
+            renumbered[ref] = Ref(len(nodes) - 1)
+        node = graph.nodes[index]
+        arguments = tuple((name, replace_refs(value, renumbered.__getitem__)) for name, value in node.arguments)
+        nodes.append(Node(node.op, arguments, node.outputs, node.scope))
+        renumbered |= {Ref(index, output): Ref(len(nodes) - 1, output) for output in range(len(node.outputs))}
     for target, _ in writes:
-        if target not in of:
+        if target not in renumbered:
             nodes.append(graph.nodes[target.node])
-            of[target] = Ref(len(nodes) - 1)
-    outputs = tuple(of[ref] for ref in _values(graph, places) if read_by.get(ref, set()) - own)
-    return Graph(tuple(nodes), outputs, tuple((of[target], of[value]) for target, value in writes))
+            renumbered[target] = Ref(len(nodes) - 1)
+    outputs = tuple(renumbered[ref] for ref in _values(graph, indices) if read_by.get(ref, set()) - own)
+    return Graph(tuple(nodes), outputs, tuple((renumbered[target], renumbered[value]) for target, value in writes))
 
 
-def _values(graph: Graph, places: tuple[int, ...]) -> Iterator[Ref]:
-    for place in places:
-        yield from (Ref(place, output) for output in range(len(graph.nodes[place].outputs)))
+def _values(graph: Graph, indices: tuple[int, ...]) -> Iterator[Ref]:
+    for index in indices:
+        yield from (Ref(index, output) for output in range(len(graph.nodes[index].outputs)))

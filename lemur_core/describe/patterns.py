@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.describe.layouts import layouts
-from lemur_core.describe.sentences import describe, dimensions, made, plain, sizes, without_widths
+from lemur_core.describe.sentences import describe, dimensions, find_origin, plain, sizes, without_widths
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref
 
 SENTENCES = 16
@@ -58,23 +58,23 @@ class _Chain:
 
 def tell(graph: Graph, trained: Graph | None = None) -> Told:
     """Describe a canonical graph of eval mode, and how that of train mode differs."""
-    teller = _Teller(graph)
-    sentences = tuple(teller.sentences())  # also counts the patterns
+    describer = _Describer(graph)
+    sentences = tuple(describer.sentences())  # also counts the patterns
     if trained is not None and trained != graph:
-        sentences += tuple(_in_training(sentences, _Teller(trained)))
-    counted = sorted(teller.motifs.items(), key=lambda item: (-item[1], item[0]))
+        sentences += tuple(_in_training(sentences, _Describer(trained)))
+    counted = sorted(describer.motifs.items(), key=lambda item: (-item[1], item[0]))
     motifs = tuple(name if number == 1 else f"{name}, {number} times" for name, number in counted)
     return Told(sentences, motifs)
 
 
-def _in_training(told: Sequence[str], teller: "_Teller") -> list[str]:
+def _in_training(evaluated: Sequence[str], trained: "_Describer") -> list[str]:
     """List the differences in train mode: random operations by name; everything if eval mode is short."""
-    sentences = teller.sentences()
-    if sentences == list(told):
+    sentences = trained.sentences()
+    if sentences == list(evaluated):
         return []
-    if len(told) < 2 and len(sentences) < _IN_TRAINING:
+    if len(evaluated) < 2 and len(sentences) < _IN_TRAINING:
         return [f"In train mode: {sentence}" for sentence in sentences]
-    drawn = {describe(teller.graph, place, teller.layouts) for place in teller.live if _draws(teller.nodes[place])}
+    drawn = {describe(trained.graph, place, trained.layouts) for place in trained.live if _draws(trained.nodes[place])}
     return [f"In train mode also {_and(sorted(drawn))}."] if drawn else ["Train mode goes another way."]
 
 
@@ -82,16 +82,16 @@ def _draws(node: Node) -> bool:
     return node.get("draw") is not None
 
 
-class _Teller:
+class _Describer:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
         self.layouts = layouts(graph)
         self.motifs: Counter[str] = Counter()
-        self.live = self._live()
+        self.live = self._find_live()
         self.behind = self._ancestors()
         self.attention = self._find_attention()
-        self.hidden = {place for found in self.attention.values() for place in found.within}
-        self.sources = {place: self._sources_of(place) for place in self.live}
+        self.hidden = {place for attention in self.attention.values() for place in attention.within}
+        self.sources = {place: self._find_sources(place) for place in self.live}
         self.users: Counter[int] = Counter(
             source for place in self.live if place not in self.hidden for source in self.sources[place]
         )
@@ -101,36 +101,36 @@ class _Teller:
 
     # --- dependencies -----------------------------------------------------------------------------------------------
 
-    def _live(self) -> list[int]:
+    def _find_live(self) -> list[int]:
         """Return the operations that depend on an input, in order; all operations if there is no input."""
         reached: set[int] = {place for place, node in enumerate(self.nodes) if node.op == "input"}
         whole = not reached
         backward = {place for place, node in enumerate(self.nodes) if node.op == "cotangent"}
-        found = []
+        live = []
         for place, node in enumerate(self.nodes):
             if any(ref.node in backward for ref in node.inputs) and node.op != "custom_gradient":
                 backward.add(place)  # custom backward code is not described
             elif node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
                 reached.add(place)
-                found.append(place)
+                live.append(place)
         self.reached = reached
-        return found
+        return live
 
     def _ancestors(self) -> dict[int, int]:
         """Return the ancestors of each operation, as bits."""
-        found: dict[int, int] = {}
+        ancestors: dict[int, int] = {}
         if len(self.live) <= _STEPS:
             for place in sorted(self.reached):
                 bits = 1 << place
                 for ref in self.nodes[place].inputs:
-                    bits |= found.get(ref.node, 0)
-                found[place] = bits
-        return found
+                    bits |= ancestors.get(ref.node, 0)
+                ancestors[place] = bits
+        return ancestors
 
-    def _sources_of(self, place: int) -> list[int]:
+    def _find_sources(self, place: int) -> list[int]:
         """Return the distinct values that an operation reads; for attention: queries, keys, values."""
-        found = self.attention.get(place)
-        read = found.read if found else [ref.node for ref in self.nodes[place].inputs]
+        attention = self.attention.get(place)
+        read = attention.read if attention else [ref.node for ref in self.nodes[place].inputs]
         if self.nodes[place].op == "custom_gradient":
             read = read[:1]
         return [source for source in dict.fromkeys(read) if source in self.reached]
@@ -146,33 +146,37 @@ class _Teller:
         for place in self.live:
             for ref in self.nodes[place].inputs:
                 users.setdefault(ref.node, []).append(place)
-        found: dict[int, _Attention] = {}
+        attentions: dict[int, _Attention] = {}
         for place in self.live:
             node = self.nodes[place]
             if node.op == "attention":
-                found[place] = self._read_behind(self._direct(place, node), users)
+                attentions[place] = self._read_behind(self._from_attention(place, node), users)
             elif node.op == "_softmax":
-                made = self._around(place, users)
-                if made is not None:
-                    found[made[0]] = self._read_behind(made[1], users)
-        return found
+                match = self._from_softmax(place, users)
+                if match is not None:
+                    attentions[match[0]] = self._read_behind(match[1], users)
+        return attentions
 
-    def _read_behind(self, found: "_Attention", users: dict[int, list[int]]) -> "_Attention":
+    def _read_behind(self, attention: "_Attention", users: dict[int, list[int]]) -> "_Attention":
         """Trace queries, keys and values back to the values that they are reshaped parts of."""
-        whole = self._walked(found, users, _BETWEEN)
+        whole = self._trace_back(attention, users, _BETWEEN)
         if len(set(whole.read)) == 1:
             return whole
-        return self._walked(found, users, _BETWEEN - {"slice"})  # slices of several values remain separate values
+        return self._trace_back(
+            attention, users, _BETWEEN - {"slice"}
+        )  # slices of several values remain separate values
 
-    def _walked(self, found: "_Attention", users: dict[int, list[int]], through: frozenset[str]) -> "_Attention":
-        read, within, scales = list(found.read), set(found.within), dict.fromkeys(range(3), "")
+    def _trace_back(
+        self, attention: "_Attention", users: dict[int, list[int]], through: frozenset[str]
+    ) -> "_Attention":
+        read, within, scales = list(attention.read), set(attention.within), dict.fromkeys(range(3), "")
         before: list[int] = []
         while before != read:  # the parts of one value become free only together
             before = list(read)
             for number, place in enumerate(read):
                 node = self.nodes[place]
                 factor = node.get("other")
-                if not set(users.get(place, ())) <= within | {found.place} or place not in self.reached:
+                if not set(users.get(place, ())) <= within | {attention.place} or place not in self.reached:
                     continue
                 if node.op == "mul" and isinstance(factor, float):
                     scales[number] = f"scaled by {factor:.4g}"
@@ -180,10 +184,10 @@ class _Teller:
                     continue
                 within.add(place)
                 read[number] = node.inputs[0].node
-        steps = [found.steps[0], *dict.fromkeys(filter(None, scales.values())), *found.steps[1:]]
-        return _Attention(found.place, read, steps, found.heads, frozenset(within))
+        steps = [attention.steps[0], *dict.fromkeys(filter(None, scales.values())), *attention.steps[1:]]
+        return _Attention(attention.place, read, steps, attention.heads, frozenset(within))
 
-    def _direct(self, place: int, node: Node) -> "_Attention":
+    def _from_attention(self, place: int, node: Node) -> "_Attention":
         steps = [f"scores scaled by {node.get('scale'):.4g}"]
         if node.get("is_causal"):
             steps.append("only what came before")
@@ -194,13 +198,13 @@ class _Teller:
         read = [node.get(name).node for name in ("query", "key", "value")]
         return _Attention(place, read, steps, heads, frozenset())
 
-    def _around(self, softmax: int, users: dict[int, list[int]]) -> "tuple[int, _Attention] | None":
+    def _from_softmax(self, softmax: int, users: dict[int, list[int]]) -> "tuple[int, _Attention] | None":
         """Return scores before a softmax and a weighted sum after it, both matrix products of values."""
         within, steps, place = {softmax}, ["softmax"], self.nodes[softmax].inputs[0].node
         while self.nodes[place].op in _SCORED:
             node = self.nodes[place]
             within.add(place)
-            step, onward = self._scored(node)
+            step, onward = self._describe_score(node)
             steps += step
             if onward is None or len(users.get(place, ())) != 1:
                 return None
@@ -227,21 +231,21 @@ class _Teller:
         read = [query, key, values]
         return place, _Attention(place, read, ["scores", *reversed(steps)], heads, frozenset(within))
 
-    def _scored(self, node: Node) -> tuple[list[str], int | None]:
+    def _describe_score(self, node: Node) -> tuple[list[str], int | None]:
         live = [ref.node for ref in node.inputs if ref.node in self.reached]
-        onward = live[0] if live else None
-        given = node.get("other")
-        if node.op in ("mul", "div") and isinstance(given, float | int):
-            return [f"scaled by {given if node.op == 'mul' else 1 / given:.4g}"], onward
+        following = live[0] if live else None
+        factor = node.get("other")
+        if node.op in ("mul", "div") and isinstance(factor, float | int):
+            return [f"scaled by {factor if node.op == 'mul' else 1 / factor:.4g}"], following
         if node.op == "add":
             others = [ref.node for ref in node.inputs if ref.node not in self.reached]
-            learned = any(made(self.graph, place) == "learned" for place in others)
-            return ["plus a learned bias" if learned else "plus a mask"], onward
+            learned = any(find_origin(self.graph, place) == "learned" for place in others)
+            return ["plus a learned bias" if learned else "plus a mask"], following
         if node.op in ("masked_fill", "where"):
-            return ["masked"], live[-1] if node.op == "where" and live else onward
-        return [], onward
+            return ["masked"], live[-1] if node.op == "where" and live else following
+        return [], following
 
-    def _opens(self, place: int) -> bool:
+    def _is_gate(self, place: int) -> bool:
         """Return whether a value is a gate: bounded, by a sigmoid or similar."""
         while self.nodes[place].op in _BETWEEN | {"div", "mul"} and len(self.sources.get(place, ())) == 1:
             place = self.sources[place][0]
@@ -271,22 +275,24 @@ class _Teller:
             return self._cat(place, main)
         if node.op == "where":
             chosen = [value for value in (node.get("input"), node.get("other")) if value is not None]
-            names = ["it" if isinstance(v, Ref) and v.node == main else self._named(v) for v in chosen]
+            names = ["it" if isinstance(v, Ref) and v.node == main else self._name_value(v) for v in chosen]
             decides = node.get("condition").node
-            return f"{' or '.join(names)}, as {'it' if decides == main else self._named(Ref(decides))} says"
+            return f"{' or '.join(names)}, as {'it' if decides == main else self._name_value(Ref(decides))} says"
         if node.op in ("add", "sub", "mul", "div", "maximum", "minimum", "matmul"):
             return self._binary(place, node, main, others)
-        told = describe(self.graph, place, self.layouts)
-        return f"{told}, with {_listed(others)}" if others and main is not None and told else told
+        phrase = describe(self.graph, place, self.layouts)
+        return f"{phrase}, with {_list_references(others)}" if others and main is not None and phrase else phrase
 
     def _attention_phrase(self, place: int, main: int | None) -> str:
-        found = self.attention[place]
+        attention = self.attention[place]
         self.motifs["attention"] += 1
-        heads = f", ‹{found.heads}› heads" if found.heads and found.heads > 1 else ""
-        names = [f"{{{source}}}" if source in self.reached else self._given(source) for source in found.read]
-        steps = ", ".join([*(found.steps if "softmax" in found.steps else [*found.steps, "softmax"]), "weighted sum"])
+        heads = f", ‹{attention.heads}› heads" if attention.heads and attention.heads > 1 else ""
+        names = [f"{{{source}}}" if source in self.reached else self._name_origin(source) for source in attention.read]
+        steps = ", ".join(
+            [*(attention.steps if "softmax" in attention.steps else [*attention.steps, "softmax"]), "weighted sum"]
+        )
         if len(set(names)) == 1:
-            return f"self-attention{heads}{'' if found.read[0] == main else f' of {names[0]}'}: {steps}"
+            return f"self-attention{heads}{'' if attention.read[0] == main else f' of {names[0]}'}: {steps}"
         return f"attention{heads}, queries {names[0]}, keys {names[1]}, values {names[2]}: {steps}"
 
     def _cat(self, place: int, main: int | None) -> str:
@@ -294,17 +300,17 @@ class _Teller:
         parts = [ref.node for ref in node.get("tensors")]
         along = dimensions(self.layouts[place], [node.get("dim")])
         pools = [part for part in parts if self._is_pooled(part)]
-        names = {part: f"{{{part}}}" if part in self.reached else self._given(part) for part in parts}
+        names = {part: f"{{{part}}}" if part in self.reached else self._name_origin(part) for part in parts}
         if main is not None:
             names[main] = "it"
-        told = f"concatenates {_and([names[part] for part in parts])} along {along}"
+        phrase = f"concatenates {_and([names[part] for part in parts])} along {along}"
         if set(parts) == {main}:
-            told = f"{len(parts)} copies of it side by side along {along}"
+            phrase = f"{len(parts)} copies of it side by side along {along}"
         if len(pools) > 1:
             self.motifs["a pooling pyramid"] += 1
-            return f"{told}: a pooling pyramid"
+            return f"{phrase}: a pooling pyramid"
         self.motifs["a concatenation"] += 1
-        return told
+        return phrase
 
     def _is_pooled(self, place: int) -> bool:
         """Return whether a value comes from a pooling within a few operations."""
@@ -323,11 +329,11 @@ class _Teller:
         if not others and main is not None:
             if isinstance(one, Ref) and isinstance(other, Ref) and one.node == other.node:
                 return {"mul": "square", "add": "twice"}.get(node.op, f"{node.op} with itself")
-            given = other if isinstance(one, Ref) and one.node == main else one
-            shown = self._given(given.node) if isinstance(given, Ref) else _number(given)
-            return self._with(node, shown, first=given is one and node.op not in ("add", "mul"))
+            operand = other if isinstance(one, Ref) and one.node == main else one
+            shown = self._name_origin(operand.node) if isinstance(operand, Ref) else _number(operand)
+            return self._with(node, shown, first=operand is one and node.op not in ("add", "mul"))
         if main is None:
-            return f"{_TOGETHER.get(node.op, node.op)} of {_listed(others)}"
+            return f"{_TOGETHER.get(node.op, node.op)} of {_list_references(others)}"
         shown = f"{{{others[0]}}}"
         if node.op == "add":
             if self._leads_to(others[0], main):
@@ -339,15 +345,15 @@ class _Teller:
             return f"adds {shown}"
         if node.op == "mul":
             for gate, words in ((main, f"multiplies {shown}"), (others[0], f"times {shown}")):
-                if self._opens(gate):
+                if self._is_gate(gate):
                     self.motifs["a gate"] += 1
-                    return f"{words}: a gate{self._reach(gate, place)}"
+                    return f"{words}: a gate{self._describe_extent(gate, place)}"
             return f"times {shown}"
         if node.op == "matmul":
             return f"product of matrices with {shown}"
         return self._with(node, shown, first=isinstance(one, Ref) and one.node == others[0])
 
-    def _reach(self, gate: int, place: int) -> str:
+    def _describe_extent(self, gate: int, place: int) -> str:
         """Describe the extent of one value of a gate."""
         shape, whole = self.nodes[gate].outputs[0].shape, self.nodes[place].outputs[0].shape
         if len(shape) != len(whole):
@@ -366,18 +372,18 @@ class _Teller:
         words |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
         return f"{words.get(node.op, node.op)} {shown}"
 
-    def _named(self, value: Argument) -> str:
+    def _name_value(self, value: Argument) -> str:
         if not isinstance(value, Ref):
             return _number(value)
-        return f"{{{value.node}}}" if value.node in self.reached else self._given(value.node)
+        return f"{{{value.node}}}" if value.node in self.reached else self._name_origin(value.node)
 
-    def _given(self, place: int) -> str:
+    def _name_origin(self, place: int) -> str:
         """Describe a value that does not depend on an input."""
         node = self.nodes[place]
         shape = sizes(node.outputs[0].shape) if node.outputs[0].shape else "scalar"
         if node.op in ("constant", "full") and isinstance(node.get("value"), int | float):
             return _number(node.get("value"))
-        return f"a {made(self.graph, place)} ‹{shape}›"
+        return f"a {find_origin(self.graph, place)} ‹{shape}›"
 
     # --- chains and sentences --------------------------------------------------------------------------------------
 
@@ -392,16 +398,16 @@ class _Teller:
                 chain = by_end.pop(main)
             else:
                 chains.append(chain := _Chain([]))
-            told = self._phrase(place, main)
+            phrase = self._phrase(place, main)
             chain.places.append(place)
-            if told:
-                chain.phrases.append(told)
+            if phrase:
+                chain.phrases.append(phrase)
             by_end[place] = chain
         return chains
 
     def _is_new(self, place: int, chain: _Chain) -> bool:
         """Return whether an operation starts a new stage: a residual was added, and weights follow again."""
-        ends = any(told.endswith(_RESIDUAL) for told in chain.phrases)
+        ends = any(phrase.endswith(_RESIDUAL) for phrase in chain.phrases)
         return ends and any(self.nodes[ref.node].op == "parameter" for ref in self.nodes[place].inputs)
 
     def _main(self, place: int) -> int | None:
@@ -441,7 +447,7 @@ class _Teller:
                 return f"[{ends[place] - here}]"
             if self.nodes[place].op == "input":
                 return "the input" if len(self.inputs) == 1 else f"input {self.inputs.index(place) + 1}"
-            return self._given(place)
+            return self._name_origin(place)
 
         texts = [self._sentence(chain, number, reference) for number, chain in enumerate(kept)]
         outputs = [ref.node for ref in self.graph.outputs]
@@ -449,21 +455,21 @@ class _Teller:
             return [f"returns {reference(outputs[0], 0)}."]
         if 1 < len(outputs) <= _RETURNED and texts:
             texts.append(f"returns {_and([reference(place, len(kept)) for place in outputs])}")
-        return _finished(_folded(texts))
+        return _finish(_fold_sentences(texts))
 
     def _sentence(self, chain: _Chain, number: int, reference: Callable[[int, int], str]) -> str:
         first = chain.places[0]
         sources = self.sources[first]
-        phrases = _repeats_folded(chain.phrases)
+        phrases = _fold_phrases(chain.phrases)
         if len(phrases) > _PHRASES:
             phrases = [*phrases[: _PHRASES - 1], f"{len(phrases) - _PHRASES + 1} further steps"]
-        told = "; ".join(phrases)
+        text = "; ".join(phrases)
         for place in sorted(self.reached, reverse=True):
             mark = f"{{{place}}}"
-            if mark in told:
-                told = told.replace(mark, reference(place, number))
+            if mark in text:
+                text = text.replace(mark, reference(place, number))
         start = f"from {reference(sources[0], number)}: " if len(sources) == 1 else ""
-        return start + told
+        return start + text
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +490,7 @@ def _number(value: Argument) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "a value"
 
 
-def _listed(places: Sequence[int]) -> str:
+def _list_references(places: Sequence[int]) -> str:
     return _and([f"{{{place}}}" for place in places])
 
 
@@ -492,54 +498,54 @@ def _and(items: Sequence[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def _repeats_folded(phrases: Sequence[str]) -> list[str]:
+def _fold_phrases(phrases: Sequence[str]) -> list[str]:
     """Fold each run of repeated phrases; widths may differ."""
-    found = list(phrases)
-    for period in range(2, len(found) // 2 + 1):
-        place = 0
-        while place + 2 * period <= len(found):
-            key = [without_widths(item) for item in found[place : place + period]]
+    folded = list(phrases)
+    for period in range(2, len(folded) // 2 + 1):
+        start = 0
+        while start + 2 * period <= len(folded):
+            key = [without_widths(item) for item in folded[start : start + period]]
             times = 1
-            while [without_widths(i) for i in found[place + times * period : place + (times + 1) * period]] == key:
+            while [without_widths(i) for i in folded[start + times * period : start + (times + 1) * period]] == key:
                 times += 1
-            once = found[place : place + period]
-            exact = all(found[place + n * period : place + (n + 1) * period] == once for n in range(times))
+            once = folded[start : start + period]
+            exact = all(folded[start + n * period : start + (n + 1) * period] == once for n in range(times))
             if times > 2 or (times > 1 and exact):
                 widths = "" if exact else ", of other widths"
-                found[place : place + times * period] = [f"{times} times{widths} ({', then '.join(once)})"]
-            place += 1
-    return found
+                folded[start : start + times * period] = [f"{times} times{widths} ({', then '.join(once)})"]
+            start += 1
+    return folded
 
 
-def _folded(texts: list[str]) -> list[tuple[int, str]]:
+def _fold_sentences(texts: list[str]) -> list[tuple[int, str]]:
     """Number the sentences; a run that repeats except for widths is folded, with the range of its numbers."""
-    found: list[tuple[int, str]] = []
-    place = 0
+    folded: list[tuple[int, str]] = []
+    start = 0
     keys = [without_widths(text) for text in texts]
-    while place < len(texts):
+    while start < len(texts):
         best, times = 0, 1
-        for period in range(1, min(_LONGEST_PERIOD, (len(texts) - place) // 2) + 1):
+        for period in range(1, min(_LONGEST_PERIOD, (len(texts) - start) // 2) + 1):
             count = 1
-            while keys[place + count * period : place + (count + 1) * period] == keys[place : place + period]:
+            while keys[start + count * period : start + (count + 1) * period] == keys[start : start + period]:
                 count += 1
             if count > 1 and count * period > best * times:
                 best, times = period, count
         if times == 1:
-            found.append((place, texts[place]))
-            place += 1
+            folded.append((start, texts[start]))
+            start += 1
             continue
-        found += [(place + step, texts[place + step]) for step in range(best)]
-        same = texts[place : place + best * times] == texts[place : place + best] * times
-        moved = (
+        folded += [(start + step, texts[start + step]) for step in range(best)]
+        same = texts[start : start + best * times] == texts[start : start + best] * times
+        shift = (
             ""
-            if not any(_REFERENCE.search(text) for text in texts[place : place + best])
+            if not any(_REFERENCE.search(text) for text in texts[start : start + best])
             else (f", with numbers {best} further{' each time' if times > 2 else ''}")
         )
-        widths = "" if same else ", other widths" if moved else ", with other widths"
-        end = place + best * times
-        found.append((place + best, f"{_span(place + best, end)}: as {_span(place, place + best)}{moved}{widths}"))
-        place = end
-    return found
+        widths = "" if same else ", other widths" if shift else ", with other widths"
+        end = start + best * times
+        folded.append((start + best, f"{_span(start + best, end)}: as {_span(start, start + best)}{shift}{widths}"))
+        start = end
+    return folded
 
 
 def _span(start: int, end: int) -> str:
@@ -548,14 +554,14 @@ def _span(start: int, end: int) -> str:
     return f"({start + 1}) {'and' if end - start == 2 else 'to'} ({end})"
 
 
-def _finished(found: list[tuple[int, str]]) -> list[str]:
+def _finish(sentences: list[tuple[int, str]]) -> list[str]:
     """Add the numbers to sentences if there are several."""
-    shown = found if len(found) <= SENTENCES else found[: SENTENCES - 1]
+    shown = sentences if len(sentences) <= SENTENCES else sentences[: SENTENCES - 1]
     lines = []
     for number, text in shown:
-        told = _REFERENCE.sub(lambda match, here=number: f"({here + int(match[1]) + 1})", text)  # type: ignore[misc]
-        prefix = f"({number + 1}) " if len(found) > 1 and not told.startswith("(") else ""
-        lines.append(prefix + plain(told) + ".")
-    if len(found) > len(shown):
-        lines.append(f"And {len(found) - len(shown)} further sentences.")
+        sentence = _REFERENCE.sub(lambda match, here=number: f"({here + int(match[1]) + 1})", text)  # type: ignore[misc]
+        prefix = f"({number + 1}) " if len(sentences) > 1 and not sentence.startswith("(") else ""
+        lines.append(prefix + plain(sentence) + ".")
+    if len(sentences) > len(shown):
+        lines.append(f"And {len(sentences) - len(shown)} further sentences.")
     return lines

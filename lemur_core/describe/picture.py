@@ -67,9 +67,9 @@ def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
     Raises: UsageError as `check_picture` does.
     """
     check_picture(path)
-    made = boxes(graph, limit)
-    save_figure(path, lambda figure: _Picture(made).draw(figure, title))
-    return len(made)
+    shapes = boxes(graph, limit)
+    save_figure(path, lambda figure: _Picture(shapes).draw(figure, title))
+    return len(shapes)
 
 
 # --- content ------------------------------------------------------------------------------------------------------
@@ -81,57 +81,57 @@ def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
     Above `limit` operations, consecutive operations of one module become one box, at the largest module depth that
     results in few enough boxes; if modules do not help, consecutive operations are merged as needed.
     """
-    wanted = _reaching(graph)
-    computing = [place for place in wanted if graph.nodes[place].op not in LEAVES]
+    live = _find_live(graph)
+    computing = [index for index in live if graph.nodes[index].op not in LEAVES]
     groups = _groups(graph, computing, limit)
-    made: list[Box] = []
+    result: list[Box] = []
     box_of: dict[int, int] = {}
-    given = [place for place in wanted if graph.nodes[place].op == "input"]
-    for place in given:
-        node = graph.nodes[place]
-        name = node.scope.removeprefix("*") if len(given) > 1 or not node.scope.startswith("*") else ""
-        box_of[place] = len(made)
-        made.append(Box(f"input {name}".strip(), (_shapes(node),), (), "input"))
+    inputs = [index for index in live if graph.nodes[index].op == "input"]
+    for index in inputs:
+        node = graph.nodes[index]
+        name = node.scope.removeprefix("*") if len(inputs) > 1 or not node.scope.startswith("*") else ""
+        box_of[index] = len(result)
+        result.append(Box(f"input {name}".strip(), (_shapes(node),), (), "input"))
     for group in groups:
         inside = set(group)
-        read = [ref.node for place in group for ref in graph.nodes[place].inputs]
+        read = [ref.node for index in group for ref in graph.nodes[index].inputs]
         reads = dict.fromkeys(box_of[node] for node in read if node not in inside and node in box_of)
-        made.append(_box(graph, group, tuple(reads)))
-        box_of |= dict.fromkeys(group, len(made) - 1)
+        result.append(_box(graph, group, tuple(reads)))
+        box_of |= dict.fromkeys(group, len(result) - 1)
     for number, ref in enumerate(graph.outputs):
         name = "output" if len(graph.outputs) == 1 else f"output {number}"
         kind = graph.type_of(ref)
-        made.append(Box(name, (_shape(kind.shape),), (box_of[ref.node],) if ref.node in box_of else (), "output"))
-    return made
+        result.append(Box(name, (_shape(kind.shape),), (box_of[ref.node],) if ref.node in box_of else (), "output"))
+    return result
 
 
-def _reaching(graph: Graph) -> list[int]:
+def _find_live(graph: Graph) -> list[int]:
     """Return the nodes that lead to an output, in order."""
-    wanted = {ref.node for ref in graph.outputs}
-    for place in range(len(graph.nodes) - 1, -1, -1):
-        if place in wanted:
-            wanted.update(ref.node for ref in graph.nodes[place].inputs)
-    return sorted(wanted)
+    live = {ref.node for ref in graph.outputs}
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        if index in live:
+            live.update(ref.node for ref in graph.nodes[index].inputs)
+    return sorted(live)
 
 
-def _groups(graph: Graph, places: Sequence[int], limit: int) -> list[list[int]]:
-    if len(places) <= limit:
-        return [[place] for place in places]
-    scopes = [graph.nodes[place].scope.split(".") for place in places]
+def _groups(graph: Graph, indices: Sequence[int], limit: int) -> list[list[int]]:
+    if len(indices) <= limit:
+        return [[index] for index in indices]
+    scopes = [graph.nodes[index].scope.split(".") for index in indices]
     for depth in range(max(map(len, scopes)), 0, -1):
-        found: list[list[int]] = []
+        groups: list[list[int]] = []
         before: list[str] | None = None
-        for place, scope in zip(places, scopes, strict=True):
+        for index, scope in zip(indices, scopes, strict=True):
             inside = scope[:depth]
             if inside == before and inside != [""]:
-                found[-1].append(place)
+                groups[-1].append(index)
             else:
-                found.append([place])
+                groups.append([index])
             before = inside
-        if len(found) <= limit:
-            return found
-    each = -(-len(places) // limit)
-    return [list(places[start : start + each]) for start in range(0, len(places), each)]
+        if len(groups) <= limit:
+            return groups
+    each = -(-len(indices) // limit)
+    return [list(indices[start : start + each]) for start in range(0, len(indices), each)]
 
 
 def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
@@ -141,29 +141,29 @@ def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
     ]
     if len(nodes) == 1:
         (node,) = nodes
-        shapes = [f"{_last(weight.scope)} {_shape(weight.outputs[0].shape)}" for weight in weights]
-        lines = [node.scope, *_wrapped([*_attributes(node), *shapes]), _shapes(node)]
+        shapes = [f"{_last_part(weight.scope)} {_shape(weight.outputs[0].shape)}" for weight in weights]
+        lines = [node.scope, *_wrap([*_attributes(node), *shapes]), _shapes(node)]
         return Box(
             node.op.strip("_"), tuple(line for line in lines if line), reads, "learned" if weights else "operation"
         )
     counted = Counter(node.op.strip("_") for node in nodes)
     parts = [op if count == 1 else f"{count}×{op}" for op, count in counted.items()]
-    scope = _common([node.scope for node in nodes])
-    return Box(scope or f"{len(nodes)} operations", (*_wrapped(parts, 3), _shapes(nodes[-1])), reads, "module")
+    scope = _common_scope([node.scope for node in nodes])
+    return Box(scope or f"{len(nodes)} operations", (*_wrap(parts, 3), _shapes(nodes[-1])), reads, "module")
 
 
 def _attributes(node: Node) -> list[str]:
     """Return the arguments of an operation other than values, without defaults."""
-    found = []
+    attributes = []
     for name, value in node.arguments:
         values = value if isinstance(value, tuple) else (value,)
         plain = name in _PLAIN and all(item == _PLAIN[name] for item in values)
         if any(refs_in(value)) or plain or value is None or value is False or value in ("", ()) or name == "draw":
             continue
         if name != "shape":  # it is the shape of the result
-            told = ", ".join(map(str, values)) if name in ("dim", "dims") else _value(value)
-            found.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {told}")
-    return found
+            text = ", ".join(map(str, values)) if name in ("dim", "dims") else _value(value)
+            attributes.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {text}")
+    return attributes
 
 
 def _value(value: Any) -> str:
@@ -180,11 +180,11 @@ def _shapes(node: Node) -> str:
     return _shape(node.outputs[0].shape)
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _common(scopes: Sequence[str]) -> str:
+def _common_scope(scopes: Sequence[str]) -> str:
     parts = [scope.split(".") for scope in scopes]
     same = []
     for items in zip(*parts, strict=False):
@@ -194,7 +194,7 @@ def _common(scopes: Sequence[str]) -> str:
     return ".".join(same)
 
 
-def _wrapped(parts: Sequence[str], limit: int = 4) -> list[str]:
+def _wrap(parts: Sequence[str], limit: int = 4) -> list[str]:
     """Join parts with commas into lines of limited length; beyond the limit, state how many more there are."""
     lines: list[str] = []
     for number, part in enumerate(parts):
@@ -215,14 +215,14 @@ def _wrapped(parts: Sequence[str], limit: int = 4) -> list[str]:
 class _Picture:
     """Boxes with their positions in points. Items are boxes, then the slots of bypasses in each layer."""
 
-    def __init__(self, made: Sequence[Box]) -> None:
-        self._boxes = made
-        self._sizes = [_size_of(box) for box in made]
-        rank = _ranks(made)
-        self._above: list[list[int]] = [[] for _ in made]
+    def __init__(self, boxes: Sequence[Box]) -> None:
+        self._boxes = boxes
+        self._sizes = [_measure_box(box) for box in boxes]
+        rank = _ranks(boxes)
+        self._above: list[list[int]] = [[] for _ in boxes]
         self._routes: list[list[int]] = []  # of each connection, the items from box to box
         layer_of = list(rank)
-        for target, box in enumerate(made):
+        for target, box in enumerate(boxes):
             for source in box.reads:
                 route = [source]
                 for layer in range(rank[source] + 1, rank[target]):
@@ -244,17 +244,19 @@ class _Picture:
 
     def _order(self) -> None:
         """Sort each layer by the mean position of the connected items, sweeping down and up in turn."""
-        place = {item: float(number) for layer in self._layers for number, item in enumerate(layer)}
+        position = {item: float(number) for layer in self._layers for number, item in enumerate(layer)}
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
             near = self._above if down else self._below
             for layer in self._layers if down else reversed(self._layers):
                 mean = {
-                    item: sum(place[other] for other in near[item]) / len(near[item]) if near[item] else place[item]
+                    item: sum(position[other] for other in near[item]) / len(near[item])
+                    if near[item]
+                    else position[item]
                     for item in layer
                 }
-                layer.sort(key=lambda item: (mean[item], item >= len(self._boxes), place[item]))
-                place |= {item: float(number) for number, item in enumerate(layer)}
+                layer.sort(key=lambda item: (mean[item], item >= len(self._boxes), position[item]))
+                position |= {item: float(number) for number, item in enumerate(layer)}
 
     def _columns(self) -> list[float]:
         """Return the x centre of each item: near its neighbours, without overlaps, boxes before bypasses."""
@@ -270,7 +272,7 @@ class _Picture:
                     wanted.append(sum(at * weight for at, weight in others) / total if others else x[item])
                     weights.append(_HEAVY if item < len(self._boxes) else 1.0)
                 steps = [(self._width(one) + self._width(other)) / 2 + _GAP for one, other in itertools.pairwise(layer)]
-                for item, at in zip(layer, spaced(wanted, weights, steps), strict=True):
+                for item, at in zip(layer, space_out(wanted, weights, steps), strict=True):
                     x[item] = at
         return x
 
@@ -359,24 +361,24 @@ _COLOURS = {
 }
 
 
-def _ranks(made: Sequence[Box]) -> list[int]:
+def _ranks(boxes: Sequence[Box]) -> list[int]:
     """Return the layer of each box: below everything it reads; boxes without an input, just above their first use."""
     import networkx as nx  # type: ignore[import-untyped]
 
     edges = nx.DiGraph()
-    edges.add_nodes_from(range(len(made)))
-    edges.add_edges_from((source, target) for target, box in enumerate(made) for source in box.reads)
-    rank = {box: layer for layer, found in enumerate(nx.topological_generations(edges)) for box in found}
-    given = {number for number, box in enumerate(made) if box.kind == "input"}
-    led = given.union(*(nx.descendants(edges, box) for box in given))
+    edges.add_nodes_from(range(len(boxes)))
+    edges.add_edges_from((source, target) for target, box in enumerate(boxes) for source in box.reads)
+    rank = {box: layer for layer, generation in enumerate(nx.topological_generations(edges)) for box in generation}
+    inputs = {number for number, box in enumerate(boxes) if box.kind == "input"}
+    reached = inputs.union(*(nx.descendants(edges, box) for box in inputs))
     for box in reversed(list(nx.topological_sort(edges))):
         users = list(edges.successors(box))
-        if box not in led and users:
+        if box not in reached and users:
             rank[box] = min(rank[user] for user in users) - 1
-    return [rank[box] for box in range(len(made))]
+    return [rank[box] for box in range(len(boxes))]
 
 
-def spaced(wanted: Sequence[float], weights: Sequence[float], steps: Sequence[float]) -> list[float]:
+def space_out(wanted: Sequence[float], weights: Sequence[float], steps: Sequence[float]) -> list[float]:
     """Return ordered positions at least `steps` apart, with the least weighted squared distance to the wanted ones.
 
     Source: pool adjacent violators (Ayer et al. 1955)
@@ -403,7 +405,7 @@ def _lines(box: Box) -> Iterator[tuple[str, float, str]]:
         yield shown(line, 2 * _CHARACTERS), _SMALL, INK
 
 
-def _size_of(box: Box) -> tuple[float, float]:
+def _measure_box(box: Box) -> tuple[float, float]:
     """Return width and height of a box in points."""
     lines = list(_lines(box))
     return max(_measure(text, size) for text, size, _ in lines) + 2 * _PAD, len(lines) * _LINE + 2 * _PAD

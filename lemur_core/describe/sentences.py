@@ -89,19 +89,19 @@ def sizes(values: Sequence[Any]) -> str:
 def dimensions(layout: Layout, dims: Sequence[int]) -> str:
     """Write `H and W`; `the last dimension` where the layout does not tell."""
     rank = len(layout)
-    told = []
+    names = []
     for dim in sorted(dim % rank if rank else dim for dim in dims):
         letter = layout[dim] if dim < rank else "?"
         if letter in _DIMENSIONS:
-            told.append(_DIMENSIONS[letter])
+            names.append(_DIMENSIONS[letter])
         else:
-            told.append("the last dimension" if dim == rank - 1 else f"dimension {dim + 1} of {rank}")
-    if rank and len(told) == rank:
+            names.append("the last dimension" if dim == rank - 1 else f"dimension {dim + 1} of {rank}")
+    if rank and len(names) == rank:
         return "everything" if rank > 1 else "all values"
-    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def made(graph: Graph, place: int) -> str:
+def find_origin(graph: Graph, place: int) -> str:
     """Return the origin of a value that depends on no input: `random`, `learned` (by parameters), `fixed`."""
     waiting, seen, learned = [place], set[int](), False
     while waiting:
@@ -127,7 +127,7 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
     if node.op in _RULES:
         return str(_RULES[node.op](graph, node, before))
     if node.op in _COMPARISONS:
-        return _compared(node)
+        return _comparison(node)
     if node.op in _ACTIVATIONS:
         return _activation(node)
     if node.op in _REDUCTIONS:
@@ -150,16 +150,16 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
 
 
 def _activation(node: Node) -> str:
-    told = _ACTIVATIONS[node.op]
+    name = _ACTIVATIONS[node.op]
     if node.op == "pow":
         exponent = node.get("exponent")
         return "square" if exponent == 2 else f"to the power {exponent:g}" if isinstance(exponent, float) else "power"
     if node.op == "leaky_relu":
-        return f"{told} of slope {node.get('negative_slope'):g}"
-    return f"{told}, tanh form" if node.get("approximate") == "tanh" else told
+        return f"{name} of slope {node.get('negative_slope'):g}"
+    return f"{name}, tanh form" if node.get("approximate") == "tanh" else name
 
 
-def _compared(node: Node) -> str:
+def _comparison(node: Node) -> str:
     other = node.get("other")
     return f"whether {_COMPARISONS[node.op]}{f' {other:.4g}' if isinstance(other, int | float) else ' another value'}"
 
@@ -190,24 +190,24 @@ def _convolution(graph: Graph, node: Node, _layout: Layout) -> str:
     kernel, groups = node.get("kernel"), node.get("groups")
     before, after = graph.type_of(node.inputs[0]).shape[1], node.outputs[0].shape[1]
     kind = "transposed " if node.get("transposed") else ""
-    told = (
+    text = (
         f"{kind}{sizes(kernel)} filter ‹{before} to {after}›"
         if len(kernel) > 1
         else (f"{kind}filter of length {kernel[0]}, ‹{before} to {after}›")
     )
     if groups > 1:
-        told += ", each channel by itself" if groups == before else f", {groups} groups"
+        text += ", each channel by itself" if groups == before else f", {groups} groups"
     for name in ("stride", "dilation"):
         if set(node.get(name)) != {1}:
-            told += f", {name} {_each(node.get(name))}"
+            text += f", {name} {_each(node.get(name))}"
     usual = tuple(rate * (size - 1) // 2 for rate, size in zip(node.get("dilation"), kernel, strict=True))
     padding = node.get("padding")
     if padding not in (usual, "same") and not node.get("transposed"):
-        told += ", no padding" if not any(padding) else f", padding {_each(padding)}"
+        text += ", no padding" if not any(padding) else f", padding {_each(padding)}"
     return (
-        told
+        text
         if graph.nodes[node.get("weight").node].op == "parameter"
-        else f"{told}, {made(graph, node.get('weight').node)} weights"
+        else f"{text}, {find_origin(graph, node.get('weight').node)} weights"
     )
 
 
@@ -231,9 +231,9 @@ def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
     return f"{kind} normalisation over {where}"
 
 
-def _permuted(graph: Graph, node: Node, layout: Layout) -> str:
+def _permute(graph: Graph, node: Node, layout: Layout) -> str:
     if node.get("dims") == (0, 1, 3, 2, 4, 5):
-        return _windowed(graph, node)
+        return _window(graph, node)
     after = "".join(layout[dim] for dim in node.get("dims")) if len(layout) == len(node.get("dims")) else "?"
     if "?" in layout or "?" in after:
         return "transposed" if node.get("dims")[-2:] == (len(layout) - 1, len(layout) - 2) else ""
@@ -242,7 +242,7 @@ def _permuted(graph: Graph, node: Node, layout: Layout) -> str:
     return "channels moved to the front" if after[1:2] == "C" and layout[1:2] != "C" else ""
 
 
-def _windowed(graph: Graph, node: Node) -> str:
+def _window(graph: Graph, node: Node) -> str:
     """Describe rows and columns that are split, or merged, at the same time."""
     source = graph.nodes[node.inputs[0].node]
     if source.op != "reshape":
@@ -253,7 +253,7 @@ def _windowed(graph: Graph, node: Node) -> str:
     return f"windows of {sizes((shape[2], shape[4]))} put together"
 
 
-def _reshaped(graph: Graph, node: Node, layout: Layout) -> str:
+def _reshape(graph: Graph, node: Node, layout: Layout) -> str:
     old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
     if len(new) == 2 and len(old) > 2 and new[0] == old[0]:
         return "flattened" if any(size > 1 for size in old[2:]) else ""
@@ -266,7 +266,7 @@ def _reshaped(graph: Graph, node: Node, layout: Layout) -> str:
     return ""
 
 
-def _sliced(graph: Graph, node: Node, layout: Layout) -> str:
+def _slice(graph: Graph, node: Node, layout: Layout) -> str:
     dim, start, end, step = (node.get(name) for name in ("dim", "start", "end", "step"))
     size = graph.type_of(node.inputs[0]).shape[dim]
     where = dimensions(layout, [dim])
@@ -277,20 +277,20 @@ def _sliced(graph: Graph, node: Node, layout: Layout) -> str:
     return f"last ‹{size - start} of {size}› of {where}" if end >= size else f"‹{start} to {end} of {size}› of {where}"
 
 
-def _rolled(_graph: Graph, node: Node, layout: Layout) -> str:
+def _roll(_graph: Graph, node: Node, layout: Layout) -> str:
     shifts, dims = node.get("shifts"), node.get("dims")
     return f"rolled by {' and '.join(str(s) for s in shifts)} along {dimensions(layout, dims)}" if dims else "rolled"
 
 
-def _clamped(_graph: Graph, node: Node, _layout: Layout) -> str:
+def _clamp(_graph: Graph, node: Node, _layout: Layout) -> str:
     low, high = (node.get(name) for name in ("min", "max"))
     low = node.get("min_val") if low is None else low
     high = node.get("max_val") if high is None else high
     if (low, high) == (0.0, 6.0):
         return "ReLU6"
-    told = [f"not below {low:g}"] if isinstance(low, float | int) else []
-    told += [f"not above {high:g}"] if isinstance(high, float | int) else []
-    return " and ".join(told) or "clamped"
+    limits = [f"not below {low:g}"] if isinstance(low, float | int) else []
+    limits += [f"not above {high:g}"] if isinstance(high, float | int) else []
+    return " and ".join(limits) or "clamped"
 
 
 _RULES: dict[str, Any] = {
@@ -300,14 +300,14 @@ _RULES: dict[str, Any] = {
     "linear": _linear,
     "layer_norm": _layer_norm,
     "rms_norm": _layer_norm,
-    "permute": _permuted,
-    "reshape": _reshaped,
-    "slice": _sliced,
-    "roll": _rolled,
-    "clamp": _clamped,
-    "clamp_min": _clamped,
-    "clamp_max": _clamped,
-    "hardtanh": _clamped,
+    "permute": _permute,
+    "reshape": _reshape,
+    "slice": _slice,
+    "roll": _roll,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    "hardtanh": _clamp,
     "batch_norm": lambda *_: "batch normalisation",
     "instance_norm": lambda *_: "instance normalisation",
     "group_norm": lambda _graph, node, _layout: f"group normalisation, ‹{node.get('num_groups')}› groups",

@@ -20,13 +20,13 @@ COMMUTATIVE = frozenset(
 )
 
 _SAME = frozenset({"clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positive"})
-_RESHAPE = frozenset({"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze"})
+_RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze"})
 _PRODUCT = frozenset({"mm", "bmm", "mv", "dot"})
 _PARTS = frozenset({"split", "split_with_sizes", "unbind", "unsafe_split"})
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod"})
 _NORMS = frozenset({"batch_norm", "instance_norm"})
 _DIMENSIONS = frozenset({"dim", "dims", "dim0", "dim1"})
-_FILLED = {"zero": 0.0} | {
+_CONSTANT_FILLS = {"zero": 0.0} | {
     f"{form}{name}{like}": number
     for name, number in (("zeros", 0.0), ("ones", 1.0))
     for form, like in (("", ""), ("", "_like"), ("new_", ""))
@@ -38,51 +38,53 @@ _FULL = {
     "fill": "value",
     "scalar_tensor": "s",
 }
-_MADE = frozenset({"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"})
+_CREATED = frozenset(
+    {"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"}
+)
 _LIKE = {"rand_like": "rand", "randn_like": "randn", "empty_like": "empty", "new_empty": "empty"}
 
-_END = 2**63 - 1  # the end of a slice without one
+_SLICE_END = 2**63 - 1  # the end of a slice without one
 
-Given = dict[str, Argument]
+Args = dict[str, Argument]
 
 
 def canonical(graph: Graph) -> Graph:
     """Return the canonical form of a recorded graph."""
-    made = _Form(graph)
+    form = _Form(graph)
     kept = reachable(graph.nodes, graph.results)
-    for place in kept:
-        made.take(place)
-    writes = _writes(graph, made)  # first: a buffer that is written and never read becomes a node only here
-    return _pruned(Graph(tuple(made.nodes), made.refs(graph.outputs), writes))
+    for index in kept:
+        form.take(index)
+    writes = _writes(graph, form)  # first: a buffer that is written and never read becomes a node only here
+    return _prune(Graph(tuple(form.nodes), form.refs(graph.outputs), writes))
 
 
-def _writes(graph: Graph, made: "_Form") -> tuple[tuple[Ref, Ref], ...]:
-    found = []
+def _writes(graph: Graph, form: "_Form") -> tuple[tuple[Ref, Ref], ...]:
+    writes = []
     for target, value in graph.writes:
-        if target not in made.of:
-            made.take(target.node)
-        if made.of[target] != made.of[value]:
-            found.append((made.of[target], made.of[value]))
-    return tuple(found)
+        if target not in form.of:
+            form.take(target.node)
+        if form.of[target] != form.of[value]:
+            writes.append((form.of[target], form.of[value]))
+    return tuple(writes)
 
 
-def _pruned(graph: Graph) -> Graph:
+def _prune(graph: Graph) -> Graph:
     targets = tuple(target for target, _ in graph.writes)
     kept = reachable(graph.nodes, graph.results + targets)
-    place = {old: new for new, old in enumerate(kept)}
+    new_index = {old: new for new, old in enumerate(kept)}
 
-    def moved(ref: Ref) -> Ref:
-        return Ref(place[ref.node], ref.output)
+    def renumber(ref: Ref) -> Ref:
+        return Ref(new_index[ref.node], ref.output)
 
     nodes = tuple(
         replace(
             graph.nodes[old],
-            arguments=tuple((name, replace_refs(value, moved)) for name, value in graph.nodes[old].arguments),
+            arguments=tuple((name, replace_refs(value, renumber)) for name, value in graph.nodes[old].arguments),
         )
         for old in kept
     )
-    writes = tuple((moved(target), moved(value)) for target, value in graph.writes)
-    return Graph(nodes, tuple(moved(ref) for ref in graph.outputs), writes)
+    writes = tuple((renumber(target), renumber(value)) for target, value in graph.writes)
+    return Graph(nodes, tuple(renumber(ref) for ref in graph.outputs), writes)
 
 
 class _Form:
@@ -103,48 +105,48 @@ class _Form:
     def take(self, place: int) -> None:
         """Add one recorded node to this form."""
         node = self.graph.nodes[place]
-        given: Given = {
+        args: Args = {
             "input" if name == "self" else name: replace_refs(value, self.of.__getitem__)
             for name, value in node.arguments
         }
-        if "draw" in given:
-            given["draw"], self._draws = self._draws, self._draws + 1
-        for output, ref in enumerate(self._values(node, given)):
+        if "draw" in args:
+            args["draw"], self._draws = self._draws, self._draws + 1
+        for output, ref in enumerate(self._values(node, args)):
             self.of[Ref(place, output)] = ref
 
-    def _values(self, node: Node, given: Given) -> Sequence[Ref]:
+    def _values(self, node: Node, args: Args) -> Sequence[Ref]:
         if node.op in LEAVES:
-            return self.add(node, node.op, given, unique=node.op in ("parameter", "buffer", "input"))
+            return self.add(node, node.op, args, unique=node.op in ("parameter", "buffer", "input"))
         if node.op in _SAME:
-            return [given["input"]]
+            return [args["input"]]
         if node.op in _PARTS:
-            return _parts(self, node, given)
+            return _parts(self, node, args)
         if node.op in _NORMS:
-            return self.add(node, node.op, _norm(given))
+            return self.add(node, node.op, _norm(args))
         if node.op in _RULES:
-            return [_RULES[node.op](self, node, given)]
-        for name in _DIMENSIONS & given.keys():
-            given[name] = self.positive(given[name], given)
-        if given.get("stride") == () and "kernel_size" in given:  # of pooling: adjacent windows
-            given["stride"] = given["kernel_size"]
-        return self.add(node, node.op, given)
+            return [_RULES[node.op](self, node, args)]
+        for name in _DIMENSIONS & args.keys():
+            args[name] = self.positive(args[name], args)
+        if args.get("stride") == () and "kernel_size" in args:  # of pooling: adjacent windows
+            args["stride"] = args["kernel_size"]
+        return self.add(node, node.op, args)
 
-    def add(self, node: Node, op: str, given: Mapping[str, Argument], *, unique: bool = False) -> list[Ref]:
+    def add(self, node: Node, op: str, args: Mapping[str, Argument], *, unique: bool = False) -> list[Ref]:
         """Add a node with the outputs, scope and classes of another, or return an equal one that exists already."""
-        arguments = tuple((name, value) for name, value in given.items() if value is not None)
+        arguments = tuple((name, value) for name, value in args.items() if value is not None)
         key = (op, arguments, node.outputs, len(self.nodes) if unique else None)
-        place = self._places.setdefault(key, len(self.nodes))
-        if place == len(self.nodes):
-            made = replace(node, op=op, arguments=arguments)
-            self.nodes.append(made)
-            trained = op in ("parameter", "input") and bool(given.get("trained"))
-            if trained or (op != "stop_gradient" and any(ref.node in self._live for ref in made.inputs)):
-                self._live.add(place)
-        return [Ref(place, output) for output in range(len(node.outputs))]
+        index = self._places.setdefault(key, len(self.nodes))
+        if index == len(self.nodes):
+            new = replace(node, op=op, arguments=arguments)
+            self.nodes.append(new)
+            trained = op in ("parameter", "input") and bool(args.get("trained"))
+            if trained or (op != "stop_gradient" and any(ref.node in self._live for ref in new.inputs)):
+                self._live.add(index)
+        return [Ref(index, output) for output in range(len(node.outputs))]
 
-    def one(self, node: Node, op: str, given: Mapping[str, Argument], kind: TensorType | None = None) -> Ref:
+    def one(self, node: Node, op: str, args: Mapping[str, Argument], kind: TensorType | None = None) -> Ref:
         """Add one node with one output."""
-        return self.add(replace(node, outputs=(kind or node.outputs[0],)), op, given)[0]
+        return self.add(replace(node, outputs=(kind or node.outputs[0],)), op, args)[0]
 
     def type(self, ref: Ref) -> TensorType:
         """Return dtype and shape of a value."""
@@ -154,9 +156,9 @@ class _Form:
         """Return whether a gradient could flow through a value to a parameter."""
         return ref.node in self._live
 
-    def positive(self, dim: Argument, given: Given) -> Argument:
+    def positive(self, dim: Argument, args: Args) -> Argument:
         """Return dimensions as non-negative indices."""
-        first = next((ref for value in given.values() for ref in refs_in(value)), None)
+        first = next((ref for value in args.values() for ref in refs_in(value)), None)
         if first is None:
             return dim
         rank = len(self.type(first).shape)
@@ -169,11 +171,11 @@ class _Form:
         dtype, shape = kind
         return self.one(node, "full", {"shape": shape, "value": _number(value, dtype), "dtype": dtype}, kind)
 
-    def _part(self, node: Node, source: Ref, kind: TensorType, op: str, given: Given) -> Ref:
+    def _part(self, node: Node, source: Ref, kind: TensorType, op: str, args: Args) -> Ref:
         """Rearrange the elements of a value; a tensor filled with one number becomes a new one."""
         if self.nodes[source.node].op == "full":
             return self.full(node, self.nodes[source.node].get("value"), kind)
-        return self.one(node, op, {"input": source} | given, kind)
+        return self.one(node, op, {"input": source} | args, kind)
 
     def reshape(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
         """Return the same elements in another shape."""
@@ -181,20 +183,20 @@ class _Form:
         if self.nodes[source.node].op == "reshape":
             source = self.nodes[source.node].inputs[0]
         if self.nodes[source.node].op in _REDUCTIONS:
-            source = self._reduced(self.nodes[source.node], shape)
+            source = self._match_keepdim(self.nodes[source.node], shape)
         if self.type(source).shape == shape:
             return source
         return self._part(node, source, TensorType(dtype, shape), "reshape", {"shape": shape})
 
-    def _reduced(self, reduction: Node, shape: tuple[int, ...]) -> Ref:
+    def _match_keepdim(self, reduction: Node, shape: tuple[int, ...]) -> Ref:
         """Return a reduction with `keepdim` if that results in this shape, else one without."""
         dtype, before = reduction.outputs[0].dtype, self.type(reduction.get("input")).shape
         dims = reduction.get("dim")
         kept = tuple(1 if dim in dims else size for dim, size in enumerate(before))
         dropped = tuple(size for dim, size in enumerate(before) if dim not in dims)
         keeps = shape == kept
-        given = dict(reduction.arguments) | {"keepdim": keeps}
-        return self.one(reduction, reduction.op, given, TensorType(dtype, kept if keeps else dropped))
+        args = dict(reduction.arguments) | {"keepdim": keeps}
+        return self.one(reduction, reduction.op, args, TensorType(dtype, kept if keeps else dropped))
 
     def permute(self, node: Node, source: Ref, dims: tuple[int, ...]) -> Ref:
         """Reorder dimensions."""
@@ -212,7 +214,7 @@ class _Form:
         """Slice one dimension."""
         dtype, shape = self.type(source)
         size = shape[dim]
-        start, end = (min(max(place + size if place < 0 else place, 0), size) for place in (start, end))
+        start, end = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in (start, end))
         if (start, end, step) == (0, size, 1):
             return source
         count = max(0, -(-(end - start) // step))
@@ -234,7 +236,7 @@ class _Form:
         return self.one(node, "cast", {"input": source, "dtype": dtype}, TensorType(dtype, shape))
 
 
-Rule = Callable[[_Form, Node, Given], Ref]
+Rule = Callable[[_Form, Node, Args], Ref]
 _RULES: dict[str, Rule] = {}
 
 
@@ -246,118 +248,118 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return note
 
 
-@_rule(*_RESHAPE)
-def _reshape(form: _Form, node: Node, given: Given) -> Ref:
-    return form.reshape(node, given["input"], node.outputs[0].shape)
+@_rule(*_RESHAPES)
+def _reshape(form: _Form, node: Node, args: Args) -> Ref:
+    return form.reshape(node, args["input"], node.outputs[0].shape)
 
 
 @_rule("permute", "transpose", "t", "numpy_T", "movedim")
-def _permute(form: _Form, node: Node, given: Given) -> Ref:
+def _permute(form: _Form, node: Node, args: Args) -> Ref:
     rank = len(node.outputs[0].shape)
     dims = list(range(rank))
     if node.op == "permute":
-        dims = list(form.positive(given["dims"], given))
+        dims = list(form.positive(args["dims"], args))
     elif node.op == "transpose":
-        one, other = form.positive(given["dim0"], given), form.positive(given["dim1"], given)
+        one, other = form.positive(args["dim0"], args), form.positive(args["dim1"], args)
         dims[one], dims[other] = dims[other], dims[one]
     else:
         dims.reverse()
-    return form.permute(node, given["input"], tuple(dims))
+    return form.permute(node, args["input"], tuple(dims))
 
 
 @_rule("expand", "expand_as", "broadcast_to")
-def _expand(form: _Form, node: Node, given: Given) -> Ref:
-    return form.expand(node, given["input"], node.outputs[0].shape)
+def _expand(form: _Form, node: Node, args: Args) -> Ref:
+    return form.expand(node, args["input"], node.outputs[0].shape)
 
 
 @_rule("slice")
-def _slice(form: _Form, node: Node, given: Given) -> Ref:
-    size = form.type(given["input"]).shape[dim := form.positive(given["dim"], given)]
-    start, end = given["start"] or 0, size if given["end"] is None else given["end"]
-    return form.slice(node, given["input"], dim, start, end, given["step"])
+def _slice(form: _Form, node: Node, args: Args) -> Ref:
+    size = form.type(args["input"]).shape[dim := form.positive(args["dim"], args)]
+    start, end = args["start"] or 0, size if args["end"] is None else args["end"]
+    return form.slice(node, args["input"], dim, start, end, args["step"])
 
 
 @_rule("slice_scatter")
-def _slice_scatter(form: _Form, node: Node, given: Given) -> Ref:
-    whole = {"start": 0, "end": _END, "step": 1}
-    given = {name: whole.get(name) if value is None else value for name, value in given.items()}
-    size = form.type(given["input"]).shape[form.positive(given["dim"], given)]
-    if given["start"] == 0 and given["end"] >= size and given["step"] == 1:  # the source is overwritten completely
-        return form.cast(node, given["src"], node.outputs[0].dtype)
-    return form.one(node, node.op, given)
+def _slice_scatter(form: _Form, node: Node, args: Args) -> Ref:
+    whole = {"start": 0, "end": _SLICE_END, "step": 1}
+    args = {name: whole.get(name) if value is None else value for name, value in args.items()}
+    size = form.type(args["input"]).shape[form.positive(args["dim"], args)]
+    if args["start"] == 0 and args["end"] >= size and args["step"] == 1:  # the source is overwritten completely
+        return form.cast(node, args["src"], node.outputs[0].dtype)
+    return form.one(node, node.op, args)
 
 
 @_rule("index_put")
-def _index_put(form: _Form, node: Node, given: Given) -> Ref:
+def _index_put(form: _Form, node: Node, args: Args) -> Ref:
     """Write one number to selected positions: neither their order nor duplicates matter.
 
     With a mask only if the number is a scalar: otherwise there must be one per true element, which depends on values.
     """
-    source = form.nodes[given["values"].node]
-    chosen = [(dim, index) for dim, index in enumerate(given["indices"]) if index is not None]
-    if source.op != "full" or isinstance(source.get("value"), Ref) or given["accumulate"] or len(chosen) != 1:
-        return form.one(node, node.op, given)
+    source = form.nodes[args["values"].node]
+    chosen = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
+    if source.op != "full" or isinstance(source.get("value"), Ref) or args["accumulate"] or len(chosen) != 1:
+        return form.one(node, node.op, args)
     (dim, index), value = chosen[0], source.get("value")
     dtype, shape = form.type(index)
-    if dtype in ("bool", "uint8") and not form.type(given["values"]).shape:
+    if dtype in ("bool", "uint8") and not form.type(args["values"]).shape:
         after = len(node.outputs[0].shape) - dim - len(shape)
         mask = form.reshape(node, index, shape + (1,) * after)
-        return _masked_fill(form, node, {"input": given["input"], "mask": mask, "value": value})
+        return _fill_masked(form, node, {"input": args["input"], "mask": mask, "value": value})
     if dtype == "int64":
-        places = form.reshape(node, index, (prod(shape),))
-        return _index_fill(form, node, {"input": given["input"], "dim": dim, "index": places, "value": value})
-    return form.one(node, node.op, given)
+        positions = form.reshape(node, index, (prod(shape),))
+        return _index_fill(form, node, {"input": args["input"], "dim": dim, "index": positions, "value": value})
+    return form.one(node, node.op, args)
 
 
 @_rule("masked_fill")
-def _masked_fill(form: _Form, node: Node, given: Given) -> Ref:
-    mask = form.cast(node, given["mask"], "bool")
-    value = _number(given["value"], node.outputs[0].dtype)
-    return form.one(node, "masked_fill", {"input": given["input"], "mask": mask, "value": value})
+def _fill_masked(form: _Form, node: Node, args: Args) -> Ref:
+    mask = form.cast(node, args["mask"], "bool")
+    value = _number(args["value"], node.outputs[0].dtype)
+    return form.one(node, "masked_fill", {"input": args["input"], "mask": mask, "value": value})
 
 
 @_rule("index_fill")
-def _index_fill(form: _Form, node: Node, given: Given) -> Ref:
-    dim, value = form.positive(given["dim"], given), _number(given["value"], node.outputs[0].dtype)
-    return form.one(node, "index_fill", given | {"dim": dim, "value": value})
+def _index_fill(form: _Form, node: Node, args: Args) -> Ref:
+    dim, value = form.positive(args["dim"], args), _number(args["value"], node.outputs[0].dtype)
+    return form.one(node, "index_fill", args | {"dim": dim, "value": value})
 
 
 @_rule("select")
-def _select(form: _Form, node: Node, given: Given) -> Ref:
-    dim = form.positive(given["dim"], given)
-    place = given["index"] % form.type(given["input"]).shape[dim]
-    return form.reshape(node, form.slice(node, given["input"], dim, place, place + 1), node.outputs[0].shape)
+def _select(form: _Form, node: Node, args: Args) -> Ref:
+    dim = form.positive(args["dim"], args)
+    index = args["index"] % form.type(args["input"]).shape[dim]
+    return form.reshape(node, form.slice(node, args["input"], dim, index, index + 1), node.outputs[0].shape)
 
 
 @_rule("stack")
-def _stack(form: _Form, node: Node, given: Given) -> Ref:
+def _stack(form: _Form, node: Node, args: Args) -> Ref:
     shape = node.outputs[0].shape
-    dim = given["dim"] % len(shape)
-    parts = tuple(form.reshape(node, part, (*shape[:dim], 1, *shape[dim + 1 :])) for part in given["tensors"])
+    dim = args["dim"] % len(shape)
+    parts = tuple(form.reshape(node, part, (*shape[:dim], 1, *shape[dim + 1 :])) for part in args["tensors"])
     return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
 
 
 @_rule("cat")
-def _cat(form: _Form, node: Node, given: Given) -> Ref:
-    parts = tuple(part for part in given["tensors"] if form.type(part).shape != (0,)) or given["tensors"][:1]
-    dim = given["dim"] % len(node.outputs[0].shape)
+def _cat(form: _Form, node: Node, args: Args) -> Ref:
+    parts = tuple(part for part in args["tensors"] if form.type(part).shape != (0,)) or args["tensors"][:1]
+    dim = args["dim"] % len(node.outputs[0].shape)
     return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
 
 
 @_rule("_to_copy")
-def _to_copy(form: _Form, node: Node, given: Given) -> Ref:
-    return form.cast(node, given["input"], node.outputs[0].dtype)
+def _to_copy(form: _Form, node: Node, args: Args) -> Ref:
+    return form.cast(node, args["input"], node.outputs[0].dtype)
 
 
 @_rule("copy")
-def _copy(form: _Form, node: Node, given: Given) -> Ref:
+def _copy(form: _Form, node: Node, args: Args) -> Ref:
     dtype, shape = node.outputs[0]
-    return form.expand(node, form.cast(node, given["src"], dtype), shape)
+    return form.expand(node, form.cast(node, args["src"], dtype), shape)
 
 
 @_rule("add", "sub", "rsub")
-def _sum(form: _Form, node: Node, given: Given) -> Ref:
-    one, other, factor = given["input"], given["other"], given.get("alpha", 1)
+def _sum(form: _Form, node: Node, args: Args) -> Ref:
+    one, other, factor = args["input"], args["other"], args.get("alpha", 1)
     if factor != 1 and isinstance(other, Ref):
         other = form.one(node, "mul", {"input": other, "other": float(factor)})
     elif factor != 1:
@@ -368,47 +370,47 @@ def _sum(form: _Form, node: Node, given: Given) -> Ref:
 
 
 @_rule("square")
-def _square(form: _Form, node: Node, given: Given) -> Ref:
-    return form.one(node, "pow", {"input": given["input"], "exponent": 2.0})
+def _square(form: _Form, node: Node, args: Args) -> Ref:
+    return form.one(node, "pow", {"input": args["input"], "exponent": 2.0})
 
 
 @_rule(*_PRODUCT)
-def _product(form: _Form, node: Node, given: Given) -> Ref:
-    one, other = (value for value in given.values() if isinstance(value, Ref))
+def _product(form: _Form, node: Node, args: Args) -> Ref:
+    one, other = (value for value in args.values() if isinstance(value, Ref))
     return form.one(node, "matmul", {"input": one, "other": other})
 
 
 @_rule(*_REDUCTIONS)
-def _reduce(form: _Form, node: Node, given: Given) -> Ref:
-    rank = len(form.type(given["input"]).shape)
-    dims = given.get("dim")
+def _reduce(form: _Form, node: Node, args: Args) -> Ref:
+    rank = len(form.type(args["input"]).shape)
+    dims = args.get("dim")
     all_of_them = dims is None or dims == ()
-    dims = tuple(range(rank)) if all_of_them else form.positive(dims if isinstance(dims, tuple) else (dims,), given)
-    return form.one(node, node.op, given | {"dim": tuple(sorted(dims)), "keepdim": bool(given.get("keepdim"))})
+    dims = tuple(range(rank)) if all_of_them else form.positive(dims if isinstance(dims, tuple) else (dims,), args)
+    return form.one(node, node.op, args | {"dim": tuple(sorted(dims)), "keepdim": bool(args.get("keepdim"))})
 
 
 @_rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-def _dropout(form: _Form, node: Node, given: Given) -> Ref:
-    drops = given["train"] and given["p"]
-    source: Ref = given["input"]
-    return form.one(node, node.op, given | {"p": float(given["p"])}) if drops else source
+def _dropout(form: _Form, node: Node, args: Args) -> Ref:
+    drops = args["train"] and args["p"]
+    source: Ref = args["input"]
+    return form.one(node, node.op, args | {"p": float(args["p"])}) if drops else source
 
 
 @_rule("stop_gradient")
-def _stop(form: _Form, node: Node, given: Given) -> Ref:
-    return form.one(node, node.op, given) if form.is_live(given["input"]) else given["input"]
+def _stop(form: _Form, node: Node, args: Args) -> Ref:
+    return form.one(node, node.op, args) if form.is_live(args["input"]) else args["input"]
 
 
 @_rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
-def _convolution(form: _Form, node: Node, given: Given) -> Ref:
-    kernel = form.type(given["weight"]).shape[2:]
+def _convolution(form: _Form, node: Node, args: Args) -> Ref:
+    kernel = form.type(args["weight"]).shape[2:]
 
     def each(value: Argument) -> tuple[int, ...]:
         values = value if isinstance(value, tuple) else (value,)
         return tuple(values) * (len(kernel) // len(values))
 
-    dilation = each(given["dilation"])
-    padding: Argument = given["padding"]
+    dilation = each(args["dilation"])
+    padding: Argument = args["padding"]
     if padding == "valid":
         padding = 0
     if padding == "same":
@@ -418,31 +420,31 @@ def _convolution(form: _Form, node: Node, given: Given) -> Ref:
         node,
         "convolution",
         {
-            "input": given["input"],
-            "weight": given["weight"],
-            "bias": given["bias"],
+            "input": args["input"],
+            "weight": args["weight"],
+            "bias": args["bias"],
             "kernel": kernel,
-            "stride": each(given["stride"]),
+            "stride": each(args["stride"]),
             "padding": padding if padding == "same" else each(padding),
             "dilation": dilation,
-            "groups": given["groups"],
-            "transposed": bool(given.get("transposed")) or "transpose" in node.op,
-            "output_padding": each(given.get("output_padding", 0)),
+            "groups": args["groups"],
+            "transposed": bool(args.get("transposed")) or "transpose" in node.op,
+            "output_padding": each(args.get("output_padding", 0)),
         },
     )
 
 
 @_rule("scaled_dot_product_attention")
-def _attention(form: _Form, node: Node, given: Given) -> Ref:
-    width = form.type(given["query"]).shape[-1]
-    scale = 1 / sqrt(width) if given["scale"] is None else float(given["scale"])
+def _attention(form: _Form, node: Node, args: Args) -> Ref:
+    width = form.type(args["query"]).shape[-1]
+    scale = 1 / sqrt(width) if args["scale"] is None else float(args["scale"])
     rounded = float(f"{scale:.12g}")  # width ** -0.5 differs from this in the last bit
-    return form.one(node, "attention", given | {"scale": rounded, "dropout_p": float(given["dropout_p"])})
+    return form.one(node, "attention", args | {"scale": rounded, "dropout_p": float(args["dropout_p"])})
 
 
-@_rule(*_FILLED, *_FULL)
-def _full(form: _Form, node: Node, given: Given) -> Ref:
-    value = _FILLED[node.op] if node.op in _FILLED else given[_FULL[node.op]]
+@_rule(*_CONSTANT_FILLS, *_FULL)
+def _full(form: _Form, node: Node, args: Args) -> Ref:
+    value = _CONSTANT_FILLS[node.op] if node.op in _CONSTANT_FILLS else args[_FULL[node.op]]
     return form.full(node, value, node.outputs[0])
 
 
@@ -458,22 +460,22 @@ def _number(value: Argument, dtype: str) -> Argument:
 
 
 @_rule(*_LIKE)
-def _like(form: _Form, node: Node, given: Given) -> Ref:
+def _like(form: _Form, node: Node, args: Args) -> Ref:
     dtype, shape = node.outputs[0]
-    return form.one(node, _LIKE[node.op], {"size": shape, "dtype": dtype, "draw": given.get("draw")})
+    return form.one(node, _LIKE[node.op], {"size": shape, "dtype": dtype, "draw": args.get("draw")})
 
 
-@_rule(*_MADE)
-def _made(form: _Form, node: Node, given: Given) -> Ref:
+@_rule(*_CREATED)
+def _create(form: _Form, node: Node, args: Args) -> Ref:
     if node.op == "arange":
-        given = {"start": 0, "step": 1} | given
-    return form.one(node, node.op, given | {"dtype": node.outputs[0].dtype})
+        args = {"start": 0, "step": 1} | args
+    return form.one(node, node.op, args | {"dtype": node.outputs[0].dtype})
 
 
-def _parts(form: _Form, node: Node, given: Given) -> list[Ref]:
+def _parts(form: _Form, node: Node, args: Args) -> list[Ref]:
     """Express `split` and similar operations as one slice per part."""
-    source = given["input"]
-    dim = form.positive(given["dim"], given)
+    source = args["input"]
+    dim = form.positive(args["dim"], args)
     refs, start = [], 0
     for kind in node.outputs:
         size = 1 if node.op == "unbind" else kind.shape[dim]
@@ -483,7 +485,7 @@ def _parts(form: _Form, node: Node, given: Given) -> list[Ref]:
     return refs
 
 
-def _norm(given: Given) -> Given:
+def _norm(args: Args) -> Args:
     """Drop the momentum where no statistics are updated: they are not those of the batch, or are not kept."""
-    trains = given.get("training") or given.get("use_input_stats")
-    return given if trains and given["running_mean"] is not None else given | {"momentum": None}
+    trains = args.get("training") or args.get("use_input_stats")
+    return args if trains and args["running_mean"] is not None else args | {"momentum": None}

@@ -21,19 +21,19 @@ def differences(one: Graph, other: Graph, limit: int = 8) -> list[str]:
             Counter(label(graph, node) for node in graph.nodes if (node.op in LEAVES) is wanted)
             for graph in (one, other)
         )
-        lines += _counted(first, second, limit)
+        lines += _list_differences(first, second, limit)
     return lines
 
 
-def _counted(one: Mapping[str, int], other: Mapping[str, int], limit: int) -> list[str]:
-    differing = [key for key in sorted({*one, *other}) if one.get(key, 0) != other.get(key, 0)]
-    differing.sort(key=lambda key: -abs(one.get(key, 0) - other.get(key, 0)))
-    lines = [f"{_readable(key)}: {one.get(key, 0)} against {other.get(key, 0)}" for key in differing[:limit]]
+def _list_differences(first: Mapping[str, int], second: Mapping[str, int], limit: int) -> list[str]:
+    differing = [key for key in sorted({*first, *second}) if first.get(key, 0) != second.get(key, 0)]
+    differing.sort(key=lambda key: -abs(first.get(key, 0) - second.get(key, 0)))
+    lines = [f"{_format_label(key)}: {first.get(key, 0)} against {second.get(key, 0)}" for key in differing[:limit]]
     left = len(differing) - limit
     return [*lines, f"and {left} more that differ"] if left > 0 else lines
 
 
-def _readable(key: str) -> str:
+def _format_label(key: str) -> str:
     return " ".join(part for part in key.split(" ") if not part.endswith("=%"))
 
 

@@ -60,7 +60,7 @@ class Node:
 
     def get(self, name: str) -> Argument:
         """Return an argument, or None if there is none of this name."""
-        return next((argument for found, argument in self.arguments if found == name), None)
+        return next((argument for key, argument in self.arguments if key == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ class Graph:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Graph":
         """Read a graph from its stored form. Raises: ValueError if `form` or `torch` is another version."""
-        made = (stored.get("form"), stored.get("torch"))
-        if made != (FORM, TORCH):
-            here = f"form {FORM} of torch {TORCH}"
-            raise ValueError(f"form {made[0]} of torch {made[1]} cannot be compared with {here}")
+        version = (stored.get("form"), stored.get("torch"))
+        if version != (FORM, TORCH):
+            current = f"form {FORM} of torch {TORCH}"
+            raise ValueError(f"form {version[0]} of torch {version[1]} cannot be compared with {current}")
         nodes = tuple(
             Node(
                 op,
@@ -143,11 +143,11 @@ def replace_refs(argument: Argument, replace: Callable[[Ref], Argument]) -> Argu
 
 def reachable(nodes: Sequence[Node], results: Sequence[Ref]) -> list[int]:
     """Return the nodes on the way to these results, in order."""
-    wanted = {ref.node for ref in results}
-    for place in range(len(nodes) - 1, -1, -1):
-        if place in wanted:
-            wanted.update(ref.node for ref in nodes[place].inputs)
-    return sorted(wanted)
+    needed = {ref.node for ref in results}
+    for index in range(len(nodes) - 1, -1, -1):
+        if index in needed:
+            needed.update(ref.node for ref in nodes[index].inputs)
+    return sorted(needed)
 
 
 def pack(graph: Graph) -> str:

@@ -70,7 +70,7 @@ class Identities:
 
 def identities(graph: Graph) -> Identities:
     """Return G0, G1 and G2 of a canonical graph."""
-    segments = collapsed(stages(graph))
+    segments = collapse_repeats(stages(graph))
     return Identities(
         _digest(text(graph, label)), _digest(text(graph, label_without_widths)), _digest("\n".join(segments))
     )
@@ -82,17 +82,17 @@ IDENTITIES = ("graph", "graph_widths", "graph_repeats")
 
 def identities_of(forms: Mapping[str, Graph]) -> dict[str, str]:
     """Return the identities of a network from its canonical graphs by mode: G0 and G1 of all modes, G2 of eval."""
-    found = {mode: identities(form) for mode, form in forms.items()}
+    by_mode = {mode: identities(form) for mode, form in forms.items()}
 
-    def joined(name: str) -> str:
-        return _digest("\n".join(f"{mode} {getattr(one, name)}" for mode, one in sorted(found.items())))
+    def join_modes(name: str) -> str:
+        return _digest("\n".join(f"{mode} {getattr(one, name)}" for mode, one in sorted(by_mode.items())))
 
-    return dict(zip(IDENTITIES, (joined("exact"), joined("widths"), found["eval"].repeats), strict=True))
+    return dict(zip(IDENTITIES, (join_modes("exact"), join_modes("widths"), by_mode["eval"].repeats), strict=True))
 
 
 def label(_graph: Graph, node: Node) -> str:
     """Return the operation and arguments of a node, without the values it reads."""
-    return _written(node, lambda _, argument: argument)
+    return _describe_node(node, lambda _, argument: argument)
 
 
 def label_without_widths(graph: Graph, node: Node) -> str:
@@ -103,7 +103,7 @@ def label_without_widths(graph: Graph, node: Node) -> str:
         return f"{node.op} {node.outputs[0].dtype} {rank} {trained} {node.get('number')}"
     sizes = {size for ref in node.inputs for size in graph.type_of(ref).shape}
 
-    def masked(name: str, argument: Argument) -> Argument:
+    def mask(name: str, argument: Argument) -> Argument:
         if name == "groups":
             channels = graph.type_of(node.inputs[0]).shape[1]
             return "one" if argument == 1 else "depthwise" if argument == channels else "some"
@@ -115,7 +115,7 @@ def label_without_widths(graph: Graph, node: Node) -> str:
             return argument if name in _OPERANDS else "size"
         return f"{len(argument)} sizes" if isinstance(argument, tuple) and not any(refs_in(argument)) else argument
 
-    return _written(node, masked)
+    return _describe_node(node, mask)
 
 
 def _is_of_size(number: float, sizes: set[int]) -> bool:
@@ -127,19 +127,21 @@ def _is_of_size(number: float, sizes: set[int]) -> bool:
     )
 
 
-def _written(node: Node, shown: Callable[[str, Argument], Argument]) -> str:
-    given = [f"{name}={_hidden(shown(name, argument))}" for name, argument in sorted(node.arguments) if name != "draw"]
+def _describe_node(node: Node, show: Callable[[str, Argument], Argument]) -> str:
+    items = [
+        f"{name}={_hide_refs(show(name, argument))}" for name, argument in sorted(node.arguments) if name != "draw"
+    ]
     if node.op in LEAVES:
-        given.append(f"{node.outputs[0].dtype} {list(node.outputs[0].shape)}")
-    return f"{node.op} {' '.join(given)}"
+        items.append(f"{node.outputs[0].dtype} {list(node.outputs[0].shape)}")
+    return f"{node.op} {' '.join(items)}"
 
 
-def _hidden(argument: Argument) -> str:
+def _hide_refs(argument: Argument) -> str:
     """Blank out the values in an argument; they are distinguished by their own nodes."""
     if isinstance(argument, Ref):
         return "%"
     if isinstance(argument, tuple):
-        return f"({','.join(_hidden(item) for item in argument)})"
+        return f"({','.join(_hide_refs(item) for item in argument)})"
     return repr(argument)
 
 
@@ -150,10 +152,10 @@ def text(graph: Graph, label: Label) -> str:
     visited in the order of their colours. Operands of one colour are usually interchangeable. If they are not, two
     equal graphs may have different texts, but different graphs never share a text.
     """
-    numbers = numbered(graph, colours := colours_of(graph, label))
+    numbers = number_nodes(graph, colors := compute_colors(graph, label))
     lines = []
     for place in numbers:
-        read = (f"{numbers[ref.node]}.{ref.output}" for ref in ordered(graph.nodes[place], colours))
+        read = (f"{numbers[ref.node]}.{ref.output}" for ref in order_inputs(graph.nodes[place], colors))
         lines.append(f"{label(graph, graph.nodes[place])} <- {' '.join(read)}")
     lines.append(f"return {' '.join(f'{numbers[ref.node]}.{ref.output}' for ref in graph.outputs)}")
     lines += sorted(
@@ -162,130 +164,130 @@ def text(graph: Graph, label: Label) -> str:
     return "\n".join(lines)
 
 
-def numbered(graph: Graph, colours: Sequence[bytes]) -> dict[int, int]:
+def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
     """Number the nodes so that each comes after the nodes it reads."""
     numbers: dict[int, int] = {}
-    writes = sorted(graph.writes, key=lambda write: [(colours[ref.node], ref.output) for ref in reversed(write)])
+    writes = sorted(graph.writes, key=lambda write: [(colors[ref.node], ref.output) for ref in reversed(write)])
     waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in writes for ref in reversed(write))]]
     waiting.reverse()
     while waiting:
-        place, ready = waiting.pop()
-        if place in numbers:
+        index, ready = waiting.pop()
+        if index in numbers:
             continue
         if ready:
-            numbers[place] = len(numbers)
+            numbers[index] = len(numbers)
         else:
-            waiting.append((place, True))
-            waiting += [(ref.node, False) for ref in reversed(ordered(graph.nodes[place], colours))]
+            waiting.append((index, True))
+            waiting += [(ref.node, False) for ref in reversed(order_inputs(graph.nodes[index], colors))]
     return numbers
 
 
-def leading_to(graph: Graph) -> list[bytes]:
+def color_ancestry(graph: Graph) -> list[bytes]:
     """Return a colour per node from everything that leads to it: equal for equal computations on leaves of one kind."""
-    colours: list[bytes] = []
+    colors: list[bytes] = []
     for node in graph.nodes:
-        read = [colours[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
-        colours.append(_colour(label(graph, node), *(sorted(read) if node.op in COMMUTATIVE else read)))
-    return colours
+        read = [colors[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
+        colors.append(_compute_color(label(graph, node), *(sorted(read) if node.op in COMMUTATIVE else read)))
+    return colors
 
 
-def ordered(node: Node, colours: Sequence[bytes]) -> tuple[Ref, ...]:
+def order_inputs(node: Node, colors: Sequence[bytes]) -> tuple[Ref, ...]:
     """Return the values that a node reads, in an order independent of how a commutative operation was written."""
     if node.op in COMMUTATIVE:
-        return tuple(sorted(node.inputs, key=lambda ref: (colours[ref.node], ref.output)))
+        return tuple(sorted(node.inputs, key=lambda ref: (colors[ref.node], ref.output)))
     return node.inputs
 
 
-def colours_of(graph: Graph, label: Label) -> list[bytes]:
+def compute_colors(graph: Graph, label: Label) -> list[bytes]:
     """Return a colour per node from everything that leads to it and everything that follows from it."""
     users: list[list[tuple[int, str]]] = [[] for _ in graph.nodes]
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         for position, ref in enumerate(node.inputs):
             role = "" if node.op in COMMUTATIVE else str(position)
-            users[ref.node].append((place, f"{role}.{ref.output}"))
+            users[ref.node].append((index, f"{role}.{ref.output}"))
     ends: dict[int, list[str]] = {}
     for position, ref in enumerate(graph.outputs):
         ends.setdefault(ref.node, []).append(f"return {position}.{ref.output}")
     for target, value in graph.writes:
         ends.setdefault(value.node, []).append(f"write {value.output}")
         ends.setdefault(target.node, []).append("written")
-    colours = [_colour(label(graph, node)) for node in graph.nodes]
+    colors = [_compute_color(label(graph, node)) for node in graph.nodes]
     for _ in range(_ROUNDS):
-        for place, node in enumerate(graph.nodes):
-            read = [colours[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
-            colours[place] = _colour(colours[place], *(sorted(read) if node.op in COMMUTATIVE else read))
-        for place in range(len(graph.nodes) - 1, -1, -1):
-            used = sorted(colours[user] + role.encode() for user, role in users[place])
-            colours[place] = _colour(colours[place], *used, *sorted(ends.get(place, ())))
-    return colours
+        for index, node in enumerate(graph.nodes):
+            read = [colors[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
+            colors[index] = _compute_color(colors[index], *(sorted(read) if node.op in COMMUTATIVE else read))
+        for index in range(len(graph.nodes) - 1, -1, -1):
+            used = sorted(colors[user] + role.encode() for user, role in users[index])
+            colors[index] = _compute_color(colors[index], *used, *sorted(ends.get(index, ())))
+    return colors
 
 
-def _colour(*parts: str | bytes) -> bytes:
-    made = hashlib.blake2b(digest_size=12)
+def _compute_color(*parts: str | bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=12)
     for part in parts:
-        made.update(part if isinstance(part, bytes) else part.encode())
-        made.update(b"\0")
-    return made.digest()
+        digest.update(part if isinstance(part, bytes) else part.encode())
+        digest.update(b"\0")
+    return digest.digest()
 
 
 def stages(graph: Graph) -> list[str]:
     """Split a graph into stages, ignoring widths: each runs from one bottleneck value to the next."""
-    computing = [place for place, node in enumerate(graph.nodes) if node.op not in LEAVES]
-    last = {place: place for place in range(len(graph.nodes))}  # the last node that reads it
-    for place in computing:
-        for ref in graph.nodes[place].inputs:
-            last[ref.node] = max(last[ref.node], place)
+    computing = [index for index, node in enumerate(graph.nodes) if node.op not in LEAVES]
+    last = {index: index for index in range(len(graph.nodes))}  # the last node that reads it
+    for index in computing:
+        for ref in graph.nodes[index].inputs:
+            last[ref.node] = max(last[ref.node], index)
     for ref in graph.results:
         last[ref.node] = len(graph.nodes)
-    found: list[str] = []
+    completed: list[str] = []
     lines: list[str] = []
     numbers: dict[int, int] = {}
     furthest = -1
-    for place in computing:
-        node = graph.nodes[place]
+    for index in computing:
+        node = graph.nodes[index]
         read = [
             str(numbers[ref.node])
             if ref.node in numbers
             else f"{graph.nodes[ref.node].op if graph.nodes[ref.node].op in LEAVES else 'before'}"
             for ref in node.inputs
         ]
-        numbers[place] = len(numbers)
+        numbers[index] = len(numbers)
         lines.append(
             f"{label_without_widths(graph, node)} <- {' '.join(sorted(read) if node.op in COMMUTATIVE else read)}"
         )
         furthest = max([furthest, *(last[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES)])
-        if furthest <= place:  # no earlier value is read again: everything flows through this node
-            found.append("\n".join(lines))
-            lines, numbers, furthest = [], {}, last[place]
-    return [*found, "\n".join(lines)] if lines else found
+        if furthest <= index:  # no earlier value is read again: everything flows through this node
+            completed.append("\n".join(lines))
+            lines, numbers, furthest = [], {}, last[index]
+    return [*completed, "\n".join(lines)] if lines else completed
 
 
-def collapsed(items: Sequence[str]) -> list[str]:
+def collapse_repeats(items: Sequence[str]) -> list[str]:
     """Keep each run of repeats, of one item or of several in turn, only once."""
-    found = list(items)
-    for period in range(1, len(found) // 2 + 1):
-        place = 0
-        while place + 2 * period <= len(found):
-            if found[place : place + period] == found[place + period : place + 2 * period]:
-                del found[place + period : place + 2 * period]
+    kept = list(items)
+    for period in range(1, len(kept) // 2 + 1):
+        start = 0
+        while start + 2 * period <= len(kept):
+            if kept[start : start + period] == kept[start + period : start + 2 * period]:
+                del kept[start + period : start + 2 * period]
             else:
-                place += 1
-    return found
+                start += 1
+    return kept
 
 
 def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
     """Count the Weisfeiler-Lehman labels of the subtrees up to this depth, ignoring widths."""
-    colours = [_colour(label_without_widths(graph, node)) for node in graph.nodes]
-    counted = Counter(colour.hex() for colour in colours)
+    colors = [_compute_color(label_without_widths(graph, node)) for node in graph.nodes]
+    counted = Counter(color.hex() for color in colors)
     for _ in range(depth):
-        colours = [
-            _colour(
-                colours[place],
-                *(sorted if node.op in COMMUTATIVE else list)([colours[ref.node] for ref in node.inputs]),
+        colors = [
+            _compute_color(
+                colors[index],
+                *(sorted if node.op in COMMUTATIVE else list)([colors[ref.node] for ref in node.inputs]),
             )
-            for place, node in enumerate(graph.nodes)
+            for index, node in enumerate(graph.nodes)
         ]
-        counted.update(colour.hex() for colour in colours)
+        counted.update(color.hex() for color in colors)
     return counted
 
 
@@ -296,5 +298,5 @@ def similarity(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     return shared / total if total else 1.0
 
 
-def _digest(shown: str) -> str:
-    return hashlib.sha256(shown.encode()).hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -74,13 +74,13 @@ def merge(evaluated: Graph, trained: Graph | None) -> Module:
     return _Merge((evaluated, trained or evaluated), trained is not None).module()
 
 
-def paired(evaluated: Graph, trained: Graph) -> list[int | None]:
+def match_nodes(evaluated: Graph, trained: Graph) -> list[int | None]:
     """Return the matching eval node for each node of train mode, None where there is none."""
-    found: list[int | None] = [None] * len(trained.nodes)
+    matches: list[int | None] = [None] * len(trained.nodes)
     for one, other in _Merge((evaluated, trained), True)._order():
         if other is not None:
-            found[other] = one
-    return found
+            matches[other] = one
+    return matches
 
 
 class _Merge:
@@ -97,32 +97,32 @@ class _Merge:
         outputs: list[Argument] = []
         for number in range(max(len(one.outputs), len(other.outputs))):
             refs = [graph.outputs[number] if number < len(graph.outputs) else None for graph in self.graphs]
-            outputs.append(self._joined(refs[EVAL], refs[TRAIN]))
+            outputs.append(self._join(refs[EVAL], refs[TRAIN]))
         return Module(self.steps, outputs, self._writes())
 
     def _writes(self) -> list[tuple[Value, Argument, int | None]]:
-        found: list[dict[Value, Argument]] = []
+        by_mode: list[dict[Value, Argument]] = []
         for mode, graph in enumerate(self.graphs):
             refs = ((self._value(mode, target), self._value(mode, value)) for target, value in graph.writes)
-            found.append({target: value for target, value in refs if isinstance(target, Value)})
-        both = [(target, value, None) for target, value in found[EVAL].items() if found[TRAIN].get(target) == value]
-        apart: list[tuple[Value, Argument, int | None]] = []
+            by_mode.append({target: value for target, value in refs if isinstance(target, Value)})
+        both = [(target, value, None) for target, value in by_mode[EVAL].items() if by_mode[TRAIN].get(target) == value]
+        separate: list[tuple[Value, Argument, int | None]] = []
         for mode in (EVAL, TRAIN):
-            apart += [(t, v, mode) for t, v in found[mode].items() if found[1 - mode].get(t) != v]
-        return [*both, *apart]
+            separate += [(t, v, mode) for t, v in by_mode[mode].items() if by_mode[1 - mode].get(t) != v]
+        return [*both, *separate]
 
     def _order(self) -> list[tuple[int | None, int | None]]:
         labels = [[_label(node) for node in graph.nodes] for graph in self.graphs]
         if labels[EVAL] == labels[TRAIN]:
-            return [(place, place) for place in range(len(self.graphs[EVAL].nodes))]
+            return [(index, index) for index in range(len(self.graphs[EVAL].nodes))]
         order: list[tuple[int | None, int | None]] = []
         matcher = SequenceMatcher(None, labels[EVAL], labels[TRAIN], autojunk=False)
         for kind, start, end, first, last in matcher.get_opcodes():
             if kind == "equal":
                 order += zip(range(start, end), range(first, last), strict=True)
             else:
-                order += [(place, None) for place in range(start, end)]
-                order += [(None, place) for place in range(first, last)]
+                order += [(index, None) for index in range(start, end)]
+                order += [(None, index) for index in range(first, last)]
         leaves = {self.graphs[EVAL].nodes[e].scope for e, t in order if e is not None and t is None}
         return _leaves_first(order, self.graphs) if leaves else order
 
@@ -135,10 +135,10 @@ class _Merge:
         step = Step((one, other))
         if one is not None and other is not None:
             ours, theirs = dict(one.arguments), dict(other.arguments)
-            step.arguments = {name: self._joined(ours.get(name), theirs.get(name)) for name in {**theirs, **ours}}
+            step.arguments = {name: self._join(ours.get(name), theirs.get(name)) for name in {**theirs, **ours}}
         else:
             mode = EVAL if one is not None else TRAIN
-            step.arguments = {name: self._in(mode, value) for name, value in step.node.arguments}
+            step.arguments = {name: self._map_argument(mode, value) for name, value in step.node.arguments}
             if mode == TRAIN and step.node.op in RANDOM and isinstance(step.arguments["input"], Value):
                 step.skipped = step.arguments["input"]
         self.steps.append(step)
@@ -146,54 +146,54 @@ class _Merge:
             if place is not None:
                 self.of[mode][place] = number
 
-    def _in(self, mode: int, value: Argument) -> Argument:
+    def _map_argument(self, mode: int, value: Argument) -> Argument:
         return replace_refs(value, lambda ref: self._value(mode, ref))
 
     def _value(self, mode: int, ref: Ref) -> Value:
         return Value(self.of[mode][ref.node], ref.output)
 
-    def _joined(self, ours: Argument, theirs: Argument) -> Argument:
+    def _join(self, ours: Argument, theirs: Argument) -> Argument:
         if isinstance(ours, Ref) and isinstance(theirs, Ref):
             one, other = self._value(EVAL, ours), self._value(TRAIN, theirs)
-            return other if self._is(other, one) else Choice(one, other)
+            return other if self._corresponds(other, one) else Choice(one, other)
         if type(ours) is tuple and type(theirs) is tuple and len(ours) == len(theirs):
-            return tuple(self._joined(*items) for items in zip(ours, theirs, strict=True))
-        ours, theirs = self._in(EVAL, ours), self._in(TRAIN, theirs)
+            return tuple(self._join(*items) for items in zip(ours, theirs, strict=True))
+        ours, theirs = self._map_argument(EVAL, ours), self._map_argument(TRAIN, theirs)
         return theirs if ours == theirs else Choice(ours, theirs)
 
-    def _is(self, value: Value, wanted: Value) -> bool:
+    def _corresponds(self, value: Value, wanted: Value) -> bool:
         """Return whether a value of train mode corresponds to `wanted` in eval mode."""
-        found: Value | None = value
-        while found is not None and found != wanted:
-            found = self.steps[found.place].skipped
-        return found is not None
+        current: Value | None = value
+        while current is not None and current != wanted:
+            current = self.steps[current.place].skipped
+        return current is not None
 
 
 def _leaves_first(
     order: Sequence[tuple[int | None, int | None]], graphs: tuple[Graph, Graph]
 ) -> list[tuple[int | None, int | None]]:
     """Pair the parameters and buffers that both modes read wherever the subsequence left them separate."""
-    found: dict[Any, list[int | None]] = {}
+    pairs: dict[Any, list[int | None]] = {}
     rest: list[tuple[int | None, int | None]] = []
-    for places in order:
-        mode = EVAL if places[EVAL] is not None else TRAIN
-        place = places[mode]
-        assert place is not None
-        node = graphs[mode].nodes[place]
+    for indices in order:
+        mode = EVAL if indices[EVAL] is not None else TRAIN
+        index = indices[mode]
+        assert index is not None
+        node = graphs[mode].nodes[index]
         if node.op not in LEAVES or node.op in ("constant", "cotangent"):
-            rest.append(places)
+            rest.append(indices)
             continue
-        pair = found.setdefault((node.op, node.scope, node.get("number")), [None, None])
+        pair = pairs.setdefault((node.op, node.scope, node.get("number")), [None, None])
         for which in (EVAL, TRAIN):
-            if places[which] is not None:
-                pair[which] = places[which]
-    return [*((pair[EVAL], pair[TRAIN]) for pair in found.values()), *rest]
+            if indices[which] is not None:
+                pair[which] = indices[which]
+    return [*((pair[EVAL], pair[TRAIN]) for pair in pairs.values()), *rest]
 
 
 def _label(node: Node) -> Any:
     flags = _FLAGS if node.op in _BY_FLAGS else frozenset({"draw"})
-    given = tuple((name, _without_refs(value)) for name, value in node.arguments if name not in flags)
-    return node.op, given, node.scope, node.outputs[:1] if node.op in _BY_FLAGS else node.outputs
+    arguments = tuple((name, _without_refs(value)) for name, value in node.arguments if name not in flags)
+    return node.op, arguments, node.scope, node.outputs[:1] if node.op in _BY_FLAGS else node.outputs
 
 
 def _without_refs(value: Argument) -> Argument:

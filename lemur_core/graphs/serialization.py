@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType, replace_refs
-from lemur_core.graphs.modes import paired
+from lemur_core.graphs.modes import match_nodes
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, at, normal, value_at
 
@@ -66,9 +66,11 @@ def from_notation(
 
     Raises: ValueError if the graph has another form, was recorded by another torch, or is malformed.
     """
-    made = (stored.get("form"), stored.get("torch"))
-    if made != (FORM, TORCH):
-        raise ValueError(f"form {made[0]} of torch {made[1]} cannot be compared with form {FORM} of torch {TORCH}")
+    version = (stored.get("form"), stored.get("torch"))
+    if version != (FORM, TORCH):
+        raise ValueError(
+            f"form {version[0]} of torch {version[1]} cannot be compared with form {FORM} of torch {TORCH}"
+        )
     try:
         before = [] if evaluated is None else list(dict.fromkeys(map(_form, evaluated.nodes)))
         reader = _Reader([*before, *map(tuple, stored["operations"])], _first(sizes))
@@ -105,28 +107,28 @@ class _Writer:
         return [self.places[_form(node)], *(self.argument(value) for _, value in node.arguments), *types, scope]
 
     def difference(self, graph: Graph, evaluated: Graph) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         same: list[int] = []
-        of: dict[int, int] = {}  # eval node -> its counterpart in train mode
+        counterparts: dict[int, int] = {}  # eval node -> its counterpart in train mode
 
         def close() -> None:
             if same:
-                found.append(f"{same[0]}…{same[-1]}")
+                items.append(f"{same[0]}…{same[-1]}")
                 same.clear()
 
-        for place, other in enumerate(paired(evaluated, graph)):
-            node = graph.nodes[place]
-            if other is not None and _standing(evaluated.nodes[other], of) == _exact(node):
+        for index, other in enumerate(match_nodes(evaluated, graph)):
+            node = graph.nodes[index]
+            if other is not None and _find_counterpart(evaluated.nodes[other], counterparts) == _key(node):
                 if same and other != same[-1] + 1:
                     close()
                 same.append(other)
             else:
                 close()
-                found.append(self.node(node) if other is None else [other, self.node(node)])
+                items.append(self.node(node) if other is None else [other, self.node(node)])
             if other is not None:
-                of[other] = place
+                counterparts[other] = index
         close()
-        return found
+        return items
 
     def number(self, value: Any) -> str:
         if not isinstance(value, Size):
@@ -154,19 +156,20 @@ class _Writer:
         return value
 
 
-def _exact(node: Node) -> tuple[Any, ...]:
+def _key(node: Node) -> tuple[Any, ...]:
     """Key a node by its scope and types, too, since `==` does not distinguish 1, 1.0 and True."""
     return node.op, repr(node.arguments), node.outputs, node.scope
 
 
-def _standing(node: Node, of: Mapping[int, int]) -> tuple[Any, ...] | None:
+def _find_counterpart(node: Node, counterparts: Mapping[int, int]) -> tuple[Any, ...] | None:
     """Return the train counterpart of an eval node if all values it reads have one."""
-    return _exact(_moved(node, of)) if all(ref.node in of for ref in node.inputs) else None
+    return _key(_renumber(node, counterparts)) if all(ref.node in counterparts for ref in node.inputs) else None
 
 
-def _moved(node: Node, of: Mapping[int, int]) -> Node:
+def _renumber(node: Node, counterparts: Mapping[int, int]) -> Node:
     arguments = tuple(
-        (name, replace_refs(value, lambda ref: Ref(of[ref.node], ref.output))) for name, value in node.arguments
+        (name, replace_refs(value, lambda ref: Ref(counterparts[ref.node], ref.output)))
+        for name, value in node.arguments
     )
     return replace(node, arguments=arguments)
 
@@ -185,24 +188,24 @@ class _Reader:
     nodes: list[Node] = field(default_factory=list)
 
     def read(self, stored: Sequence[Any], evaluated: Graph | None) -> None:
-        of: dict[int, int] = {}
+        counterparts: dict[int, int] = {}
         for item in stored:
             if isinstance(item, str) and evaluated is not None:
-                for other in _places(item):
-                    self.nodes.append(_moved(evaluated.nodes[other], of))
-                    of[other] = len(self.nodes) - 1
+                for other in _parse_range(item):
+                    self.nodes.append(_renumber(evaluated.nodes[other], counterparts))
+                    counterparts[other] = len(self.nodes) - 1
                 continue
             if isinstance(item[-1], list):
-                of[item[0]] = len(self.nodes)
+                counterparts[item[0]] = len(self.nodes)
                 item = item[1]
             self.nodes.append(self._node(item))
 
     def _node(self, stored: Sequence[Any]) -> Node:
         op, *names = self.forms[stored[0]]
-        given = tuple((name, self.value(value)) for name, value in zip(names, stored[1:], strict=False))
+        arguments = tuple((name, self.value(value)) for name, value in zip(names, stored[1:], strict=False))
         types = tuple(map(self._type, stored[1 + len(names) : -1]))
         scope = stored[-1] if stored[-1] != 0 else self.nodes[-1].scope
-        return Node(op, given, types, scope)
+        return Node(op, arguments, types, scope)
 
     def value(self, stored: Any) -> Argument:
         if isinstance(stored, list):
@@ -218,30 +221,30 @@ class _Reader:
                 return tuple(map(self._number, stored.split("×")))
         return stored
 
-    def _number(self, told: str) -> Any:
-        if _NUMBER.fullmatch(told):
-            return int(told)
+    def _number(self, text: str) -> Any:
+        if _NUMBER.fullmatch(text):
+            return int(text)
         try:
-            return float(told)
+            return float(text)
         except ValueError:
-            return self._size(told)
+            return self._size(text)
 
-    def _size(self, told: str) -> Size:
-        text, _, value = told.partition("≈")
+    def _size(self, source: str) -> Size:
+        text, _, value = source.partition("≈")
         for python, sign in _SIGNS[:-1]:
             text = text.replace(sign, python)
-        found = float(value) if not _NUMBER.fullmatch(value or "0") else int(value or "0")
-        return Size(normal(text), found if value else value_at(text, self.sizes))
+        exact = float(value) if not _NUMBER.fullmatch(value or "0") else int(value or "0")
+        return Size(normal(text), exact if value else value_at(text, self.sizes))
 
-    def _type(self, told: str) -> TensorType:
-        dtype, _, shape = told.partition(" ")
+    def _type(self, text: str) -> TensorType:
+        dtype, _, shape = text.partition(" ")
         return TensorType(dtype, () if shape == _SCALAR else tuple(map(self._number, shape.split("×"))))
 
 
-def _places(told: str) -> Iterator[int]:
-    match = _RUN.fullmatch(told)
+def _parse_range(text: str) -> Iterator[int]:
+    match = _RUN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{told!r} are no nodes")
+        raise ValueError(f"{text!r} are no nodes")
     yield from range(int(match[1]), int(match[2]) + 1)
 
 

@@ -17,8 +17,8 @@ Shape = tuple[int, ...]
 Go = Callable[[Sequence[Shape], bool], Graph]
 _Group = tuple[tuple[int, int], ...]  # dimensions that change together, each as (input, dimension)
 
-_TAKEN = 3  # additional sizes per dimension
-_NODES = 60_000  # total number of operations of all runs
+_SIZES_PER_DIMENSION = 3  # additional sizes per dimension
+_MAX_OPERATIONS = 60_000  # total number of operations of all runs
 _OVERHEAD = 40  # fixed cost of a run, in operations
 
 
@@ -49,9 +49,9 @@ def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph |
     runs = _Runs(go, tuple(own), evaluated, trained)
     free = runs.free()
     for number in range(len(free), 0, -1):
-        found = runs.together(free[:number])
-        if found is not None:
-            return found
+        sized = runs.together(free[:number])
+        if sized is not None:
+            return sized
     why = "other operations run at other sizes" if free else runs.why
     return Sized(evaluated, trained, {}, why)
 
@@ -60,7 +60,7 @@ class _Runs:
     def __init__(self, go: Go, own: tuple[Shape, ...], evaluated: Graph, trained: Graph | None) -> None:
         self.go, self.own, self.evaluated, self.trained = go, own, evaluated, trained
         self.cost = len(evaluated.nodes) + _OVERHEAD
-        self.left = _NODES
+        self.left = _MAX_OPERATIONS
         self.why = "no other size is taken" if any(own) else "no input has a size"
         self.known: dict[tuple[Shape, ...], Graph | None] = {self.own: evaluated}
 
@@ -70,54 +70,54 @@ class _Runs:
             return self.known[shapes]
         self.left -= self.cost
         own = self.trained if train else self.evaluated
-        found = None
+        graph = None
         if self.left < 0:
             self.why = "too many operations to run it at further sizes"
         elif own is not None:
             try:
-                found = self.go(shapes, train)
+                graph = self.go(shapes, train)
             except (MemoryError, PermissionError):
                 raise  # the sandbox reports the exceeded limit or denied access
             except Exception:  # noqa: BLE001 (foreign code raises anything)
-                found = None
-            if found is not None and together([own, found]) is None:
-                self.why, found = "other operations run at other sizes", None
+                graph = None
+            if graph is not None and together([own, graph]) is None:
+                self.why, graph = "other operations run at other sizes", None
         if not train:
-            self.known[shapes] = found
-        return found
+            self.known[shapes] = graph
+        return graph
 
     def free(self) -> list[tuple[_Group, list[int]]]:
         """Return the dimensions that can be changed alone, with the sizes that worked."""
-        found = []
+        free = []
         for group in _groups(self.own):
             size = self.own[group[0][0]][group[0][1]]
-            sizes = (other for other in _others(size) if self.at(_changed(self.own, group, other)) is not None)
-            taken = list(islice(sizes, _TAKEN))
-            if len(taken) >= _TAKEN - 1:
-                found.append((group, taken))
-        return found
+            sizes = (other for other in _others(size) if self.at(_change_size(self.own, group, other)) is not None)
+            taken = list(islice(sizes, _SIZES_PER_DIMENSION))
+            if len(taken) >= _SIZES_PER_DIMENSION - 1:
+                free.append((group, taken))
+        return free
 
     def together(self, free: Sequence[tuple[_Group, list[int]]]) -> Sized | None:
         """Combine all runs; None if the module rejects these sizes together, or a formula does not hold."""
         mixed = further = self.own
         for number, (group, taken) in enumerate(free):
             size = self.own[group[0][0]][group[0][1]]
-            mixed = _changed(mixed, group, taken[-1 - number % len(taken)])
-            further = _changed(further, group, _further(size, taken, number))
-        points = [self.own, *(_changed(self.own, group, size) for group, taken in free for size in taken), mixed]
+            mixed = _change_size(mixed, group, taken[-1 - number % len(taken)])
+            further = _change_size(further, group, _further(size, taken, number))
+        points = [self.own, *(_change_size(self.own, group, size) for group, taken in free for size in taken), mixed]
         points = list(dict.fromkeys(points))
         for last in (further, None):  # formulas that fail at the further sizes are fitted to these, too
             graphs = [self.at(shapes) for shapes in points]
             if None in graphs:
                 return None
-            sized = self._named(free, points, [graph for graph in graphs if graph is not None])
-            check = last or _reversed(points, free)
+            sized = self._name_sizes(free, points, [graph for graph in graphs if graph is not None])
+            check = last or _recombine(points, free)
             if sized is not None and self._holds(sized, free, check):
                 return sized
             points.append(further)
         return None
 
-    def _named(
+    def _name_sizes(
         self, free: Sequence[tuple[_Group, list[int]]], points: list[tuple[Shape, ...]], graphs: list[Graph]
     ) -> Sized | None:
         joined = together(graphs)
@@ -133,7 +133,7 @@ class _Runs:
             return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
         few = [0, *range(max(len(points) - 2, 1), len(points))]
         for some in (few, list(range(len(points)))):
-            runs = [self.at(points[place], train=True) if place else self.trained for place in some]
+            runs = [self.at(points[index], train=True) if index else self.trained for index in some]
             trained = together([run for run in runs if run is not None]) if None not in runs else None
             if trained is None:
                 return None
@@ -163,11 +163,11 @@ def _distinct(symbols: Symbols) -> dict[str, tuple[float, ...]]:
 
 def _groups(own: Sequence[Shape]) -> list[_Group]:
     """Group the dimensions that change together: those with equal index and size in all inputs."""
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    members_by_key: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for number, shape in enumerate(own):
         for dim, size in enumerate(shape):
-            found.setdefault((dim, size), []).append((number, dim))
-    return [tuple(members) for _, members in sorted(found.items(), key=lambda item: item[0][0])]
+            members_by_key.setdefault((dim, size), []).append((number, dim))
+    return [tuple(members) for _, members in sorted(members_by_key.items(), key=lambda item: item[0][0])]
 
 
 _LETTERS = {1: "N", 2: "BN", 3: "BNC", 4: "BCHW", 5: "BCDHW"}
@@ -176,23 +176,23 @@ _LETTERS = {1: "N", 2: "BN", 3: "BNC", 4: "BCHW", 5: "BCDHW"}
 def _names(own: Sequence[Shape], groups: Sequence[_Group]) -> list[str]:
     """Name dimensions by their index: B, C, H and W for a batch of images."""
     names: list[str] = []
-    changed = {place for group in groups for place in group}
+    changed = {suffix for group in groups for suffix in group}
     for group in groups:
         number, dim = group[0]
         letters = _LETTERS.get(len(own[number]), "")
         if len(own[number]) == 4 and (number, 1) in changed and (number, 3) not in changed:
             letters = "BHWC"  # channels last
         name = letters[dim] if letters else f"N{dim}"
-        further = (f"{name}{place}" if place > 1 else name for place in count(1))
+        further = (f"{name}{suffix}" if suffix > 1 else name for suffix in count(1))
         names.append(next(one for one in further if one not in names))
     return names
 
 
-def _changed(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Shape, ...]:
-    made = [list(shape) for shape in shapes]
+def _change_size(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Shape, ...]:
+    changed = [list(shape) for shape in shapes]
     for number, dim in group:
-        made[number][dim] = size
-    return tuple(tuple(shape) for shape in made)
+        changed[number][dim] = size
+    return tuple(tuple(shape) for shape in changed)
 
 
 def _others(size: int) -> list[int]:
@@ -223,26 +223,26 @@ def never_run(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
             for dim, size in enumerate(node.outputs[0].shape):
                 if isinstance(size, Size):
                     free.setdefault(size.text, (node.get("number"), dim))
-    made: list[list[Shape]] = []
+    candidates: list[list[Shape]] = []
     for turn in range(_TURNS if free else 0):
         shapes = tuple(own)
-        for place, (name, (number, dim)) in enumerate(free.items()):
+        for position, (name, (number, dim)) in enumerate(free.items()):
             size = own[number][dim]
             group = next(one for one in _groups(own) if (number, dim) in one)
             taken = [int(other) for other in dict.fromkeys(sized.sizes[name]) if other != size]
             known = turn + 1 == _TURNS
-            chosen = taken[(place + 1) % len(taken)] if known else _further(size, taken, place + turn)
-            shapes = _changed(shapes, group, chosen)
-        made.append(list(shapes))
-    return made
+            chosen = taken[(position + 1) % len(taken)] if known else _further(size, taken, position + turn)
+            shapes = _change_size(shapes, group, chosen)
+        candidates.append(list(shapes))
+    return candidates
 
 
 _TURNS = 4
 
 
-def _reversed(points: Sequence[tuple[Shape, ...]], free: Sequence[tuple[_Group, list[int]]]) -> tuple[Shape, ...]:
+def _recombine(points: Sequence[tuple[Shape, ...]], free: Sequence[tuple[_Group, list[int]]]) -> tuple[Shape, ...]:
     """Return all dimensions at another tested size each: a combination that was not run."""
     shapes = points[0]
     for number, (group, taken) in enumerate(free):
-        shapes = _changed(shapes, group, taken[(number + 1) % len(taken)])
+        shapes = _change_size(shapes, group, taken[(number + 1) % len(taken)])
     return shapes

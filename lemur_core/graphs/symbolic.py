@@ -26,7 +26,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observed:
     """The values of one number in several runs."""
 
     values: tuple[float, ...]
@@ -44,17 +44,17 @@ def together(graphs: Sequence[Graph]) -> Graph | None:
     if any(_links(graph) != _links(first) for graph in graphs[1:]):
         return None
     nodes = []
-    for place, node in enumerate(first.nodes):
-        alike = [graph.nodes[place] for graph in graphs]
+    for index, node in enumerate(first.nodes):
+        alike = [graph.nodes[index] for graph in graphs]
         arguments = []
         for number, (name, _) in enumerate(node.arguments):
             try:
-                arguments.append((name, _joined([one.arguments[number][1] for one in alike])))
+                arguments.append((name, _join([node_run.arguments[number][1] for node_run in alike])))
             except ValueError:
                 return None
         outputs = tuple(
-            TensorType(kinds[0].dtype, _joined([kind.shape for kind in kinds]))
-            for kinds in zip(*(one.outputs for one in alike), strict=True)
+            TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
+            for kinds in zip(*(node_run.outputs for node_run in alike), strict=True)
         )
         nodes.append(replace(node, arguments=tuple(arguments), outputs=outputs))
     return Graph(tuple(nodes), first.outputs, first.writes)
@@ -74,15 +74,15 @@ def _links(graph: Graph) -> tuple[object, ...]:
     return nodes, graph.outputs, graph.writes
 
 
-def _joined(values: Sequence[Argument]) -> Argument:
+def _join(values: Sequence[Argument]) -> Argument:
     """Combine one argument of several runs. Raises: ValueError if the runs differ in more than numbers."""
     first = values[0]
     if all(type(value) is type(first) and value == first for value in values):
         return first
     if all(type(value) is tuple and len(value) == len(first) for value in values):
-        return tuple(_joined(items) for items in zip(*values, strict=True))
+        return tuple(_join(items) for items in zip(*values, strict=True))
     if all(type(value) in (int, float) for value in values):
-        return _Seen(tuple(values))
+        return _Observed(tuple(values))
     raise ValueError(f"{first!r} is something else at another size")
 
 
@@ -101,22 +101,22 @@ class Symbols:
 
         Args: runs: the runs in the graph; None for all.
         """
-        return _mapped(graph, lambda seen: self._size(seen.values, runs), _Seen)
+        return _map_numbers(graph, lambda seen: self._size(seen.values, runs), _Observed)
 
     def _size(self, values: tuple[float, ...], runs: Sequence[int] | None) -> Size:
         if runs is None:
             if values not in self._known:
-                found = formula(values, self.values) or self._product(values)
-                self._known[values] = normal(found) if found else self._unknown(values)
+                expression = formula(values, self.values) or self._product(values)
+                self._known[values] = normal(expression) if expression else self._unknown(values)
             return Size(self._known[values], values[0])
         for known, text in self._known.items():
             if tuple(known[run] for run in runs) == values:
                 return Size(text, values[0])
         some = {name: tuple(of[run] for run in runs) for name, of in self.values.items()}
-        found = formula(values, some)
-        if found is None:
+        expression = formula(values, some)
+        if expression is None:
             raise ValueError(f"no formula for {values}")
-        return Size(normal(found), values[0])
+        return Size(normal(expression), values[0])
 
     def _product(self, values: tuple[float, ...]) -> str | None:
         """Find a product of two known numbers: `H // 2 * (W // 2)`, where a feature map is flattened."""
@@ -147,7 +147,7 @@ def at(graph: Graph, sizes: Mapping[str, float] | None = None) -> Graph:
 
     Args: sizes: by name; None for the sizes of the first run.
     """
-    return _mapped(graph, lambda size: size.value if sizes is None else value_at(size.text, sizes), Size)
+    return _map_numbers(graph, lambda size: size.value if sizes is None else value_at(size.text, sizes), Size)
 
 
 def misses(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
@@ -172,17 +172,17 @@ def misses(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
     )
 
 
-def _mapped(graph: Graph, change: Callable[[Any], Argument], kind: type) -> Graph:
-    def changed(value: Argument) -> Argument:
+def _map_numbers(graph: Graph, change: Callable[[Any], Argument], kind: type) -> Graph:
+    def convert(value: Argument) -> Argument:
         if isinstance(value, kind):
             return change(value)
         if type(value) is tuple:
-            return tuple(map(changed, value))
+            return tuple(map(convert, value))
         return value
 
-    def node(one: Node) -> Node:
-        outputs = tuple(TensorType(of.dtype, changed(of.shape)) for of in one.outputs)
-        return replace(one, arguments=tuple((name, changed(value)) for name, value in one.arguments), outputs=outputs)
+    def node(old: Node) -> Node:
+        outputs = tuple(TensorType(output.dtype, convert(output.shape)) for output in old.outputs)
+        return replace(old, arguments=tuple((name, convert(value)) for name, value in old.arguments), outputs=outputs)
 
     return replace(graph, nodes=tuple(map(node, graph.nodes)))
 
@@ -200,7 +200,7 @@ _SIGNS: dict[type, Callable[..., float]] = {
 
 
 @cache
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, RecursionError) as error:
@@ -210,13 +210,13 @@ def _parsed(text: str) -> ast.expr:
 def difference(one: Argument, other: Argument) -> int | None:
     """Return by how much one number exceeds another if that is the same at all sizes, else None."""
     names = sorted({name for item in (one, other) if isinstance(item, Size) for name in names_in(item.text)})
-    found = set()
+    differences = set()
     for turn in range(_POINTS):
-        sizes = {name: 97 + 60 * place + 31 * turn * (place + 1) % 59 for place, name in enumerate(names)}
+        sizes = {name: 97 + 60 * index + 31 * turn * (index + 1) % 59 for index, name in enumerate(names)}
         above, below = (value_at(i.text, sizes) if isinstance(i, Size) else i for i in (one, other))
-        found.add(above - below)
-    first = found.pop()
-    return int(first) if not found and first == int(first) else None
+        differences.add(above - below)
+    first = differences.pop()
+    return int(first) if not differences and first == int(first) else None
 
 
 _POINTS = 5
@@ -225,12 +225,12 @@ _POINTS = 5
 @cache
 def normal(text: str) -> str:
     """Normalize the spaces and parentheses of a formula. Raises: ValueError if it is not a formula."""
-    return ast.unparse(_parsed(text)).replace("(-0.5)", "-0.5")
+    return ast.unparse(_parse(text)).replace("(-0.5)", "-0.5")
 
 
 def names_in(text: str) -> set[str]:
     """Return the sizes that a formula names. Raises: ValueError if it is not a formula."""
-    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)}
 
 
 def value_at(text: str, sizes: Mapping[str, float]) -> float:
@@ -248,7 +248,7 @@ def value_at(text: str, sizes: Mapping[str, float]) -> float:
         raise ValueError(f"{text!r} is not a formula over {', '.join(sizes)}")
 
     try:
-        return value(_parsed(text))
+        return value(_parse(text))
     except ArithmeticError as error:
         raise ValueError(f"{text!r} has no value: {error}") from error
 
@@ -293,11 +293,13 @@ def _real(values: tuple[float, ...], atoms: Atoms) -> str | None:
     for form, inverse in _REALS:
         under = [inverse(value) for value in values]
         whole = tuple(round(value) for value in under)
-        if any(abs(value - found) > _NEAR * abs(found) for value, found in zip(under, whole, strict=True)):
+        if any(
+            abs(value - expression) > _NEAR * abs(expression) for value, expression in zip(under, whole, strict=True)
+        ):
             continue
-        found = formula(whole, atoms) if len(set(whole)) > 1 else None
-        if found:
-            text = form.format(found if found.isidentifier() else f"({found})")
+        expression = formula(whole, atoms) if len(set(whole)) > 1 else None
+        if expression:
+            text = form.format(expression if expression.isidentifier() else f"({expression})")
             if _exact(text, values, atoms):
                 return text
             near.append(text)
@@ -351,16 +353,16 @@ def _floors(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
     steps = [v - pairs[0][1] for _, v in pairs[1:]]
     a = gcd(*steps)
     factors = [a, *(factor for factor in range(1, a) if a % factor == 0)] if a else []
-    found: list[tuple[tuple[int, ...], str]] = []
+    candidates: list[tuple[tuple[int, ...], str]] = []
     for k, factor in itertools.product(range(2, _STEPS + 1), factors):
         for b in range(-k + 1, k):
             c = pairs[0][1] - (pairs[0][0] + b) // k * factor
             if all((n + b) // k * factor + c == v for n, v in pairs):
                 base = f"{name} // {k}" if not b else f"({_sum(name, b)}) // {k}"
                 text = _sum(base if factor == 1 else f"{base} * {factor}", c)
-                found.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
-    if found:
-        yield min(found)[1]  # prefer plain rounding down or up: of the formulas that fit, these generalize best
+                candidates.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
+    if candidates:
+        yield min(candidates)[1]  # prefer plain rounding down or up: of the formulas that fit, these generalize best
 
 
 def _product(values: tuple[int, ...], atoms: Atoms) -> str | None:
@@ -371,9 +373,9 @@ def _product(values: tuple[int, ...], atoms: Atoms) -> str | None:
             products = [1] * len(values)
             for name in chosen:
                 products = [one * int(n) for one, n in zip(products, atoms[name], strict=True)]
-            found = _ratio(values, products)
-            if found:
-                up, down = found
+            expression = _ratio(values, products)
+            if expression:
+                up, down = expression
                 text = " * ".join(chosen)
                 return text + (f" * {up}" if up != 1 else "") + (f" // {down}" if down != 1 else "")
     for name in names:

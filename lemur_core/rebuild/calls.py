@@ -54,11 +54,11 @@ class Call:
     takes: int = 1  # how many of its outputs are needed, up to the last one used
 
     def __getitem__(self, name: str) -> Text:
-        found = self.tensors.get(name)
-        if isinstance(found, Text):
-            return found
+        text = self.tensors.get(name)
+        if isinstance(text, Text):
+            return text
         value = self.node.get(name)
-        return Text(self.number(value, self), _binds(value.text) if isinstance(value, Size) else ATOM)
+        return Text(self.number(value, self), _precedence(value.text) if isinstance(value, Size) else ATOM)
 
     def get(self, name: str) -> Argument:
         """Return a literal argument."""
@@ -77,7 +77,7 @@ class Call:
         return self[name].within(ATOM)
 
 
-def _binds(formula: str) -> int:
+def _precedence(formula: str) -> int:
     """Return how tightly a formula binds."""
     match ast.parse(formula, mode="eval").body:
         case ast.BinOp(op=ast.Add() | ast.Sub()):
@@ -163,14 +163,14 @@ def emits(*ops: str) -> Callable[[Emit], Emit]:
     return note
 
 
-def one_for_all(value: Argument) -> Argument:
+def collapse_equal(value: Argument) -> Argument:
     """Collapse `(3, 3)` to 3."""
     return value[0] if type(value) is tuple and value and all(item == value[0] for item in value) else value
 
 
-def function(name: str, *given: str, **named: str) -> Text:
+def function(name: str, *operands: str, **named: str) -> Text:
     """Write a function call."""
-    return Text(f"{name}({', '.join([*given, *(f'{key}={value}' for key, value in named.items())])})", ATOM)
+    return Text(f"{name}({', '.join([*operands, *(f'{key}={value}' for key, value in named.items())])})", ATOM)
 
 
 def by_schema(call: Call) -> Text:
@@ -184,15 +184,15 @@ def by_schema(call: Call) -> Text:
     named: dict[str, str] = {}
     for position, argument in enumerate(schema.arguments):
         name = "input" if argument.name == "self" else argument.name
-        given = call.get(name)
+        value = call.get(name)
         default = argument.default_value if argument.has_default_value() else None
         is_tensor = name in call.tensors
-        if not is_tensor and (given is None or (argument.has_default_value() and _same(given, default))):
+        if not is_tensor and (value is None or (argument.has_default_value() and _equals_default(value, default))):
             continue
         if name == "reduction":
-            named[name] = repr(REDUCTIONS[given])
+            named[name] = repr(REDUCTIONS[value])
             continue
-        text = dtype_text(given) if name == "dtype" else _argument(call, name)
+        text = dtype_text(value) if name == "dtype" else _argument(call, name)
         if argument.kwarg_only or len(positional) != position:
             named[name] = text
         else:
@@ -204,9 +204,9 @@ def by_schema(call: Call) -> Text:
         return function(f"{first.within(ATOM)}.{op}", *positional[1:], **named)
     if hasattr(torch, op) and not op.startswith("_"):
         return function(f"torch.{op}", *positional, **named)
-    for before, place in (("linalg_", "torch.linalg."), ("fft_", "torch.fft."), ("special_", "torch.special.")):
+    for before, module in (("linalg_", "torch.linalg."), ("fft_", "torch.fft."), ("special_", "torch.special.")):
         if op.startswith(before):
-            return function(place + op.removeprefix(before), *positional, **named)
+            return function(module + op.removeprefix(before), *positional, **named)
     if hasattr(functional, op):
         return function(f"F.{op}", *positional, **named)
     if isinstance(first, Text) and hasattr(torch.Tensor, op):
@@ -227,17 +227,17 @@ def _schema(op: str, names: set[str]) -> Any:
     return min(fitting, key=lambda item: item[:2])[2] if fitting else None
 
 
-def _same(given: Argument, default: Any) -> bool:
-    return bool(type(given) is not tuple and not isinstance(given, Size) and given == default) or (
-        type(given) is tuple and isinstance(default, list) and list(given) == default
+def _equals_default(value: Argument, default: Any) -> bool:
+    return bool(type(value) is not tuple and not isinstance(value, Size) and value == default) or (
+        type(value) is tuple and isinstance(default, list) and list(value) == default
     )
 
 
 def _argument(call: Call, name: str) -> str:
-    found = call.tensors.get(name)
-    if isinstance(found, list):
-        return f"[{', '.join('None' if item is None else item.text for item in found)}]"
-    return call[name].text if isinstance(found, Text) else call.literal(name)
+    tensor = call.tensors.get(name)
+    if isinstance(tensor, list):
+        return f"[{', '.join('None' if item is None else item.text for item in tensor)}]"
+    return call[name].text if isinstance(tensor, Text) else call.literal(name)
 
 
 def dtype_text(name: Argument) -> str:

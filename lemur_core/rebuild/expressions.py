@@ -136,8 +136,8 @@ def _norm(call: Call) -> Text:
     if call.get("keepdim"):
         named["keepdim"] = "True"
     order = call.get("ord")
-    given = [] if order in (2, None) else [call.literal("ord")]
-    return function("torch.linalg.vector_norm", call["input"].text, *given, **named)
+    positional = [] if order in (2, None) else [call.literal("ord")]
+    return function("torch.linalg.vector_norm", call["input"].text, *positional, **named)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _norm(call: Call) -> Text:
 @emits("reshape")
 def _reshape(call: Call) -> Text:
     source, target = call.kinds["input"].shape, tuple(call.get("shape"))
-    selected = _selected(call, source, target)
+    selected = _select(call, source, target)
     if selected:
         return selected
     start = 0
@@ -158,17 +158,17 @@ def _reshape(call: Call) -> Text:
     before, after = source[start : len(source) - end], target[start : len(target) - end]
     inner = call.atom()
     if not before and after == (1,):
-        return function(f"{inner}.unsqueeze", _place(start, len(target)))
+        return function(f"{inner}.unsqueeze", _dim_argument(start, len(target)))
     if not after and before == (1,):
-        return function(f"{inner}.squeeze", _place(start, len(source)))
+        return function(f"{inner}.squeeze", _dim_argument(start, len(source)))
     if len(after) == 1 and len(before) > 1:
         return function(f"{inner}.flatten", str(start), *([str(start + len(before) - 1)] if end else []))
     if len(before) == 1 and len(after) > 1:
-        return function(f"{inner}.unflatten", _place(start, len(source)), f"({_dims(call, after)})")
+        return function(f"{inner}.unflatten", _dim_argument(start, len(source)), f"({_dims(call, after)})")
     return function(f"{inner}.reshape", _dims(call, target))
 
 
-def _selected(call: Call, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
+def _select(call: Call, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
     """Write `x[:, 0]`: select one index of a dimension, which is removed."""
     inner = call.inner
     if inner is None or inner.node.op != "slice":
@@ -179,7 +179,7 @@ def _selected(call: Call, source: Sequence[Dimension], target: Sequence[Dimensio
     return Text(f"{inner.atom()}[{':, ' * dim}{inner.literal('start')}]", ATOM)
 
 
-def _place(dim: int, rank: int) -> str:
+def _dim_argument(dim: int, rank: int) -> str:
     return "-1" if dim == rank - 1 and dim else str(dim)
 
 
@@ -251,9 +251,9 @@ def _index(call: Call) -> Text:
 @emits("slice_scatter", "select_scatter", "diagonal_scatter")
 def _scatter(call: Call) -> Text:
     last = 2**63 - 1
-    given = ((name, value) for name, value in call.node.arguments if name not in ("input", "src"))
+    rest = ((name, value) for name, value in call.node.arguments if name not in ("input", "src"))
     named = {
-        name: call.number(value, call) for name, value in given if (name, value) not in (("step", 1), ("end", last))
+        name: call.number(value, call) for name, value in rest if (name, value) not in (("step", 1), ("end", last))
     }
     return function(f"torch.{call.node.op}", call["input"].text, call["src"].text, **named)
 
@@ -282,11 +282,11 @@ def _pad(call: Call) -> Text:
 # --- tensors created without inputs -----------------------------------------------------------------------------------
 
 
-def _typed(call: Call, dtype: str) -> dict[str, str]:
+def _dtype_argument(call: Call, dtype: str) -> dict[str, str]:
     return {} if dtype == call.like_dtype and call.like else {"dtype": dtype_text(dtype)}
 
 
-def _device(call: Call) -> dict[str, str]:
+def _device_argument(call: Call) -> dict[str, str]:
     return {"device": f"{call.like.within(ATOM)}.device"} if call.like else {}
 
 
@@ -295,34 +295,34 @@ def _full(call: Call) -> Text:
     shape = f"({', '.join(call.number(size, call) for size in call.get('shape'))}{',' * (len(call.get('shape')) == 1)})"
     value, dtype = call.get("value"), call.get("dtype")
     name = "zeros" if value == 0 else "ones" if value == 1 else "full"
-    given = [shape] if name != "full" else [shape, call.literal("value")]
+    positional = [shape] if name != "full" else [shape, call.literal("value")]
     if call.like:
-        return function(f"{call.like.within(ATOM)}.new_{name}", *given, **_typed(call, dtype))
-    return function(f"torch.{name}", *given, dtype=dtype_text(dtype))
+        return function(f"{call.like.within(ATOM)}.new_{name}", *positional, **_dtype_argument(call, dtype))
+    return function(f"torch.{name}", *positional, dtype=dtype_text(dtype))
 
 
 @emits("arange")
 def _arange(call: Call) -> Text:
     start, step = call.get("start"), call.get("step")
-    given = [call.literal("end")]
+    positional = [call.literal("end")]
     if start not in (0, None) or step not in (1, None):
-        given.insert(0, call.literal("start"))
+        positional.insert(0, call.literal("start"))
     if step not in (1, None):
-        given.append(call.literal("step"))
+        positional.append(call.literal("step"))
     whole = all(isinstance(value, int | Size) for value in (start, call.get("end"), step) if value is not None)
     dtype = call.get("dtype")
     named = {} if dtype == "int64" and whole else {"dtype": dtype_text(dtype)}
-    return function("torch.arange", *given, **named, **_device(call))
+    return function("torch.arange", *positional, **named, **_device_argument(call))
 
 
 @emits("linspace", "logspace", "eye", "rand", "randn", "randint", "empty", "tril_indices", "triu_indices")
-def _made(call: Call) -> Text:
-    given = [call.number(value, call) for name, value in call.node.arguments if name not in ("dtype", "draw")]
-    return function(f"torch.{call.node.op}", *given, dtype=dtype_text(call.get("dtype")), **_device(call))
+def _create(call: Call) -> Text:
+    positional = [call.number(value, call) for name, value in call.node.arguments if name not in ("dtype", "draw")]
+    return function(f"torch.{call.node.op}", *positional, dtype=dtype_text(call.get("dtype")), **_device_argument(call))
 
 
 @emits("uniform", "normal", "bernoulli")
-def _drawn(call: Call) -> Text:
+def _draw(call: Call) -> Text:
     """Write a tensor that is filled in place with random numbers."""
     op = call.node.op
     if isinstance(call.tensors.get("input"), Text):
@@ -331,14 +331,14 @@ def _drawn(call: Call) -> Text:
         return by_schema(call)
     shape = f"({', '.join(call.number(size, call) for size in call.get('size'))}{',' * (len(call.get('size')) == 1)})"
     dtype = call.node.outputs[0].dtype
-    made = f"{call.like.within(ATOM)}.new_empty" if call.like else "torch.empty"
-    named = _typed(call, dtype)
-    given = [
+    empty = f"{call.like.within(ATOM)}.new_empty" if call.like else "torch.empty"
+    named = _dtype_argument(call, dtype)
+    positional = [
         call.number(value, call) if name not in call.tensors else call[name].text
         for name, value in call.node.arguments
         if name not in ("size", "draw")
     ]
-    return function(f"{function(made, shape, **named).text}.{op}_", *given)
+    return function(f"{function(empty, shape, **named).text}.{op}_", *positional)
 
 
 @emits("constant")
@@ -347,4 +347,4 @@ def _constant(call: Call) -> Text:
     if value is None or (isinstance(value, str) and len(value) == 64):
         raise RebuildError(f"a constant of {kind.dtype} {'×'.join(map(str, kind.shape))} whose values no graph holds")
     text = call.number(value, call).replace("(", "[").replace(",)", "]").replace(")", "]").replace('float["', 'float("')
-    return function("torch.tensor", text.replace('"]', '")'), dtype=dtype_text(kind.dtype), **_device(call))
+    return function("torch.tensor", text.replace('"]', '")'), dtype=dtype_text(kind.dtype), **_device_argument(call))

@@ -1,19 +1,19 @@
 """Write windows, grids, norms, attention and losses idiomatically: as functions of `torch.nn.functional`."""
 
 from lemur_core.graphs.symbolic import Size
-from lemur_core.rebuild.calls import REDUCTIONS, Call, RebuildError, Text, emits, function, one_for_all
+from lemur_core.rebuild.calls import REDUCTIONS, Call, RebuildError, Text, collapse_equal, emits, function
 
 
 def _window(call: Call) -> list[str]:
-    kernel, stride, padding = (one_for_all(call.get(name)) for name in ("kernel_size", "stride", "padding"))
-    given = [call.number(kernel, call)]
+    kernel, stride, padding = (collapse_equal(call.get(name)) for name in ("kernel_size", "stride", "padding"))
+    positional = [call.number(kernel, call)]
     if stride not in (None, (), kernel):
-        given.append(call.number(stride, call))
+        positional.append(call.number(stride, call))
     elif padding not in (0, None, ()):
-        given.append(call.number(kernel, call))
+        positional.append(call.number(kernel, call))
     if padding not in (0, None, ()):
-        given.append(call.number(padding, call))
-    return given
+        positional.append(call.number(padding, call))
+    return positional
 
 
 @emits(
@@ -26,7 +26,7 @@ def _window(call: Call) -> list[str]:
 )
 def _max_pool(call: Call) -> Text:
     name = call.node.op.removesuffix("_with_indices")
-    named = {} if one_for_all(call.get("dilation")) in (None, 1) else {"dilation": call.literal("dilation")}
+    named = {} if collapse_equal(call.get("dilation")) in (None, 1) else {"dilation": call.literal("dilation")}
     if call.get("ceil_mode"):
         named["ceil_mode"] = "True"
     if call.takes > 1:
@@ -57,7 +57,7 @@ def _avg_pool(call: Call) -> Text:
     "adaptive_max_pool1d",
 )
 def _adaptive(call: Call) -> Text:
-    size = call.number(one_for_all(call.get("output_size")), call)
+    size = call.number(collapse_equal(call.get("output_size")), call)
     named = {"return_indices": "True"} if "max" in call.node.op and call.takes > 1 else {}
     return function(f"F.{call.node.op.lstrip('_')}", call["input"].text, size, **named)
 
@@ -85,7 +85,7 @@ def _interpolate(call: Call) -> Text:
         value for name, value in call.node.arguments if name.startswith("scales") and value is not None
     )
     if factors and not any(isinstance(factor, Size) for factor in factors):
-        factor = one_for_all(tuple(factors))
+        factor = collapse_equal(tuple(factors))
         factor = int(factor) if isinstance(factor, float) and factor == int(factor) else factor
         named["scale_factor"] = call.number(factor, call)
     else:
@@ -122,12 +122,14 @@ def _fold(call: Call) -> Text:
     return _folding(call, "F.fold", [call.literal("output_size")])
 
 
-def _folding(call: Call, name: str, given: list[str]) -> Text:
+def _folding(call: Call, name: str, extra: list[str]) -> Text:
     named = {}
     for key, usual in (("dilation", 1), ("padding", 0), ("stride", 1)):
-        if one_for_all(call.get(key)) != usual:
-            named[key] = call.number(one_for_all(call.get(key)), call)
-    return function(name, call["input"].text, *given, call.number(one_for_all(call.get("kernel_size")), call), **named)
+        if collapse_equal(call.get(key)) != usual:
+            named[key] = call.number(collapse_equal(call.get(key)), call)
+    return function(
+        name, call["input"].text, *extra, call.number(collapse_equal(call.get("kernel_size")), call), **named
+    )
 
 
 @emits("attention")
@@ -158,8 +160,8 @@ def _dropout(call: Call) -> Text:
 
 @emits("fractional_max_pool2d", "fractional_max_pool3d")
 def _fractional(call: Call) -> Text:
-    kernel = call.number(one_for_all(call.get("kernel_size")), call)
-    named = {"output_size": call.number(one_for_all(call.get("output_size")), call)}
+    kernel = call.number(collapse_equal(call.get("kernel_size")), call)
+    named = {"output_size": call.number(collapse_equal(call.get("output_size")), call)}
     if call.takes > 1:
         named["return_indices"] = "True"
     return function(
@@ -183,37 +185,37 @@ def _weight_norm(call: Call) -> Text:
 
 
 @emits("torchvision::deform_conv2d")
-def _deformed(call: Call) -> Text:
+def _deform_conv(call: Call) -> Text:
     named = {}
     for name, key in (("stride", "stride"), ("pad", "padding"), ("dilation", "dilation")):
-        value = one_for_all((call.get(f"{name}_h"), call.get(f"{name}_w")))
+        value = collapse_equal((call.get(f"{name}_h"), call.get(f"{name}_w")))
         if value != (0 if name == "pad" else 1):
             named[key] = call.number(value, call)
     if call.get("use_mask"):
         named["mask"] = call["mask"].text
-    given = (call[name].text for name in ("input", "offset", "weight", "bias"))
-    return function("torchvision.ops.deform_conv2d", *given, **named)
+    positional = (call[name].text for name in ("input", "offset", "weight", "bias"))
+    return function("torchvision.ops.deform_conv2d", *positional, **named)
 
 
 @emits("torchvision::roi_align", "torchvision::roi_pool", "torchvision::ps_roi_align", "torchvision::ps_roi_pool")
 def _regions(call: Call) -> Text:
     op = call.node.op.removeprefix("torchvision::")
-    size = call.number(one_for_all((call.get("pooled_height"), call.get("pooled_width"))), call)
+    size = call.number(collapse_equal((call.get("pooled_height"), call.get("pooled_width"))), call)
     named = {"spatial_scale": call.literal("spatial_scale")}
     named |= {name: call.literal(name) for name in ("sampling_ratio", "aligned") if call.get(name) is not None}
     return function(f"torchvision.ops.{op}", call["input"].text, call["rois"].text, size, **named)
 
 
 @emits("torchvision::nms")
-def _suppressed(call: Call) -> Text:
-    given = (call[name].text for name in ("dets", "scores", "iou_threshold"))
-    return function("torchvision.ops.nms", *given)
+def _nms(call: Call) -> Text:
+    positional = (call[name].text for name in ("dets", "scores", "iou_threshold"))
+    return function("torchvision.ops.nms", *positional)
 
 
 @emits("_trilinear")
 def _bilinear(call: Call) -> Text:
-    given = [call.get(name) for name in ("expand1", "expand2", "expand3", "sumdim")]
-    if given != [(1, 3), (0,), (1, 2), (2, 3)]:
+    positional = [call.get(name) for name in ("expand1", "expand2", "expand3", "sumdim")]
+    if positional != [(1, 3), (0,), (1, 2), (2, 3)]:
         raise RebuildError("operation _trilinear has no public form")
     return function("F.bilinear", *(call[name].text for name in ("i1", "i3", "i2")))
 
@@ -279,23 +281,23 @@ def _statistics(call: Call) -> Text:
 
 @emits("linear")
 def _linear(call: Call) -> Text:
-    given = [call[name].text for name in ("input", "weight", "bias") if name in call.tensors]
-    return function("F.linear", *given)
+    positional = [call[name].text for name in ("input", "weight", "bias") if name in call.tensors]
+    return function("F.linear", *positional)
 
 
 @emits("convolution")
 def _convolution(call: Call) -> Text:
     rank = len(call.get("kernel"))
-    given = [call[name].text for name in ("input", "weight", "bias") if name in call.tensors]
+    positional = [call[name].text for name in ("input", "weight", "bias") if name in call.tensors]
     name = f"F.conv_transpose{rank}d" if call.get("transposed") else f"F.conv{rank}d"
-    return function(name, *given, **convolving(call))
+    return function(name, *positional, **convolving(call))
 
 
 def convolving(call: Call) -> dict[str, str]:
     """Return the arguments of a convolution besides its channels and kernel."""
     named = {}
     for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
-        value = one_for_all(call.get(key))
+        value = collapse_equal(call.get(key))
         if value not in (usual, None, ()):
             named[key] = call.number(value, call)
     return named

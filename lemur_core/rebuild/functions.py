@@ -27,18 +27,18 @@ class Custom:
     gradients: tuple[int | None, ...]
 
 
-def custom_of(module: Module, place: int) -> Custom:
+def find_custom(module: Module, place: int) -> Custom:
     """Return the function whose result a step is.
 
     Raises: RebuildError if it has several results, draws random numbers, or differs between the modes.
     """
     step = module.steps[place]
-    given = step.arguments
-    sources, result = given["sources"], given["input"]
+    arguments = step.arguments
+    sources, result = arguments["sources"], arguments["input"]
     if not isinstance(result, Value) or not all(isinstance(value, Value) for value in sources):
         raise RebuildError("a function with a gradient of its own that is another one in each mode")
-    found = [value for value in given["gradients"] if value is not None]
-    inner = _inner(module, [result, *found], sources)
+    gradient_values = [value for value in arguments["gradients"] if value is not None]
+    inner = _inner(module, [result, *gradient_values], sources)
     steps = [module.steps[number] for number in inner]
     cotangents = [Value(number) for number in inner if module.steps[number].node.op == "cotangent"]
     if len(cotangents) > 1 or any(one.node.get("number") for one in steps if one.node.op == "cotangent"):
@@ -46,15 +46,15 @@ def custom_of(module: Module, place: int) -> Custom:
     if any("draw" in dict(one.node.arguments) for one in steps):
         raise RebuildError("a function with a gradient of its own that draws random numbers")
     outside = [value for number in inner for value in values_in(tuple(module.steps[number].arguments.values()))]
-    outside += [result, *found]
+    outside += [result, *gradient_values]
     takes = list(dict.fromkeys(sources))
     takes += [one for one in dict.fromkeys(outside) if one.place not in inner and one not in takes]
-    places = {value: number for number, value in enumerate(found)}
-    gradient_of = dict(zip(sources, given["gradients"], strict=True))
-    gradients = tuple(None if gradient_of.get(one) is None else places[gradient_of[one]] for one in takes)
+    outputs = {value: number for number, value in enumerate(gradient_values)}
+    gradient_of = dict(zip(sources, arguments["gradients"], strict=True))
+    gradients = tuple(None if gradient_of.get(one) is None else outputs[gradient_of[one]] for one in takes)
     forward = _part(module, inner, takes, [result])
     kind = module.steps[result.place].node.outputs[result.output]
-    backward = _part(module, inner, [*takes, cotangents[0] if cotangents else None], found, kind)
+    backward = _part(module, inner, [*takes, cotangents[0] if cotangents else None], gradient_values, kind)
     return Custom(tuple(takes), forward, backward, gradients)
 
 
@@ -87,27 +87,27 @@ def _part(
 ) -> Module:
     """Return some steps as a separate module, with inputs for the values they take."""
     steps: list[Step] = []
-    of: dict[Value, Value] = {}
+    renumbered: dict[Value, Value] = {}
     for number, value in enumerate(takes):
         kind = last if value is None else module.steps[value.place].node.outputs[value.output]
         node = Node("input", (("number", number),), (kind,))
         if value is not None:
-            of[value] = Value(len(steps))
+            renumbered[value] = Value(len(steps))
         steps.append(Step((node, node)))
     for place in inner:
         step = module.steps[place]
-        if Value(place) in of:
+        if Value(place) in renumbered:
             continue
-        arguments = {name: _moved(argument, of) for name, argument in step.arguments.items()}
+        arguments = {name: _renumber(argument, renumbered) for name, argument in step.arguments.items()}
         for output in range(len(step.node.outputs)):
-            of.setdefault(Value(place, output), Value(len(steps), output))
+            renumbered.setdefault(Value(place, output), Value(len(steps), output))
         steps.append(replace(step, arguments=arguments))
-    return Module(steps, [_moved(value, of) for value in results], [])
+    return Module(steps, [_renumber(value, renumbered) for value in results], [])
 
 
-def _moved(argument: Argument, of: dict[Value, Value]) -> Argument:
+def _renumber(argument: Argument, renumbered: dict[Value, Value]) -> Argument:
     if isinstance(argument, Value):
-        return of.get(argument, argument)
+        return renumbered.get(argument, argument)
     if type(argument) is tuple:
-        return tuple(_moved(item, of) for item in argument)
+        return tuple(_renumber(item, renumbered) for item in argument)
     return argument

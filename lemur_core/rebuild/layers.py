@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.modes import EVAL, TRAIN, Module, Step, Value
 from lemur_core.graphs.symbolic import Size
-from lemur_core.rebuild.calls import one_for_all
+from lemur_core.rebuild.calls import collapse_equal
 
 _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 _CELLS = {"lstm_cell": "LSTMCell", "gru_cell": "GRUCell", "rnn_tanh_cell": "RNNCell", "rnn_relu_cell": "RNNCell"}
@@ -28,7 +28,7 @@ class Layer:
 
 
 @dataclass(slots=True)
-class _Found:
+class _LayerCall:
     step: Step
     module: Module
 
@@ -47,56 +47,56 @@ class _Found:
         return step.node if step.node.op in (kinds or ("parameter",)) else None
 
 
-def layer_of(step: Step, module: Module) -> Layer | None:
+def build_layer(step: Step, module: Module) -> Layer | None:
     """Return the unnamed layer of an operation; None if its parameters are not plain parameters."""
-    maker = _MAKERS.get(step.node.op)
-    return maker(_Found(step, module)) if maker else None
+    builder = _BUILDERS.get(step.node.op)
+    return builder(_LayerCall(step, module)) if builder else None
 
 
-def _weighted(found: _Found) -> dict[str, str] | None:
+def _weight_and_bias(call: _LayerCall) -> dict[str, str] | None:
     """Return weight and bias, or the weight alone; None if they are not parameters, or there is only a bias."""
-    weight, bias = (found.leaf(name) for name in ("weight", "bias"))
-    given = [isinstance(found.step.arguments.get(name), Value) for name in ("weight", "bias")]
-    if weight is None or given != [True, bias is not None]:
+    weight, bias = (call.leaf(name) for name in ("weight", "bias"))
+    present = [isinstance(call.step.arguments.get(name), Value) for name in ("weight", "bias")]
+    if weight is None or present != [True, bias is not None]:
         return None
     return {"weight": weight.scope} | ({"bias": bias.scope} if bias else {})
 
 
-def _named(given: Mapping[str, object]) -> str:
-    return "".join(f", {name}={value!r}" for name, value in given.items())
+def _keywords(values: Mapping[str, object]) -> str:
+    return "".join(f", {name}={value!r}" for name, value in values.items())
 
 
-def _convolution(found: _Found) -> Layer | None:
-    state, node = _weighted(found), found.node
+def _convolution(call: _LayerCall) -> Layer | None:
+    state, node = _weight_and_bias(call), call.node
     if state is None:
         return None
-    weight = found.leaf("weight")
+    weight = call.leaf("weight")
     assert weight is not None
     shape, groups, transposed = weight.outputs[0].shape, node.get("groups"), node.get("transposed")
     channels = (shape[0], shape[1] * groups) if transposed else (shape[1] * groups, shape[0])
     named: dict[str, object] = {}
     for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
-        value = one_for_all(node.get(key))
+        value = collapse_equal(node.get(key))
         if value not in (usual, None, ()):
             named[key] = value
     if "bias" not in state:
         named["bias"] = False
-    kernel = one_for_all(node.get("kernel"))
+    kernel = collapse_equal(node.get("kernel"))
     name = f"nn.Conv{'Transpose' if transposed else ''}{len(node.get('kernel'))}d"
-    return Layer(f"{name}({channels[0]}, {channels[1]}, {kernel}{_named(named)})", state)
+    return Layer(f"{name}({channels[0]}, {channels[1]}, {kernel}{_keywords(named)})", state)
 
 
-def _linear(found: _Found) -> Layer | None:
-    state = _weighted(found)
-    weight = found.leaf("weight")
+def _linear(call: _LayerCall) -> Layer | None:
+    state = _weight_and_bias(call)
+    weight = call.leaf("weight")
     if state is None or weight is None or len(weight.outputs[0].shape) != 2:
         return None
     width, inputs = weight.outputs[0].shape
     return Layer(f"nn.Linear({inputs}, {width}{'' if 'bias' in state else ', bias=False'})", state)
 
 
-def _layer_norm(found: _Found) -> Layer | None:
-    state, node = _weighted(found), found.node
+def _layer_norm(call: _LayerCall) -> Layer | None:
+    state, node = _weight_and_bias(call), call.node
     if state is None:
         return None
     shape = node.get("normalized_shape")
@@ -107,32 +107,32 @@ def _layer_norm(found: _Found) -> Layer | None:
     if node.op == "layer_norm" and "bias" not in state:
         named["bias"] = False
     size = shape[0] if len(shape) == 1 else shape
-    return Layer(f"nn.{'LayerNorm' if node.op == 'layer_norm' else 'RMSNorm'}({size}{_named(named)})", state)
+    return Layer(f"nn.{'LayerNorm' if node.op == 'layer_norm' else 'RMSNorm'}({size}{_keywords(named)})", state)
 
 
-def _group_norm(found: _Found) -> Layer | None:
-    state, node = _weighted(found), found.node
-    weight = found.leaf("weight")
+def _group_norm(call: _LayerCall) -> Layer | None:
+    state, node = _weight_and_bias(call), call.node
+    weight = call.leaf("weight")
     if state is None or "bias" not in state or weight is None:
         return None
     named = {} if node.get("eps") == 1e-5 else {"eps": node.get("eps")}
-    return Layer(f"nn.GroupNorm({node.get('num_groups')}, {weight.outputs[0].shape[0]}{_named(named)})", state)
+    return Layer(f"nn.GroupNorm({node.get('num_groups')}, {weight.outputs[0].shape[0]}{_keywords(named)})", state)
 
 
-def _statistics(found: _Found) -> Layer | None:
+def _statistics(call: _LayerCall) -> Layer | None:
     """Return a norm that tracks statistics, or has weight and bias."""
-    step, node = found.step, found.node
+    step, node = call.step, call.node
     flag = "training" if node.op == "batch_norm" else "use_input_stats"
     state = {}
     affine = isinstance(step.arguments.get("weight"), Value)
     if affine:
-        state = _weighted(found) or {}
+        state = _weight_and_bias(call) or {}
         if len(state) != 2:
             return None
     elif isinstance(step.arguments.get("bias"), Value):
         return None
     evaluated, trained = step.nodes[EVAL], step.nodes[TRAIN]
-    statistics = [_mean_of(found, name) for name in ("running_mean", "running_var")]
+    statistics = [_find_statistics(call, name) for name in ("running_mean", "running_var")]
     flags = [None if one is None else bool(one.get(flag)) for one in (evaluated, trained)]
     if all(statistics):
         if flags not in ([False, True], [False, None]):
@@ -158,27 +158,27 @@ def _statistics(found: _Found) -> Layer | None:
     mean = state.get("running_mean", "")
     prefix = mean.removesuffix("running_mean")
     counter = f"{prefix}num_batches_tracked" if mean.endswith("running_mean") else None
-    return Layer(f"nn.{_NORMS[node.op]}{rank}d({width}{_named(named)})", state, counter=counter)
+    return Layer(f"nn.{_NORMS[node.op]}{rank}d({width}{_keywords(named)})", state, counter=counter)
 
 
-def _mean_of(found: _Found, name: str) -> str | None:
+def _find_statistics(call: _LayerCall, name: str) -> str | None:
     """Return the buffer of a norm's statistics: the one it reads, or that an earlier call of it reads."""
-    value = found.step.arguments.get(name)
+    value = call.step.arguments.get(name)
     while True:
         if value is not None and not isinstance(value, Value):
             value = getattr(value, "eval", None)
         if not isinstance(value, Value):
             return None
-        step = found.module.steps[value.place]
+        step = call.module.steps[value.place]
         if step.node.op == "buffer":
             return step.node.scope
-        if step.node.op != found.node.op or value.output == 0:
+        if step.node.op != call.node.op or value.output == 0:
             return None
         value = step.arguments.get(name)
 
 
-def _embedding(found: _Found) -> Layer | None:
-    weight, node = found.leaf("weight"), found.node
+def _embedding(call: _LayerCall) -> Layer | None:
+    weight, node = call.leaf("weight"), call.node
     if weight is None:
         return None
     named: dict[str, object] = {}
@@ -189,15 +189,15 @@ def _embedding(found: _Found) -> Layer | None:
     if node.get("sparse"):
         named["sparse"] = True
     rows, width = weight.outputs[0].shape
-    return Layer(f"nn.Embedding({rows}, {width}{_named(named)})", {"weight": weight.scope}, ("indices",))
+    return Layer(f"nn.Embedding({rows}, {width}{_keywords(named)})", {"weight": weight.scope}, ("indices",))
 
 
-def _recurrent(found: _Found) -> Layer | None:
-    node, step = found.node, found.step
-    given = step.arguments.get("params")
-    if not isinstance(given, tuple) or node.get("batch_sizes") is not None:
+def _recurrent(call: _LayerCall) -> Layer | None:
+    node, step = call.node, call.step
+    params = step.arguments.get("params")
+    if not isinstance(params, tuple) or node.get("batch_sizes") is not None:
         return None
-    leaves = [found.of(value) for value in given]
+    leaves = [call.of(value) for value in params]
     known = [leaf for leaf in leaves if leaf is not None]
     if len(known) != len(leaves):
         return None
@@ -218,14 +218,14 @@ def _recurrent(found: _Found) -> Layer | None:
     ends = [f"_l{number}{end}" for number in range(layers) for end in (("", "_reverse") if both else ("",))]
     names = [f"{role}{end}" for end in ends for role in roles]
     state = {name: leaf.scope for name, leaf in zip(names, known, strict=True)}
-    text = f"nn.{_RECURRENT[node.op]}({known[0].outputs[0].shape[1]}, {hidden}{_named(named)})"
+    text = f"nn.{_RECURRENT[node.op]}({known[0].outputs[0].shape[1]}, {hidden}{_keywords(named)})"
     return Layer(text, state, ("input", "hx"))
 
 
-def _cell(found: _Found) -> Layer | None:
-    node = found.node
+def _cell(call: _LayerCall) -> Layer | None:
+    node = call.node
     roles = {"w_ih": "weight_ih", "w_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh"}
-    leaves = {mine: found.leaf(theirs) for theirs, mine in roles.items()}
+    leaves = {mine: call.leaf(theirs) for theirs, mine in roles.items()}
     state = {name: leaf.scope for name, leaf in leaves.items() if leaf is not None}
     weight = leaves["weight_ih"]
     if weight is None or leaves["weight_hh"] is None or len(state) not in (2, 4):
@@ -235,10 +235,10 @@ def _cell(found: _Found) -> Layer | None:
         named["nonlinearity"] = "relu"
     rows, width = weight.outputs[0].shape
     hidden = rows // {"lstm_cell": 4, "gru_cell": 3}.get(node.op, 1)
-    return Layer(f"nn.{_CELLS[node.op]}({width}, {hidden}{_named(named)})", state, ("input", "hx"))
+    return Layer(f"nn.{_CELLS[node.op]}({width}, {hidden}{_keywords(named)})", state, ("input", "hx"))
 
 
-_MAKERS: dict[str, Callable[[_Found], Layer | None]] = {
+_BUILDERS: dict[str, Callable[[_LayerCall], Layer | None]] = {
     "convolution": _convolution,
     "linear": _linear,
     "layer_norm": _layer_norm,
@@ -275,25 +275,25 @@ class Names:
         return free
 
 
-def layers_of(module: Module, live: set[int]) -> tuple[dict[int, Layer], list[Layer]]:
+def group_layers(module: Module, live: set[int]) -> tuple[dict[int, Layer], list[Layer]]:
     """Return the layers of a module: by the steps that call them, and each once in order of first use.
 
     A parameter of a layer is read only by calls of that layer; if another operation reads it as well, it becomes a
     parameter of the module.
     """
-    found: dict[int, Layer] = {}
+    call: dict[int, Layer] = {}
     readers: dict[str, set[int]] = {}
     for place in sorted(live):
         step = module.steps[place]
-        layer = layer_of(step, module)
+        layer = build_layer(step, module)
         if layer is not None:
-            found[place] = layer
+            call[place] = layer
         for value in values_in(tuple(step.arguments.values())):
             source = module.steps[value.place].node
             if source.op in ("parameter", "buffer"):
                 readers.setdefault(source.scope, set()).add(place)
     by_key: dict[tuple[object, ...], Layer] = {}
-    for place, layer in found.items():
+    for place, layer in call.items():
         key = (layer.text, tuple(layer.state.items()))
         by_key.setdefault(key, layer).steps.append(place)
     kept: list[Layer] = []

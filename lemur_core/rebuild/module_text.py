@@ -52,24 +52,24 @@ class Parts:
     def file(self, header: str) -> Rebuilt:
         """Write the whole file. Args: header: the lines at its top, as comments."""
         mapping: dict[str, str] = {}
-        made: list[str] = []
+        lines: list[str] = []
         for layer in self.layers:
-            made.append(f"self.{layer.name} = {layer.text}")
+            lines.append(f"self.{layer.name} = {layer.text}")
             mapping |= {f"{layer.name}.{name}": old for name, old in layer.state.items()}
             if layer.counter and any(step.node.scope == layer.counter for step in self.steps):
                 mapping[f"{layer.name}.num_batches_tracked"] = layer.counter
-            made += [f"self.{layer.name}.{name}.requires_grad = False" for name in layer.frozen]
+            lines += [f"self.{layer.name}.{name}.requires_grad = False" for name in layer.frozen]
         for old, (name, step) in self.own.items():
-            made.append(_registered(name, step))
+            lines.append(_register(name, step))
             mapping[name] = old
-        body, forward = "\n        ".join(made), self.body()
+        body, forward = "\n        ".join(lines), self.body()
         text = "\n".join(line for line in (*(f"# {line}".rstrip() for line in header.splitlines()),) if line)
         functional = (
             "\nfrom torch.nn import functional as F" if re.search(r"\bF\.", forward + "".join(self.functions)) else ""
         )
         vision = "import torchvision\n" if "torchvision.ops." in forward else ""
         functions = "".join(f"class {name}{text}\n\n\n" for text, name in self.functions.items())
-        init = f"    def __init__(self):\n        super().__init__()\n        {body}\n\n" if made else ""
+        init = f"    def __init__(self):\n        super().__init__()\n        {body}\n\n" if lines else ""
         source = (
             f"{text}\nimport torch\n{vision}from torch import nn{functional}\n\n\n"
             f"{functions}class {self.name}(nn.Module):\n{init}"
@@ -79,7 +79,7 @@ class Parts:
             source = source.replace("import torch\n", "", 1)
         marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
         fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
-        source = re.sub(marked, "", source) + _renaming(mapping)
+        source = re.sub(marked, "", source) + _write_renaming(mapping)
         return Rebuilt(source, mapping, tuple(dict.fromkeys(fixed)), tuple(self.input_names))
 
     def body(self) -> str:
@@ -127,7 +127,7 @@ class Parts:
         return "\n".join([*lines, body])
 
 
-def _registered(name: str, step: Step) -> str:
+def _register(name: str, step: Step) -> str:
     """Write a parameter or buffer that belongs to no layer."""
     kind = step.node.outputs[0]
     shape = ", ".join(map(str, kind.shape)) if kind.shape else "()"
@@ -138,7 +138,7 @@ def _registered(name: str, step: Step) -> str:
     return f"self.{name} = nn.Parameter(torch.zeros({shape}{dtype}){frozen})"
 
 
-def _renaming(mapping: Mapping[str, str]) -> str:
+def _write_renaming(mapping: Mapping[str, str]) -> str:
     """Write the function that renames the original's state to the names used here."""
     plain = {new.replace(".", "_"): new for new in mapping}
     odd = {new: old for new, old in mapping.items() if old.replace(".", "_") != new.replace(".", "_")}

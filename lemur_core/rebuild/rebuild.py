@@ -16,8 +16,8 @@ from lemur_core.graphs.modes import EVAL, TRAIN, Choice, Module, Step, Value, me
 from lemur_core.graphs.symbolic import Size, names_in
 from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, function
 from lemur_core.rebuild.expressions import expression
-from lemur_core.rebuild.functions import OP, Custom, custom_of
-from lemur_core.rebuild.layers import Layer, Names, layers_of, values_in
+from lemur_core.rebuild.functions import OP, Custom, find_custom
+from lemur_core.rebuild.layers import Layer, Names, group_layers, values_in
 from lemur_core.rebuild.module_text import Parts, Rebuilt
 
 _WIDTH = 110  # maximum width of a line of `forward`, without indentation and assignment
@@ -73,8 +73,8 @@ def rebuild(
 def input_names(steps: Sequence[Step]) -> dict[int, str]:
     """Name each used input, by its index: `x` for `x`, `x_0` for `x.0`."""
     names = Names((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
-    given = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
-    return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(given.items())}
+    scopes = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
+    return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(scopes.items())}
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class _Writer:
             if step.node.op == OP:
                 self._take_custom(place)
         live, writes = self._live()
-        self.calls, layers = layers_of(self.module, live)
+        self.calls, layers = group_layers(self.module, live)
         live, writes = self._without_updates(writes)
         self.calls = {place: layer for place, layer in self.calls.items() if place in live}
         layers = [layer for layer in layers if any(place in live for place in layer.steps)]
@@ -173,8 +173,8 @@ class _Writer:
                 self._use(value, place)
         for value in values_in(tuple(self.module.outputs)):
             self._use(value, -2)
-        for _, given, _ in writes:
-            for value in values_in(given):
+        for _, value_written, _ in writes:
+            for value in values_in(value_written):
                 self._use(value, -2)
 
     def _use(self, value: Value, place: int) -> None:
@@ -231,7 +231,7 @@ class _Writer:
             if len(text.text) <= _WIDTH or not inlined:
                 break
             self._assign(max(inlined, key=lambda value: len(self.pending[value].text.text)))
-        holds = self._held(self._read(place))
+        holds = self._find_held(self._read(place))
         moves = "draw" in dict(step.node.arguments) or any(
             self.pending[value].moves for value in self._read(place) if value in self.pending
         )
@@ -241,21 +241,23 @@ class _Writer:
             self.pending.pop(value, None)
         used = [Value(place, output) for output in range(len(step.node.outputs)) if Value(place, output) in self.uses]
         value = Value(place, 0)
-        several = self._gives(step)
+        several = self._count_outputs(step)
         if several > 1:
             self._unpack(step, used, several, text, holds)
             return
         self.pending[value] = _Pending(text, holds, moves, call)
         users = self.users.get(value, [])
-        stays = (len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != -2) or self._returned(value)
+        inline = (len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != -2) or self._is_returned(
+            value
+        )
         if (
-            not stays
-            or (moves and users != [self.next_place] and not self._returned(value))
+            not inline
+            or (moves and users != [self.next_place] and not self._is_returned(value))
             or (step.mode is not None and users[:1] == [-2])
         ):
             self._assign(value)
 
-    def _returned(self, value: Value) -> bool:
+    def _is_returned(self, value: Value) -> bool:
         return (
             len(self.module.outputs) == 1
             and self.module.outputs[0] == value
@@ -263,7 +265,7 @@ class _Writer:
             and self.next_place == -1
         )
 
-    def _gives(self, step: Step) -> int:
+    def _count_outputs(self, step: Step) -> int:
         """Return how many outputs the Python expression has."""
         if step.node.op in ("batch_norm", "instance_norm"):
             return 1
@@ -299,17 +301,17 @@ class _Writer:
         if layer is None:
             call = self._call(step)
             return expression(call), call
-        given = [self._text(step.arguments[name]).text for name in layer.inputs[:1]]
+        arguments = [self._text(step.arguments[name]).text for name in layer.inputs[:1]]
         if "hx" in layer.inputs:
             texts = [self._text(part).text for part in self._state(step)]
-            given += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
-        return function(f"self.{layer.name}", *given), None
+            arguments += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
+        return function(f"self.{layer.name}", *arguments), None
 
     def _take_custom(self, place: int) -> None:
         """Write a function with a custom gradient; if that is impossible, fall back to the gradient of its forward."""
         step = self.module.steps[place]
         try:
-            custom = custom_of(self.module, place)
+            custom = find_custom(self.module, place)
             self._custom(custom)
             self.customs[place] = custom
         except RebuildError:  # the comparison of gradients decides
@@ -324,8 +326,8 @@ class _Writer:
         backward._run()
         left = ", ".join(names) + ("," if len(names) == 1 else "")
         backward.lines.pop()
-        found = [text.text for text in backward.results]
-        gradients = ["None" if place is None else found[place] for place in custom.gradients]
+        texts = [text.text for text in backward.results]
+        gradients = ["None" if place is None else texts[place] for place in custom.gradients]
         backward.lines.append((None, f"return {', '.join(gradients)}"))
         text = "\n".join(
             [
@@ -367,7 +369,7 @@ class _Writer:
                 inner = waiting.call if waiting else inner
             elif isinstance(value, tuple) and values_in(value):
                 tensors[name] = [None if item is None else self._text(item) for item in value]
-        return Call(node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._gives(step))
+        return Call(node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._count_outputs(step))
 
     def _kind(self, value: Value) -> TensorType:
         step = self.module.steps[value.place]
@@ -404,19 +406,19 @@ class _Writer:
                 text = self._text(value)
                 if len(text.text) <= _INLINE:
                     continue
-                holds = self._held(values_in(value))
+                holds = self._find_held(values_in(value))
                 branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
                 for one in values_in(value):
                     self.pending.pop(one, None)
                 taken = self._release(holds)
                 joined = Value(len(self.module.steps), 0)
-                self.module.steps.append(Step(self._nodes_of(value)))
+                self.module.steps.append(Step(self._find_nodes(value)))
                 variable = self._variable(joined, taken)
                 self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
                 self.uses[joined] = 1
                 step.arguments[name] = joined
 
-    def _nodes_of(self, value: Choice) -> tuple[Any, Any]:
+    def _find_nodes(self, value: Choice) -> tuple[Any, Any]:
         node = self.module.steps[values_in(value)[-1].place].node
         return node, node
 
@@ -435,18 +437,18 @@ class _Writer:
         if size.text in self.sizes:
             return "{}.shape[{}]".format(*self.sizes[size.text])
         if all(name in self.sizes for name in names_in(size.text)):
-            return re.sub(r"[A-Z]\w*", lambda found: "{}.shape[{}]".format(*self.sizes[found[0]]), size.text)
+            return re.sub(r"[A-Z]\w*", lambda match: "{}.shape[{}]".format(*self.sizes[match[0]]), size.text)
         self.unknown.append(f"{size.value:g}, for which there is no formula")
         value = int(size.value) if size.value == int(size.value) else size.value
         return f"{value!r}{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
 
     # --- variables ------------------------------------------------------------------------------------------------
 
-    def _held(self, values: Sequence[Value]) -> list[Value]:
-        found: list[Value] = []
+    def _find_held(self, values: Sequence[Value]) -> list[Value]:
+        held: list[Value] = []
         for value in values:
-            found += self.pending[value].holds if value in self.pending else [value]
-        return found
+            held += self.pending[value].holds if value in self.pending else [value]
+        return held
 
     def _assign(self, value: Value) -> None:
         """Assign a value to a variable."""

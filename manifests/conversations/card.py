@@ -100,11 +100,11 @@ def _examples(chat: Chat) -> list[str]:
     for item in ordered[:_EXAMPLES]:
         lines += [f"`{item.kind}`, `{item.id[:12]}`, {plural(item.tokens, 'token')}:", ""]
         for role, text in (("user", item.draft.user), ("assistant", item.draft.assistant)):
-            lines += block([f"{role}:", *_shortened(text)], "text")
+            lines += block([f"{role}:", *_shorten(text)], "text")
     return lines
 
 
-def _shortened(text: str) -> list[str]:
+def _shorten(text: str) -> list[str]:
     """Return the first and last lines of a text, each truncated to a fixed width."""
     lines = [shown(line, _WIDTH) for line in text.split("\n")]
     left_out = len(lines) - _HEAD - _TAIL

@@ -147,11 +147,13 @@ def finish(
 
     Args: drafts: one for each subject and kind, in this order.
     """
-    made = [(subject, kind, _measured(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]
-    earlier = held_earlier([item for *_, item in made if isinstance(item, Conversation)], kinds, comparison)
+    results = [(subject, kind, _check_length(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]
+    earlier = find_earlier_duplicates(
+        [item for *_, item in results if isinstance(item, Conversation)], kinds, comparison
+    )
     conversations: list[Conversation] = []
     drops: list[Drop] = []
-    for subject, kind, item in made:
+    for subject, kind, item in results:
         if isinstance(item, Skipped):
             drops.append(Drop(subject, kind, item))
         elif item.id in earlier:
@@ -163,7 +165,7 @@ def finish(
     return Chat(kinds, conversations, drops, count_near(conversations, kinds, comparison))
 
 
-def _measured(subject: Subject, kind: str, draft: Draft | Skipped, max_tokens: int) -> Conversation | Skipped:
+def _check_length(subject: Subject, kind: str, draft: Draft | Skipped, max_tokens: int) -> Conversation | Skipped:
     if isinstance(draft, Skipped):
         return draft
     tokens = count_tokens(draft.texts)
@@ -228,15 +230,15 @@ def count_near(
     }
 
 
-def held_earlier(
+def find_earlier_duplicates(
     conversations: Sequence[Conversation], kinds: Sequence[str], comparison: Comparison
 ) -> dict[str, Conversation]:
     """Map the id of each conversation with a near-duplicate in an earlier split to the first such one by id."""
-    found: dict[str, Conversation] = {}
+    earlier: dict[str, Conversation] = {}
     for one, other in _near(conversations, kinds, comparison):
         if SPLITS.index(other.subject.split) < SPLITS.index(one.subject.split):
-            found[one.id] = min(found.get(one.id, other), other, key=lambda item: item.id)
-    return found
+            earlier[one.id] = min(earlier.get(one.id, other), other, key=lambda item: item.id)
+    return earlier
 
 
 def _near(

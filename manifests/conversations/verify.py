@@ -38,13 +38,13 @@ def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict
     """
     if not _DIGITS.fullmatch(wanted.lower()):
         return None
-    found: list[dict[str, Any]] = []
+    matches: list[dict[str, Any]] = []
     for path in sorted((folder / TABLES).glob("*.parquet")):
         table = pq.read_table(path, columns=list(columns))
-        found += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
-    if len(found) > 1:
-        raise UserError(f"{wanted!r} begins {len(found)} ids of conversations; give more digits")
-    return found[0] if found else None
+        matches += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
+    if len(matches) > 1:
+        raise UserError(f"{wanted!r} begins {len(matches)} ids of conversations; give more digits")
+    return matches[0] if matches else None
 
 
 def contents(row: Row) -> tuple[str, str, str]:
@@ -94,18 +94,18 @@ def check_rows(
         rows.append((row["task"], own, split, row["n_tokens"]))
         wrong += [f"{label}: {fault}" for fault in faults(row)]
         for named in (own, *row.get("others", ())):
-            home = splits.get(named)
-            if home != split:
+            expected = splits.get(named)
+            if expected != split:
                 what = f"its {subject}" if named == own else named
-                misplaced.append(f"{label}: in {split}, {what} is in {home or 'no split'}")
+                misplaced.append(f"{label}: in {split}, {what} is in {expected or 'no split'}")
     drops = pq.read_table(folder / DROPS).to_pylist()
-    made = Counter((own, kind) for kind, own, *_ in rows)
-    not_made = Counter((drop[subject], drop["task"]) for drop in drops)
+    present = Counter((own, kind) for kind, own, *_ in rows)
+    dropped = Counter((drop[subject], drop["task"]) for drop in drops)
     wanted = {(own, kind) for own in splits for kind in kinds}
     unexplained = [
-        f"{key[0]} {key[1]}: {made[key]} conversations and {not_made[key]} drops"
-        for key in sorted(wanted | made.keys() | not_made.keys())
-        if made[key] + not_made[key] != (key in wanted)
+        f"{key[0]} {key[1]}: {present[key]} conversations and {dropped[key]} drops"
+        for key in sorted(wanted | present.keys() | dropped.keys())
+        if present[key] + dropped[key] != (key in wanted)
     ]
     stated = manifest.counts.get("chat", {})
     counts = count_chat(rows, [(drop["task"], drop["reason"]) for drop in drops], kinds, f"{subject}s")

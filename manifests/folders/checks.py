@@ -96,16 +96,16 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
     return found_check(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")
 
 
-def _column_faults(name: str, found: pa.Schema, expected: pa.Schema, record: type[Record]) -> list[str]:
+def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: type[Record]) -> list[str]:
     faults = []
     for field in expected:
-        place = found.get_field_index(field.name)
+        place = present.get_field_index(field.name)
         if place < 0 and not record.model_fields[field.name].is_required():
             continue
         if place < 0:
             faults.append(f"{name}: no column {field.name}")
-        elif found.field(place).type != field.type:
-            faults.append(f"{name}: column {field.name} is {found.field(place).type}, not {field.type}")
+        elif present.field(place).type != field.type:
+            faults.append(f"{name}: column {field.name} is {present.field(place).type}, not {field.type}")
     return faults
 
 

@@ -99,8 +99,8 @@ def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
             warnings.simplefilter("ignore", DeprecationWarning)  # from rdflib, about classes that it uses itself
             metadata = mlc.Metadata.from_json(mlc.Context(), stated)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, mlc.ValidationError) as error:
-        said = [line.strip(" -") for line in str(error).splitlines()]
-        return [": ".join(said[:2]) or type(error).__name__]
+        messages = [line.strip(" -") for line in str(error).splitlines()]
+        return [": ".join(messages[:2]) or type(error).__name__]
     listed = {item.content_url: item.sha256 for item in metadata.file_objects}
     files = {path.relative_to(folder).as_posix(): path for table in tables for path in table.paths(folder)}
     wrong = [f"{name} is not listed" for name in sorted(files.keys() - listed.keys())]

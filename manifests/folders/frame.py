@@ -159,13 +159,13 @@ def pairs(
 def manifest_views(manifest: Manifest) -> list[View]:
     """Return the views that any folder has."""
     rows: list[Sequence[Cell]] = [[link(item.path, item.path), item.bytes, item.rows] for item in manifest.outputs]
-    return [facts("Counts", [(name, _told(value)) for name, value in manifest.counts.items()]),
+    return [facts("Counts", [(name, _format_count(value)) for name, value in manifest.counts.items()]),
             table("Files", ["file", "bytes", "rows"], rows)]  # fmt: skip
 
 
-def _told(value: object) -> str:
+def _format_count(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_told(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_format_count(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return plural(len(value), "item")
     return str(value)
@@ -269,7 +269,7 @@ class Shards:
 
     def _text(self) -> str:
         lines = json.dumps(list(self._lines), separators=(",", ":"))
-        packed = _packed(f'{{"lines":{lines},"entries":[{",".join(self._rows)}]}}')
+        packed = _pack(f'{{"lines":{lines},"entries":[{",".join(self._rows)}]}}')
         return f'lemur({len(self.starts)},"{packed}");\n'
 
     def _plain(self, value: object) -> Any:
@@ -292,7 +292,7 @@ class Shards:
         return runs
 
 
-def _packed(text: str) -> str:
+def _pack(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
@@ -319,7 +319,7 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
         css=css,
         script=script,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_packed(json.dumps(data, separators=(",", ":"))),
+        data=_pack(json.dumps(data, separators=(",", ":"))),
     )
 
 

@@ -112,13 +112,13 @@ def peak_memory() -> int:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect results."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _VERSIONED:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def is_of_page(name: str) -> bool:
@@ -166,5 +166,5 @@ def read_manifest(folder: Path) -> Manifest:
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (ValidationError, UnicodeDecodeError) as error:
-        said = first_fault(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(f"{path}: not a valid manifest: {said}; create the folder again") from None
+        message = first_fault(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"{path}: not a valid manifest: {message}; create the folder again") from None

@@ -69,15 +69,15 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
 
     A block contains code of several sources, so all of their licenses must permit it.
     """
-    found = {}
+    blocked = {}
     import pyarrow.parquet as pq  # slow to import, and not needed for the names of files
 
     for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
         if row["code_sha256"] is None:
             continue
         if wrong := barred(parts.licenses(row)):
-            found[row["block"]] = (row["source"], " AND ".join(wrong))
-    return found
+            blocked[row["block"]] = (row["source"], " AND ".join(wrong))
+    return blocked
 
 
 def without_source(error: str) -> str:
@@ -141,10 +141,10 @@ def inlined_blocks(code: str) -> list[Inlined]:
     """Return the blocks that a network's file names, in order; none for a file that was not assembled."""
     return [
         Inlined(
-            **{name: found[name] for name in ("slot", "block", "path", "swhid", "license")},
-            lines=(int(found["first"]), int(found["last"])),
-            code_sha256=found["sha256"],
-            line=code.count("\n", 0, found.start()) + 1,
+            **{name: match[name] for name in ("slot", "block", "path", "swhid", "license")},
+            lines=(int(match["first"]), int(match["last"])),
+            code_sha256=match["sha256"],
+            line=code.count("\n", 0, match.start()) + 1,
         )
-        for found in _COMMENT.finditer(code)
+        for match in _COMMENT.finditer(code)
     ]

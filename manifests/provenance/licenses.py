@@ -75,8 +75,8 @@ def license_of_text(text: str) -> str:
         next((name for name, phrases in family if all(phrase in plain for phrase in phrases)), NOASSERTION)
         for family in _FAMILIES
     )
-    found = all_of(name for name in firsts if name != NOASSERTION)
-    return NOASSERTION if is_permissive(found) and _LIMITS.search(plain) else found
+    expression = all_of(name for name in firsts if name != NOASSERTION)
+    return NOASSERTION if is_permissive(expression) and _LIMITS.search(plain) else expression
 
 
 def _plain(text: str) -> str:
@@ -126,12 +126,12 @@ def _holds(node: ast.expr) -> bool:
 
 def all_of(expressions: Iterable[str]) -> str:
     """Combine expressions with AND; NOASSERTION if one of them is, or if there are none."""
-    found = set(expressions)
-    if not found or NOASSERTION in found:
+    distinct = set(expressions)
+    if not distinct or NOASSERTION in distinct:
         return NOASSERTION
-    if len(found) == 1:
-        return found.pop()
-    return " AND ".join(sorted({part for one in found for part in _parts(one)}))
+    if len(distinct) == 1:
+        return distinct.pop()
+    return " AND ".join(sorted({part for expression in distinct for part in _parts(expression)}))
 
 
 def _parts(expression: str) -> list[str]:
@@ -160,7 +160,7 @@ def licenses_of_code(code: str) -> list[str]:
     """
     if "SPDX-License-Identifier" not in code:
         return []
-    return [found.strip() for found in _IDENTIFIER.findall(code.replace("\r", "\n"))]
+    return [match.strip() for match in _IDENTIFIER.findall(code.replace("\r", "\n"))]
 
 
 def license_of_code(code: str, source: str, stated: str | None = None) -> str | None:
@@ -227,27 +227,27 @@ def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -
     Args: classifiers: with or without their leading `License :: OSI Approved ::`.
     """
     for text in (expression, field):
-        known = _expression(text)
+        known = _parse_field(text)
         if known != NOASSERTION:
             return known
-    named = {_classified(line.rpartition("::")[2].strip()) for line in classifiers} - {""}
+    named = {_map_classifier(line.rpartition("::")[2].strip()) for line in classifiers} - {""}
     if len(named) == 1:
         return named.pop()
     return license_of_text(field) if len(field) > 200 else NOASSERTION
 
 
-def _classified(name: str) -> str:
-    if found := _GNU.match(name):
-        return f"{found[1] or found[2] or ''}GPL-{found[3]}.0-{'or-later' if found[4] else 'only'}"
+def _map_classifier(name: str) -> str:
+    if match := _GNU.match(name):
+        return f"{match[1] or match[2] or ''}GPL-{match[3]}.0-{'or-later' if match[4] else 'only'}"
     return _CLASSIFIERS.get(name, "")
 
 
-def _expression(text: str) -> str:
+def _parse_field(text: str) -> str:
     text = text.strip()
     words = re.sub(r"\b(?:the|license|licence|version|software)\b|[^a-z0-9.+ ]", " ", text.lower()).split()
     plain = " ".join(words)
-    if found := _GNU_FIELD.fullmatch(plain):
-        return f"{found[1].upper()}-{found[2]}.0"
+    if match := _GNU_FIELD.fullmatch(plain):
+        return f"{match[1].upper()}-{match[2]}.0"
     try:
         return _FIELDS.get(plain) or canonicalize_license_expression(text)
     except InvalidLicenseExpression:

@@ -30,7 +30,7 @@ def run_publish(
         raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")
 
     def confirm(plan: Published) -> bool:
-        for line in _told(plan):
+        for line in _describe_plan(plan):
             note(line)
         print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -40,9 +40,9 @@ def run_publish(
         print(json.dumps(_summary(done), indent=2))
         return
     if dry_run or yes:
-        for line in _told(done):
+        for line in _describe_plan(done):
             print(line)
-    print(_outcome(done, dry_run=dry_run))
+    print(_describe_outcome(done, dry_run=dry_run))
 
 
 def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool, hub: Hub | None = None) -> None:
@@ -54,17 +54,19 @@ def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bo
     if as_json:
         print(json.dumps({"repo_id": done.repo_id, "commit": done.commit, "files": done.files, "bytes": done.bytes}))
     else:
-        print(f"{out}: {plural(done.files, 'file')}, {_size(done.bytes)}, as the manifest states; commit {done.commit}")
+        size = _format_size(done.bytes)
+        print(f"{out}: {plural(done.files, 'file')}, {size}, as the manifest states; commit {done.commit}")
 
 
-def _told(plan: Published) -> Iterator[str]:
+def _describe_plan(plan: Published) -> Iterator[str]:
     changes = plan.changes
     for label, names in (("add", changes.added), ("change", changes.changed), ("remove", changes.removed)):
         for name in names[:_LISTED]:
-            yield f"{label:<8}{_size(plan.sizes[name]):>10}  {name}"
+            yield f"{label:<8}{_format_size(plan.sizes[name]):>10}  {name}"
         if len(names) > _LISTED:
             rest = names[_LISTED:]
-            yield f"{label:<8}{_size(sum(plan.sizes[name] for name in rest)):>10}  {plural(len(rest), 'more file')}"
+            size = _format_size(sum(plan.sizes[name] for name in rest))
+            yield f"{label:<8}{size:>10}  {plural(len(rest), 'more file')}"
     if plan.branch_made:
         yield f"create    branch {plan.revision}"
     if plan.tag is not None:
@@ -75,7 +77,7 @@ def _told(plan: Published) -> Iterator[str]:
     yield from (f"note      {text}" for text in plan.notes)
 
 
-def _outcome(done: Published, *, dry_run: bool) -> str:
+def _describe_outcome(done: Published, *, dry_run: bool) -> str:
     where = f"{done.repo_id} at {done.revision}"
     if not done.makes:
         return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
@@ -85,8 +87,8 @@ def _outcome(done: Published, *, dry_run: bool) -> str:
         return f"{where}: {done.changes}; commit {done.commit}{also}"
     if not dry_run:
         return f"{where}: nothing was published"
-    made = "; the repository would be created" if done.created else ""
-    return f"{where}: {done.changes}{made}; nothing was published (dry run)"
+    creates = "; the repository would be created" if done.created else ""
+    return f"{where}: {done.changes}{creates}; nothing was published (dry run)"
 
 
 def _summary(done: Published) -> dict[str, object]:
@@ -100,7 +102,7 @@ def _summary(done: Published) -> dict[str, object]:
     }
 
 
-def _size(number: float) -> str:
+def _format_size(number: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"

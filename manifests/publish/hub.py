@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
-_MAY_PASS = frozenset({408, 425, 429})
+_TEMPORARY = frozenset({408, 425, 429})
 _RETRIES = re.compile(r"thrown while requesting|Retrying in|before retry")
-_RETRIES_TOLD_BY = "huggingface_hub.utils._http"
+_RETRY_LOGGER = "huggingface_hub.utils._http"
 _LOGIN = "run `hf auth login` with a token that may write there"
 
 
-def status_of(error: BaseException) -> int | None:
+def find_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error, or of one of its causes."""
     for item in _chain(error):
         status = getattr(getattr(item, "response", None), "status_code", None)
@@ -38,9 +38,9 @@ def may_pass(error: BaseException) -> bool:
     """Return whether a retry may succeed: the connection failed, or the server reports that it is busy or broken."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    status = status_of(error)
+    status = find_status(error)
     if status is not None:
-        return status in _MAY_PASS or status >= 500
+        return status in _TEMPORARY or status >= 500
     # Covers the transport errors of whichever HTTP library this release of the client uses.
     transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
     chain = list(_chain(error))
@@ -51,16 +51,16 @@ def may_pass(error: BaseException) -> bool:
     )
 
 
-def translated(what: str, error: Exception, again: str) -> UserError:
+def translate_error(what: str, error: Exception, again: str) -> UserError:
     """Convert an error of the client into a UserError: one line with advice."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, UserError):
         return error
-    status = status_of(error)
+    status = find_status(error)
     if may_pass(error):
         where = "" if status else "the Hub cannot be reached: "
-        return RetryableError(f"{what}: {where}{said(error)}; run the same command again: {again}")
+        return RetryableError(f"{what}: {where}{describe_error(error)}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"{what}: no such revision; use an existing branch, tag or commit")
     if isinstance(error, RepositoryNotFoundError):
@@ -70,20 +70,22 @@ def translated(what: str, error: Exception, again: str) -> UserError:
     if status == 401:
         return UserError(f"{what}: the Hub does not know who you are; {_LOGIN}")
     if status == 403:
-        return UserError(f"{what}: no permission to write: {said(error)}; {_LOGIN}")
+        return UserError(f"{what}: no permission to write: {describe_error(error)}; {_LOGIN}")
     if status is not None:
-        return UserError(f"{what}: the Hub refuses with status {status}: {said(error)}")
+        return UserError(f"{what}: the Hub refuses with status {status}: {describe_error(error)}")
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
-        return UserError(f"{what}: {where}{error.strerror or said(error)}; free space, or choose another place")
-    return UserError(f"{what}: {said(error)}")
+        return UserError(
+            f"{what}: {where}{error.strerror or describe_error(error)}; free space, or choose another place"
+        )
+    return UserError(f"{what}: {describe_error(error)}")
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the server's message about an error, else the client's: one line, without the token."""
     from huggingface_hub import get_token
 
-    deepest = list(_chain(error))[-1] if status_of(error) is None else error
+    deepest = list(_chain(error))[-1] if find_status(error) is None else error
     text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
     line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
     token = get_token()
@@ -117,8 +119,8 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
             yield
     except (*content, OSError, EOFError, *HfHubHTTPError.__bases__) as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        status = status_of(error)
-        if isinstance(error, content) or (status is not None and status < 500 and status not in _MAY_PASS):
+        status = find_status(error)
+        if isinstance(error, content) or (status is not None and status < 500 and status not in _TEMPORARY):
             advice = "check the name, the revision, and that `hf auth login` was done"
             raise UserError(f"{spec}: {line}; {advice}") from error
         raise RetryableError(f"{spec}: the Hub cannot be read: {line}; {advice}") from error
@@ -127,18 +129,18 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _retries_in_one_line(spec: str) -> Iterator[None]:
     """Replace the client's two lines about each retry by one line, at the first retry."""
-    told = False
+    noted = False
 
     def passes(record: logging.LogRecord) -> bool:
-        nonlocal told
+        nonlocal noted
         if not _RETRIES.search(record.getMessage()):
             return True
-        if not told:
+        if not noted:
             note(f"{spec}: the Hub does not answer; trying again for half a minute")
-        told = True
+        noted = True
         return False
 
-    logger = logging.getLogger(_RETRIES_TOLD_BY)
+    logger = logging.getLogger(_RETRY_LOGGER)
     logger.addFilter(passes)
     try:
         yield
@@ -189,13 +191,13 @@ class Hub:
                 raise
             except Exception as error:
                 if delay is None or not may_pass(error):
-                    raise translated(what, error, again) from error
+                    raise translate_error(what, error, again) from error
                 self.wait(what, error, delay)
         raise AssertionError("the last try returns or raises")
 
     def wait(self, what: str, error: Exception, seconds: float) -> None:
         """Report the error, and sleep before the next attempt."""
-        note(f"{what}: the Hub: {said(error)}; next try in {seconds:.0f} s")
+        note(f"{what}: the Hub: {describe_error(error)}; next try in {seconds:.0f} s")
         self.sleep(seconds)
 
     def limit_waiting(self) -> None:

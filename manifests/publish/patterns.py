@@ -128,8 +128,8 @@ _FLAG = re.compile(rb"(?:^|[\s\"'=])-[A-Za-z]\Z")  # as in -I/home/jane/include
 def own_folders(*more: Path) -> tuple[str, ...]:
     """Return the home, working and temporary folder of this process, and `more`: as named, and with links resolved."""
     named = {path.absolute() for path in (Path.home(), Path.cwd(), Path(tempfile.gettempdir()), *more)}
-    found = {str(path) for path in named | {path.resolve() for path in named}}
-    return tuple(sorted(found - _SYSTEM))
+    folders = {str(path) for path in named | {path.resolve() for path in named}}
+    return tuple(sorted(folders - _SYSTEM))
 
 
 def path_shapes(folders: tuple[str, ...]) -> tuple[Shape, ...]:

@@ -14,7 +14,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME, Manifest, is_of_page
-from manifests.publish.hub import Hub, may_pass, status_of
+from manifests.publish.hub import Hub, find_status, may_pass
 from manifests.publish.staged import ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Repository:
                     .oid
                 )
             except Exception as error:
-                moved = may_pass(error) or status_of(error) in _MOVED
+                moved = may_pass(error) or find_status(error) in _MOVED
                 first = self._first_since(remote.head) if moved else None
                 if first is None:
                     raise
@@ -270,12 +270,12 @@ class Repository:
 
     def _first_since(self, head: str | None) -> str | None:
         """Return the commit right after an older head of the branch, if any: our own, or a conflicting one."""
-        found = self.hub.call(
+        history = self.hub.call(
             self.repo_id,
             lambda: self.hub.api().list_repo_commits(self.repo_id, repo_type=KIND, revision=self.branch),
             again=_KEPT,
         )
-        commits = [item.commit_id for item in found]
+        commits = [item.commit_id for item in history]
         later = commits[: commits.index(head)] if head in commits else commits
         return later[-1] if later else None
 
@@ -297,9 +297,9 @@ class Repository:
         refs = self.hub.call(
             self.repo_id, lambda: api.list_repo_refs(self.repo_id, repo_type=KIND), again="the tag is checked again"
         )
-        found = {item.name: item.target_commit for item in refs.tags}.get(name)
-        if found != commit:
-            raise UserError(f"{what} is on another commit, {str(found)[:12]}; choose another --tag")
+        tagged = {item.name: item.target_commit for item in refs.tags}.get(name)
+        if tagged != commit:
+            raise UserError(f"{what} is on another commit, {str(tagged)[:12]}; choose another --tag")
 
     def last_seen(self) -> str | None:
         """Return the commit that was last published or fetched, or None if unknown: the cache is new."""
@@ -328,7 +328,7 @@ def _addition(name: str, path: Path, stated: LocalFile) -> "CommitOperationAdd":
     from huggingface_hub import CommitOperationAdd
 
     small = stated.size <= _IN_MEMORY and path.suffix != ".parquet"  # tables are always stored as large files
-    made = CommitOperationAdd(name, path.read_bytes() if small else str(path))
-    if made.upload_info.sha256.hex() != stated.sha256:
+    addition = CommitOperationAdd(name, path.read_bytes() if small else str(path))
+    if addition.upload_info.sha256.hex() != stated.sha256:
         raise UserError(f"{path}: was changed during publishing; nothing was published, run again")
-    return made
+    return addition

@@ -137,16 +137,16 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
     Raises: UserError if a table cannot be read.
     """
     shapes = (*SECRETS, *path_shapes(own_folders(*more)))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, path in sorted(files.items()):
         if not name.endswith(".parquet"):
-            found += _in_bytes(name, path.read_bytes(), shapes)
+            findings += _in_bytes(name, path.read_bytes(), shapes)
             continue
         try:
-            found += _in_table(name, path, shapes)
+            findings += _in_table(name, path, shapes)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}; create the folder again") from error
-    return found
+    return findings
 
 
 def check_digests(not_secret: Collection[str]) -> None:
@@ -165,8 +165,8 @@ def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collectio
     Args: not_secret: digests of findings that were reviewed: they only look like secrets.
     Raises: UserError if a finding must not be published, secrets first.
     """
-    let = [item for item in found if item.digest in not_secret]
-    refused = sorted((item for item in found if item.refused and item not in let), key=lambda item: not item.secret)
+    allowed = [item for item in found if item.digest in not_secret]
+    refused = sorted((item for item in found if item.refused and item not in allowed), key=lambda item: not item.secret)
     if refused:
         more = f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
         advice = "create it again without"
@@ -176,12 +176,12 @@ def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collectio
         raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
     paths = [item for item in found if not item.secret]
     notes = []
-    for items, said in (
+    for items, summary in (
         (paths, f"left as written: {plural(len(paths), 'absolute path')} in the code of others"),
-        (let, f"left as written: {plural(len(let), 'text')} like a secret, by --not-secret"),
+        (allowed, f"left as written: {plural(len(allowed), 'text')} like a secret, by --not-secret"),
     ):
         if items:
-            notes.append(f"{said}, in {plural(len({item.file for item in items}), 'file')}: {items[0]}, ...")
+            notes.append(f"{summary}, in {plural(len({item.file for item in items}), 'file')}: {items[0]}, ...")
     return notes
 
 
@@ -197,21 +197,21 @@ def _in_table(name: str, path: Path, shapes: Sequence[Shape]) -> Iterator[Findin
         foreign = texts.column in _FOREIGN_COLUMNS
         wanted: dict[int, list[Shape]] = {}
         for shape in shapes:
-            for place in texts.places_of(shape.head):
-                wanted.setdefault(place, []).append(shape)
-        for place, likely in sorted(wanted.items()):
-            for hit in _hits(texts.value(place), likely):
-                where = f"row {texts.first_row + place}, column {texts.column}"
+            for index in texts.places_of(shape.head):
+                wanted.setdefault(index, []).append(shape)
+        for index, likely in sorted(wanted.items()):
+            for hit in _hits(texts.value(index), likely):
+                where = f"row {texts.first_row + index}, column {texts.column}"
                 yield _finding(name, where, hit, foreign=foreign)
 
 
 def _hits(data: bytes, shapes: Sequence[Shape]) -> Iterator[Hit]:
     """Yield each match once, as the first pattern that matches there."""
-    told: set[int] = set()
+    seen: set[int] = set()
     for shape in shapes:
         for hit in shape.find(data):
-            if hit.at not in told:
-                told.add(hit.at)
+            if hit.at not in seen:
+                seen.add(hit.at)
                 yield hit
 
 

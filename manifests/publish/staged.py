@@ -89,10 +89,10 @@ def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     for name in sorted(files):
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub accepts no file named {name}; create the folder again without it")
-    _refuse_barred_networks(folder, manifest)
+    _refuse_blocked_networks(folder, manifest)
     without = barred_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
     if manifest.kind == "snapshot":
-        without = _barred_codes(folder, manifest)
+        without = _find_blocked_codes(folder, manifest)
     if not without:
         yield Staged(manifest.kind, files, ())
         return
@@ -100,11 +100,11 @@ def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         yield _without_code(folder, Path(scratch), manifest, files, without)
 
 
-def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
+def _refuse_blocked_networks(folder: Path, manifest: Manifest) -> None:
     """Raise UserError unless all blocks and other code in the networks of training runs may be redistributed."""
     runs = [folder / item.path for item in manifest.outputs if item.path.split("/")[-1] == _NETWORK]
     for network in runs if manifest.kind in _TRAINED else ():
-        blocks, own = _licenses_of(network)
+        blocks, own = _read_licenses(network)
         for block, licenses in blocks.items():
             if wrong := " AND ".join(barred(licenses)):
                 raise UserError(
@@ -118,25 +118,25 @@ def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def _licenses_of(network: Path) -> tuple[dict[str, set[str]], set[str]]:
+def _read_licenses(network: Path) -> tuple[dict[str, set[str]], set[str]]:
     """Return the licenses of the blocks in a network's file, by its comments and its record, and its own licenses.
 
     A network that was not assembled from a recipe must state a license.
     """
-    run, found = network.parent, defaultdict[str, set[str]](set)
+    run, by_block = network.parent, defaultdict[str, set[str]](set)
     try:
         code = network.read_text(encoding="utf-8")
         for block in inlined_blocks(code):
-            found[block.block].add(block.license)
+            by_block[block.block].add(block.license)
         record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
         for part in record.ingredients:
-            found[part.block].add(part.license)
+            by_block[part.block].add(part.license)
         assembled = json.loads(record.recipe)["model"] is not None
     except (OSError, ValueError, TypeError, KeyError) as error:  # ValidationError is a ValueError
         detail = str(error).splitlines()[0]
         raise UserError(f"{run}: not readable as a training run: {detail}; train it again") from error
     own = set(licenses_of_code(code))
-    return dict(sorted(found.items())), own if own or assembled else {NOASSERTION}
+    return dict(sorted(by_block.items())), own if own or assembled else {NOASSERTION}
 
 
 #: The tables of a snapshot that contain networks, and the columns to empty if a network is withheld.
@@ -147,28 +147,28 @@ _EMPTIED: Mapping[str, Mapping[str, str | None]] = {
 }
 
 
-def _barred_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str, str]]:
+def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str, str]]:
     """Return source and license of each code of a snapshot that may not be redistributed, by id.
 
     Raises: UserError if none of the codes may be.
     """
     shared = str(manifest.details.get("license", NOASSERTION))
-    found: dict[str, tuple[str, str]] = {}
-    told: list[bool] = []
+    blocked: dict[str, tuple[str, str]] = {}
+    has_license: list[bool] = []
     for path in (path for pattern in _CODES for path in sorted(folder.glob(pattern))):
-        there = [name for name in ("id", "license", "origin") if name in pq.read_schema(path).names]
-        told.append("license" in there)
-        for row in pq.read_table(path, columns=there).to_pylist():
+        columns = [name for name in ("id", "license", "origin") if name in pq.read_schema(path).names]
+        has_license.append("license" in columns)
+        for row in pq.read_table(path, columns=columns).to_pylist():
             licence = row.get("license") or shared
             if not is_permissive(licence):
                 source = (row.get("origin") or "").partition("::")[0]
-                found[row["id"]] = (source or str(manifest.parameters.get("source", folder.name)), licence)
-    if not is_permissive(shared) and (found or not told or not all(told)):
+                blocked[row["id"]] = (source or str(manifest.parameters.get("source", folder.name)), licence)
+    if not is_permissive(shared) and (blocked or not has_license or not all(has_license)):
         raise UserError(
             f"{folder}: the licence of its codes ({shared}) is not known to let them be passed on; nothing was"
             " published: where their source states none and you know it, `lemur curate --license SPDX` does"
         )
-    return found
+    return blocked
 
 
 def _empty_codes(folder: Path, scratch: Path, without: Collection[str]) -> list[str]:
@@ -218,7 +218,7 @@ def _without_code(
     counts = sorted(Counter(without.values()).items())
     noun = "code" if manifest.kind == "snapshot" else "block"
     withheld = tuple(Withheld(source, licence, number, noun) for (source, licence), number in counts)
-    told = [item.told for item in withheld]
+    entries = [item.told for item in withheld]
     changed = {
         item.path: item.model_copy(
             update={"sha256": sha256_file(kept[item.path]), "bytes": kept[item.path].stat().st_size}
@@ -234,14 +234,14 @@ def _without_code(
         changed[CROISSANT] = Output(path=CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
     outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
     write_manifest(
-        scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": told}})
+        scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": entries}})
     )
     return Staged(manifest.kind, kept, withheld)
 
 
-def _without_algorithm(facts: dict[str, Any], told: str) -> dict[str, Any]:
+def _without_algorithm(facts: dict[str, Any], ending: str) -> dict[str, Any]:
     """Return a spec without its algorithm, also in its summary. Args: told: the end of the summary to remove."""
-    return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(told).rstrip()}
+    return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(ending).rstrip()}
 
 
 def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
@@ -282,14 +282,18 @@ def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]
             table = pa.Table.from_batches([batch])
             out = pc.is_in(table["block"], value_set=names)
             free = pa.array([is_permissive(name or NOASSERTION) for name in table["lean_license"].to_pylist()])
-            lean_out = pc.and_(out, pc.invert(free))
+            minimized_out = pc.and_(out, pc.invert(free))
             gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
-            lean = (name for name in table["file"].filter(lean_out).to_pylist() if name is not None)
-            gone.update(lean_path(name) for name in lean)
+            minimized = (name for name in table["file"].filter(minimized_out).to_pylist() if name is not None)
+            gone.update(lean_path(name) for name in minimized)
             bare = pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE)
             nothing = pa.scalar(None, pa.string())
-            for name, where, column in (("code", out, nothing), ("lean_code", lean_out, nothing), ("error", out, bare)):
-                place = table.schema.get_field_index(name)
-                table = table.set_column(place, table.schema.field(place), pc.if_else(where, column, table[name]))
+            for name, where, column in (
+                ("code", out, nothing),
+                ("lean_code", minimized_out, nothing),
+                ("error", out, bare),
+            ):
+                index = table.schema.get_field_index(name)
+                table = table.set_column(index, table.schema.field(index), pc.if_else(where, column, table[name]))
             writer.write_table(table)
     return gone

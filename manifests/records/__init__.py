@@ -30,7 +30,7 @@ class Record(BaseModel):
 
 
 #: Plain messages by Pydantic's error type.
-_SAID = {
+_MESSAGES = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
@@ -47,7 +47,7 @@ _SAID = {
 
 def said_of(fault: Mapping[str, Any]) -> str:
     """Return a plain message for one of Pydantic's errors."""
-    plain = _SAID.get(fault["type"])
+    plain = _MESSAGES.get(fault["type"])
     if plain is not None:
         return plain.format(**fault.get("ctx", {}))
     return str(fault["msg"]).removeprefix("Value error, ")

@@ -13,8 +13,8 @@ from manifests.conversations.conversation import (
     count_near,
     fence,
     fenced_codes,
+    find_earlier_duplicates,
     finish,
-    held_earlier,
 )
 from manifests.conversations.sampling import Sampler
 
@@ -41,9 +41,9 @@ ALL = [TRAIN, LIKE_TRAIN, TEST, OTHER_KIND, FAR]
 
 def test_the_later_split_loses_a_near_conversation() -> None:
     earliest = min(TRAIN, LIKE_TRAIN, key=lambda item: item.id)
-    assert held_earlier(ALL, KINDS, COMPARISON) == {TEST.id: earliest}
+    assert find_earlier_duplicates(ALL, KINDS, COMPARISON) == {TEST.id: earliest}
     middle = said("x", "validation", WORDS)
-    assert held_earlier([middle, TEST], KINDS, COMPARISON) == {TEST.id: middle}
+    assert find_earlier_duplicates([middle, TEST], KINDS, COMPARISON) == {TEST.id: middle}
 
 
 def test_near_conversations_are_counted() -> None:

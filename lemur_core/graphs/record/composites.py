@@ -21,15 +21,15 @@ from lemur_core.graphs.graph import RANDOM
 
 def _signature(parameters: str) -> Signature:
     """Build a signature from these parameters, some with the default None, a number or a boolean."""
-    made = []
+    signature_parameters = []
     for parameter in parameters.split():
         name, has_default, text = parameter.partition("=")
         values: dict[str, Any] = {"None": None, "True": True, "False": False}
         default = values[text] if text in values else (float(text) if "." in text else int(text)) if text else None
-        made.append(
+        signature_parameters.append(
             Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default if has_default else Parameter.empty)
         )
-    return Signature(made)
+    return Signature(signature_parameters)
 
 
 _CONVOLUTION = _signature("input weight bias=None stride=1 padding=0 dilation=1 groups=1")
@@ -73,7 +73,7 @@ SIGNATURES = {
 
 _METHODS = {"__matmul__": "matmul"}  # methods of a tensor, in addition to those of the same name
 _IN_PLACE = {f"{name}_": name for name in RANDOM}
-_PLACES: tuple[Any, ...] = (torch, functional, torch._C._nn, torch._VF, Tensor)
+_OWNERS: tuple[Any, ...] = (torch, functional, torch._C._nn, torch._VF, Tensor)
 
 #: Called with the name of an operation, a function that computes it, its arguments by name, and whether it changes its
 #: input in place; returns the result of the operation.
@@ -85,15 +85,15 @@ def catch(handle: Handler) -> Iterator[None]:
     """Route calls of these operations through a handler while the context is open."""
     with ExitStack() as undo:
         for name, op in {**{name: name for name in SIGNATURES}, **_METHODS, **_IN_PLACE}.items():
-            for place in _PLACES:
-                original = getattr(place, name, None)
+            for owner in _OWNERS:
+                original = getattr(owner, name, None)
                 if original is not None and not inspect.isfunction(original):  # Python functions call a built-in
-                    undo.enter_context(replaced(place, name, _caught(op, original, handle, name in _IN_PLACE)))
+                    undo.enter_context(replace_member(owner, name, _wrap(op, original, handle, name in _IN_PLACE)))
         yield
 
 
 @contextmanager
-def replaced(place: Any, name: str, value: Any) -> Iterator[None]:
+def replace_member(place: Any, name: str, value: Any) -> Iterator[None]:
     """Replace a member of a module or class while the context is open."""
     original = vars(place).get(name)  # as stored: a class holds its class methods unbound
     setattr(place, name, value)
@@ -106,7 +106,7 @@ def replaced(place: Any, name: str, value: Any) -> Iterator[None]:
             setattr(place, name, original)
 
 
-def _caught(op: str, original: Callable[..., Any], handle: Handler, in_place: bool) -> Callable[..., Any]:
+def _wrap(op: str, original: Callable[..., Any], handle: Handler, in_place: bool) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         packed = SIGNATURES[op] is _RECURRENT and len(args) > 3 and isinstance(args[3], list | tuple)

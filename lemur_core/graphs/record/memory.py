@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
 
-_SHOWN = 16  # maximum elements of a constant stored by value; larger ones are stored as a digest
+_STORED_ELEMENTS = 16  # maximum elements of a constant stored by value; larger ones are stored as a digest
 
 #: Views that show every element: writing through them replaces the whole source.
 _RESHAPES = frozenset(
@@ -86,8 +86,8 @@ class Memory:
 
     def hold(self, tensor: Tensor, value: Ref) -> None:
         """Register a tensor with its own memory."""
-        base = self._bases[storage_of(tensor)] = _Base(value)
-        self._holdings[id(tensor)] = _Holding(tensor, base, (), value, 0, storage_of(tensor))
+        base = self._bases[find_storage(tensor)] = _Base(value)
+        self._holdings[id(tensor)] = _Holding(tensor, base, (), value, 0, find_storage(tensor))
 
     def hold_apart(self, tensor: Tensor, value: Ref) -> None:
         """Register a tensor with its own value, even if others share its memory."""
@@ -120,23 +120,27 @@ class Memory:
 
     def _find(self, tensor: Tensor) -> _Holding:
         holding = self._holdings.get(id(tensor))
-        return holding if holding and holding.storage == storage_of(tensor) else self._adopt(tensor)
+        return holding if holding and holding.storage == find_storage(tensor) else self._adopt(tensor)
 
     def _adopt(self, tensor: Tensor) -> _Holding:
         """Register a tensor that no recorded operation created: an alias of known memory, or a constant."""
-        base = self._bases.get(storage_of(tensor))
+        base = self._bases.get(find_storage(tensor))
         if base is None:
             (ref,) = self._append("constant", (("value", value_of(tensor)),), (type_of(tensor),))
             self.hold(tensor, ref)
             return self._holdings[id(tensor)]
-        alike = (one for one in self._holdings.values() if one.base is base and _layout(one.tensor) == _layout(tensor))
-        found = next(alike, None)
-        if found is None:
-            place = (("size", tuple(tensor.shape)), ("stride", tensor.stride()), ("offset", tensor.storage_offset()))
+        alike = (
+            other
+            for other in self._holdings.values()
+            if other.base is base and _layout(other.tensor) == _layout(tensor)
+        )
+        holding = next(alike, None)
+        if holding is None:
+            layout = (("size", tuple(tensor.shape)), ("stride", tensor.stride()), ("offset", tensor.storage_offset()))
             before = self._nodes[base.value.node].outputs[base.value.output]
-            view = _View("as_strided", "input", place, before, (type_of(tensor),), 0)
-            found = _Holding(tensor, base, (view,), base.value, -1, storage_of(tensor))
-        self._holdings[id(tensor)] = replace(found, tensor=tensor)
+            view = _View("as_strided", "input", layout, before, (type_of(tensor),), 0)
+            holding = _Holding(tensor, base, (view,), base.value, -1, find_storage(tensor))
+        self._holdings[id(tensor)] = replace(holding, tensor=tensor)
         return self._holdings[id(tensor)]
 
     def _take(self, view: _View, value: Ref) -> Ref:
@@ -160,7 +164,7 @@ def value_of(tensor: Tensor) -> Argument:
     """Return a small constant by its elements, a larger one as a digest of its bytes; None on the meta device."""
     if tensor.is_meta:
         return None
-    if tensor.numel() <= _SHOWN and not tensor.is_complex():
+    if tensor.numel() <= _STORED_ELEMENTS and not tensor.is_complex():
         return _tuples(tensor.detach().tolist())
     data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(data.numpy().tobytes()).hexdigest()
@@ -175,7 +179,7 @@ def tensors_in(value: Any) -> list[Tensor]:
     return []
 
 
-def storage_of(tensor: Tensor) -> int:
+def find_storage(tensor: Tensor) -> int:
     """Return the memory address that a tensor views."""
     return int(tensor.untyped_storage()._cdata)
 

@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):
             undo.enter_context(sdpa_kernel(SDPBackend.MATH))
             undo.enter_context(composites.catch(self._composite))
             undo.enter_context(self._catch_functions())
-            undo.enter_context(composites.replaced(torch.utils.checkpoint, "checkpoint", _checkpoint))
+            undo.enter_context(composites.replace_member(torch.utils.checkpoint, "checkpoint", _checkpoint))
             if self.device.type == "meta":
                 undo.enter_context(self._catch_constructors())
             undo.enter_context(self.device)
@@ -138,7 +138,7 @@ class Recorder(TorchDispatchMode):
     def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = ()) -> Graph:
         """Return the graph of an output and of the buffers whose values have changed."""
         outputs = tuple(self._read(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-        writes = tuple((given, value) for given, tensor in buffers if (value := self.value_of(tensor)) != given)
+        writes = tuple((before, value) for before, tensor in buffers if (value := self.value_of(tensor)) != before)
         return Graph(tuple(self.nodes), outputs, writes)
 
     def __torch_dispatch__(
@@ -149,18 +149,18 @@ class Recorder(TorchDispatchMode):
         if self._paused:
             return self._compute(func, args, kwargs)
         parameters = _parameters(func)
-        given = {
-            parameter.name: args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default)
-            for place, parameter in enumerate(parameters)
+        bound = {
+            parameter.name: args[index] if index < len(args) else kwargs.get(parameter.name, parameter.default)
+            for index, parameter in enumerate(parameters)
         }
-        if any(tensor.is_floating_point() for tensor in tensors_in(list(given.values()))):
+        if any(tensor.is_floating_point() for tensor in tensors_in(list(bound.values()))):
             for parameter in parameters:
-                if parameter.is_number and type(given[parameter.name]) is int:
-                    given[parameter.name] = float(given[parameter.name])  # as the operation receives it
+                if parameter.is_number and type(bound[parameter.name]) is int:
+                    bound[parameter.name] = float(bound[parameter.name])  # as the operation receives it
         op = func._schema.name.removeprefix("aten::")
-        arguments = {name: self._argument(value) for name, value in given.items() if name not in _IGNORED}
-        targets = {parameter.name: given[parameter.name] for parameter in parameters if parameter.is_written}
-        self.reads_values |= _shows_values(func, given)
+        arguments = {name: self._argument(value) for name, value in bound.items() if name not in _IGNORED}
+        targets = {parameter.name: bound[parameter.name] for parameter in parameters if parameter.is_written}
+        self.reads_values |= _shows_values(func, bound)
         result = self._compute(func, args, kwargs)
         results = tensors_in(result)
         if op == "set_" or not results:
@@ -177,18 +177,18 @@ class Recorder(TorchDispatchMode):
 
     def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute an operation; a tensor without values does not get any when the network moves it to the CPU."""
-        given = partial(tensors_in, [*args, *kwargs.values()])
+        inputs = partial(tensors_in, [*args, *kwargs.values()])
         try:
             result = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):
-            if not any(tensor.is_meta for tensor in given()):
+            if not any(tensor.is_meta for tensor in inputs()):
                 raise
             if func is _COPY and kwargs.get("device") == torch.device("cpu"):
                 return func(*args, **(kwargs | {"device": self.device}))
-            if all(tensor.is_meta for tensor in given()) or any(p.is_written for p in _parameters(func)):
+            if all(tensor.is_meta for tensor in inputs()) or any(p.is_written for p in _parameters(func)):
                 raise
             return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
-        if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in given()):
+        if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in inputs()):
             return _without_values(result)  # the values were never computed
         return result
 
@@ -197,33 +197,33 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         """Record an in-place operation, or one with `out=`: its targets get new values."""
         written = [tensor for target in targets.values() for tensor in tensors_in(target)]
-        made = [tensor for tensor in results if not any(tensor is other for other in written)]
+        created = [tensor for tensor in results if not any(tensor is other for other in written)]
         function = op if op.startswith("__") else op.rstrip("_")
         fresh = function in _FILLS | _DRAWS
         if fresh or function == op:  # the previous value is not read
             arguments = {name: value for name, value in arguments.items() if name not in targets}
         if fresh:
             arguments = {"size": type_of(written[0]).shape} | arguments
-        refs = self._add(function, arguments, [*made, *written], function in _DRAWS)
-        for tensor, ref in zip(made, refs, strict=False):
+        refs = self._add(function, arguments, [*created, *written], function in _DRAWS)
+        for tensor, ref in zip(created, refs, strict=False):
             self._memory.hold(tensor, ref)
-        for tensor, ref in zip(written, refs[len(made) :], strict=True):
+        for tensor, ref in zip(written, refs[len(created) :], strict=True):
             self._memory.write(tensor, ref)
 
-    def _composite(self, op: str, compute: Callable[[], Any], given: dict[str, Any], in_place: bool) -> Any:
+    def _composite(self, op: str, compute: Callable[[], Any], bound: dict[str, Any], in_place: bool) -> Any:
         """Record one operation of `composites` and compute it."""
-        if self._paused or not any(isinstance(value, Tensor) for value in given.values()):
+        if self._paused or not any(isinstance(value, Tensor) for value in bound.values()):
             return compute()
-        arguments = {name: self._argument(value) for name, value in given.items()}
-        in_short = op == "batch_norm" and self.device.type == "meta" and not self._in_function
+        arguments = {name: self._argument(value) for name, value in bound.items()}
+        skips_compute = op == "batch_norm" and self.device.type == "meta" and not self._in_function
         with self.pause():
-            result = _normalised(given) if in_short else None
+            result = _normalize(bound) if skips_compute else None
             if result is None:
                 result = compute()
         results = tensors_in(result)
-        trains = given.get("training") or given.get("use_input_stats")
-        updated = tensors_in([given.get("running_mean"), given.get("running_var")]) if trains else []
-        random = bool(given.get("dropout_p") or (op in RANDOM and given["train"]))
+        trains = bound.get("training") or bound.get("use_input_stats")
+        updated = tensors_in([bound.get("running_mean"), bound.get("running_var")]) if trains else []
+        random = bool(bound.get("dropout_p") or (op in RANDOM and bound["train"]))
         refs = self._add(op, arguments, [*results, *updated], random)
         for tensor, ref in zip([*results, *updated], refs, strict=True):
             if in_place or any(tensor is other for other in updated):
@@ -244,8 +244,8 @@ class Recorder(TorchDispatchMode):
     def _read(self, tensor: Tensor) -> Ref:
         """Return the value of a tensor at its use, wrapped in `stop_gradient` where a gradient ends."""
         ref = self.value_of(tensor)
-        goes_on = tensor.requires_grad or ref not in self._live or not tensor.dtype.is_floating_point
-        if goes_on or self._in_function or not torch.is_grad_enabled():  # without gradients: where the result is used
+        continues = tensor.requires_grad or ref not in self._live or not tensor.dtype.is_floating_point
+        if continues or self._in_function or not torch.is_grad_enabled():  # without gradients: where the result is used
             return ref
         if ref not in self._stopped:
             (self._stopped[ref],) = self._append("stop_gradient", (("input", ref),), (type_of(tensor),))
@@ -253,8 +253,8 @@ class Recorder(TorchDispatchMode):
         return self._stopped[ref]
 
     def _add(self, op: str, arguments: dict[str, Argument], outputs: Sequence[Tensor], random: bool) -> list[Ref]:
-        given = arguments | ({"draw": len(self.nodes)} if random else {})
-        return self._append(op, tuple(given.items()), [type_of(tensor) for tensor in outputs])
+        with_draw = arguments | ({"draw": len(self.nodes)} if random else {})
+        return self._append(op, tuple(with_draw.items()), [type_of(tensor) for tensor in outputs])
 
     def _append(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
         node = Node(op, arguments, tuple(outputs), self._scope, tuple(kind for _, kind in self._scopes))
@@ -276,7 +276,7 @@ class Recorder(TorchDispatchMode):
             finally:
                 recorder._scopes.pop()
 
-        with composites.replaced(torch.autograd.Function, "apply", classmethod(apply)):
+        with composites.replace_member(torch.autograd.Function, "apply", classmethod(apply)):
             yield
 
     def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
@@ -295,13 +295,13 @@ class Recorder(TorchDispatchMode):
                 gradients = [torch.ones_like(tensor) for tensor in outputs]
             for number, gradient in enumerate(gradients):
                 self.leaf("cotangent", gradient, number=number)
-            found = torch.autograd.grad(outputs, sources, gradients, retain_graph=True, allow_unused=True)
-            backward = tuple(None if tensor is None else self.value_of(tensor) for tensor in found)
-            towards = tuple(self.value_of(tensor) for tensor in sources)
+            input_gradients = torch.autograd.grad(outputs, sources, gradients, retain_graph=True, allow_unused=True)
+            backward = tuple(None if tensor is None else self.value_of(tensor) for tensor in input_gradients)
+            inputs = tuple(self.value_of(tensor) for tensor in sources)
         finally:
             self._in_function -= 1
         for tensor, value in zip(outputs, values, strict=True):
-            arguments = (("input", value), ("sources", towards), ("gradients", backward))
+            arguments = (("input", value), ("sources", inputs), ("gradients", backward))
             (ref,) = self._append("custom_gradient", arguments, (type_of(tensor),))
             self._live.add(ref)
             self._memory.hold_apart(tensor, ref)  # it may share memory with its sources
@@ -311,7 +311,7 @@ class Recorder(TorchDispatchMode):
     def _catch_constructors(self) -> Iterator[None]:
         """Register the values of tensors built from Python data, which the meta device would lose."""
 
-        def noting(name: str) -> Callable[..., Any]:
+        def wrap(name: str) -> Callable[..., Any]:
             original = getattr(torch, name)
 
             def call(data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -321,16 +321,16 @@ class Recorder(TorchDispatchMode):
                 needs_gradient = kwargs.pop("requires_grad", False)
                 with self.pause():
                     real = original(data, *args, **kwargs, **({} if name == "from_numpy" else {"device": "cpu"}))
-                    made = real.to(self.device).requires_grad_(needs_gradient)
-                (ref,) = self._append("constant", (("value", value_of(real)),), (type_of(made),))
-                self._memory.hold(made, ref)
-                return made
+                    tensor = real.to(self.device).requires_grad_(needs_gradient)
+                (ref,) = self._append("constant", (("value", value_of(real)),), (type_of(tensor),))
+                self._memory.hold(tensor, ref)
+                return tensor
 
             return call
 
         with ExitStack() as undo:
             for name in _CONSTRUCTORS:
-                undo.enter_context(composites.replaced(torch, name, noting(name)))
+                undo.enter_context(composites.replace_member(torch, name, wrap(name)))
             yield
 
 
@@ -357,39 +357,43 @@ def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs
         return _CHECKPOINT(function, *args, **kwargs)
     reentrant = kwargs.get("use_reentrant") is not False
     stops = reentrant and not any(tensor.requires_grad for tensor in tensors_in(args))
-    given = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
+    options = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
     with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
-        return function(*args, **given)
+        return function(*args, **options)
 
 
 def _without_values(value: Any) -> Any:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def _normalised(given: Mapping[str, Any]) -> Tensor | None:
+def _normalize(arguments: Mapping[str, Any]) -> Tensor | None:
     """Return the result of batch normalization on the meta device, which torch would split into twenty operations.
 
     None if it might fail: torch then raises the error.
     """
-    source: Tensor = given["input"]
-    others = [given[name] for name in ("weight", "bias", "running_mean", "running_var") if given[name] is not None]
+    source: Tensor = arguments["input"]
+    others = [
+        arguments[name] for name in ("weight", "bias", "running_mean", "running_var") if arguments[name] is not None
+    ]
     if source.dim() < 2 or any(other.shape != source.shape[1:2] or other.dtype != source.dtype for other in others):
         return None
-    if not given["training"] and given["running_mean"] is None:
+    if not arguments["training"] and arguments["running_mean"] is None:
         return None
     result = torch.empty_like(source)
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *others))
     return result.requires_grad_().clone() if trained else result
 
 
-def _shows_values(func: OpOverload, given: Mapping[str, Any]) -> bool:
+def _shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
     """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
     if _OF_VALUES.isdisjoint(func.tags):
         return False
-    chosen = given.get("indices")  # with boolean masks the size depends on values
-    return chosen is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(chosen))
+    indices = arguments.get("indices")  # with boolean masks the size depends on values
+    return indices is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(indices))
 
 
 @cache
 def _is_view(func: OpOverload) -> bool:
-    return any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
+    return any(
+        returned.alias_info is not None and not returned.alias_info.is_write for returned in func._schema.returns
+    )

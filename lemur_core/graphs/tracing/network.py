@@ -30,11 +30,11 @@ from lemur_core.sandbox.net import (
 _GLUE = ("train_setup", "learn")  # methods with which LEMUR's trainer trains a network, besides its computation
 
 
-class _Reading(dict[str, Any]):
+class _TrackedParameters(dict[str, Any]):
     """Hyperparameters that note which of them are read."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        super().__init__(given)
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -67,13 +67,13 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     failures: list[NetError] = []
     for case, route in itertools.product(payload["cases"], ROUTES):
         seed_all(int(payload.get("seed", 0)))
-        prm = _Reading(dict(payload["prm"]))
+        prm = _TrackedParameters(dict(payload["prm"]))
         try:
             traced = _trace(payload["code"], case, prm, route)
         except NetError as error:
             failures.append(error)
             continue
-        about = {"in_shape": case["in_shape"], "glue": glue_of(payload["code"]), "prm_read": sorted(prm.read)}
+        about = {"in_shape": case["in_shape"], "glue": digest_glue(payload["code"]), "prm_read": sorted(prm.read)}
         forms = {mode: canonical(graph) for mode, graph in traced.graphs.items()}
         packed = {mode: pack(form) for mode, form in forms.items()}
         return {"runs": True, **traced.answer(forms), **packed, **about}
@@ -102,13 +102,13 @@ def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> 
     return Traced(module, net, recorder, graphs, initial, route, train_error)
 
 
-def glue_of(code: str) -> str:
+def digest_glue(code: str) -> str:
     """Digest how a network trains itself, without comments and layout."""
     methods = [
         ast.dump(method)
-        for found in ast.walk(ast.parse(code))
-        if isinstance(found, ast.ClassDef) and found.name == "Net"
-        for method in found.body
+        for statement in ast.walk(ast.parse(code))
+        if isinstance(statement, ast.ClassDef) and statement.name == "Net"
+        for method in statement.body
         if isinstance(method, ast.FunctionDef) and method.name in _GLUE
     ]
     return hashlib.sha256("\n".join(methods).encode()).hexdigest()

@@ -73,8 +73,8 @@ class Trial:
         """Run a rebuilt module, with results under the names of the original. Raises: whatever it raises."""
 
         def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
-            found = self.find([args, kwargs])
-            return module(*(found if takes is None else (found[number] for number in takes)))
+            tensors = self.find([args, kwargs])
+            return module(*(tensors if takes is None else (tensors[number] for number in takes)))
 
         return self._run(module, call, mapping)
 
@@ -84,7 +84,7 @@ class Trial:
         module.train(self.train)
         module.zero_grad(set_to_none=True)
         self.seed()
-        given = self.inputs()
+        inputs = self.inputs()
         leaves: list[Tensor] = []
 
         def watch(leaf: Tensor) -> Tensor:
@@ -94,16 +94,16 @@ class Trial:
             return leaves[-1] * 1  # an in-place operation may not write to a leaf
 
         with torch.set_grad_enabled(self.gradients):
-            args, kwargs = self.change(list(given), watch)
+            args, kwargs = self.change(list(inputs), watch)
             self.seed()
             outputs = list(self.find(call(args, kwargs)))
-            live = [one for one in outputs if one.requires_grad and one.numel()]
+            live = [output for output in outputs if output.requires_grad and output.numel()]
             if live:
                 _backward(live)
-        gradients: dict[str, Tensor | None] = {f"input {place}": leaf.grad for place, leaf in enumerate(leaves)}
+        gradients: dict[str, Tensor | None] = {f"input {index}": leaf.grad for index, leaf in enumerate(leaves)}
         gradients |= {names.get(name, name): tensor.grad for name, tensor in module.named_parameters()}
         state = {names.get(name, name): tensor.detach().clone() for name, tensor in module.named_buffers()}
-        return Seen([one.detach() for one in outputs], gradients, state)
+        return Seen([output.detach() for output in outputs], gradients, state)
 
 
 def compare(
@@ -124,12 +124,12 @@ def compare(
     first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
     if len(first.outputs) != len(second.outputs):
         return Difference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
-    worst = 0.0
+    largest_error = 0.0
     for number, (ours, theirs) in enumerate(zip(second.outputs, first.outputs, strict=True)):
-        found = _differ(f"output {number}", ours, theirs, 0.0)
-        if found.what:
-            return found
-        worst = max(worst, found.error)
+        difference = _differ(f"output {number}", ours, theirs, 0.0)
+        if difference.what:
+            return difference
+        largest_error = max(largest_error, difference.error)
     largest = max((_largest(one) for one in first.gradients.values() if one is not None), default=0.0)
     known = set(mapping.values())
     for parts, floor in ((("gradients", largest * 1e-3)), ("state", 0.0)):
@@ -137,11 +137,11 @@ def compare(
         for name in theirs_all:
             if name not in known and not name.startswith("input "):
                 continue
-            found = _differ(f"{parts} of {name}", ours_all.get(name), theirs_all[name], floor)
-            if found.what:
-                return found
-            worst = max(worst, found.error)
-    return Difference("", worst)
+            difference = _differ(f"{parts} of {name}", ours_all.get(name), theirs_all[name], floor)
+            if difference.what:
+                return difference
+            largest_error = max(largest_error, difference.error)
+    return Difference("", largest_error)
 
 
 def _backward(outputs: Sequence[Tensor]) -> None:

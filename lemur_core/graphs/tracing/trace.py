@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Ref, reachable
-from lemur_core.graphs.identity import colours_of, identities_of, label, leading_to, numbered
+from lemur_core.graphs.identity import color_ancestry, compute_colors, identities_of, label, number_nodes
 from lemur_core.graphs.record.recorder import Recorder
 
 Failure = TypeVar("Failure", bound=Exception)
@@ -52,9 +52,9 @@ def run(
     buffers = {name: (recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()}
     module.train(train)  # some modules now precompute what they keep for eval mode
     leaves = [
-        (argument if tensor is value else f"{argument}.{place}", tensor)
-        for argument, value in [*((f"*{place}", value) for place, value in enumerate(inputs)), *named.items()]
-        for place, tensor in enumerate(find(value))
+        (argument if tensor is value else f"{argument}.{index}", tensor)
+        for argument, value in [*((f"*{index}", value) for index, value in enumerate(inputs)), *named.items()]
+        for index, tensor in enumerate(find(value))
     ]
     for number, (name, tensor) in enumerate(leaves):
         live = {"trained": True} if tensor.requires_grad else {}  # its gradient counts, too
@@ -62,7 +62,7 @@ def run(
     with recorder.scopes(module):
         output = module(*inputs, **named)
     after = dict(module.named_buffers())  # a buffer may have been replaced
-    held = [(given, after.get(name, tensor)) for name, (given, tensor) in buffers.items()]
+    held = [(before, after.get(name, tensor)) for name, (before, tensor) in buffers.items()]
     return recorder.graph_of(find(output), held)
 
 
@@ -82,8 +82,8 @@ def trace(
     with recorder.recording():
         module = build()
         with recorder.pause():
-            given = inputs()
-        return canonical(run(recorder, module, given, train=train))
+            arguments = inputs()
+        return canonical(run(recorder, module, arguments, train=train))
 
 
 def both_modes(
@@ -139,21 +139,21 @@ class Traced:
 
     def _initial(self, form: Graph) -> str:
         """Digest how the used parameters are initialized, in the order in which the graph meets them."""
-        made = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial.values())))
-        colours = leading_to(made)
-        by_name = {name: colours[ref.node].hex() for name, ref in zip(self.initial, made.outputs, strict=True)}
-        order = numbered(form, colours_of(form, label))
-        names = [form.nodes[place].scope for place in order if form.nodes[place].op == "parameter"]
+        values = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial.values())))
+        colors = color_ancestry(values)
+        by_name = {name: colors[ref.node].hex() for name, ref in zip(self.initial, values.outputs, strict=True)}
+        order = number_nodes(form, compute_colors(form, label))
+        names = [form.nodes[index].scope for index in order if form.nodes[index].op == "parameter"]
         return hashlib.sha256("\n".join(by_name[name] for name in names).encode()).hexdigest()
 
     def _live_classes(self, used: set[str]) -> set[str]:
         """Return the classes that run an operation leading to a result, or that hold a used parameter."""
         nodes = self.recorder.nodes
         results = [ref for graph in self.graphs.values() for ref in graph.results]
-        live = {kind for place in reachable(nodes, results) for kind in nodes[place].within}
+        live = {kind for index in reachable(nodes, results) for kind in nodes[index].within}
         holders = {name.rpartition(".")[0] for name in used}
         live |= {type(module) for name, module in self.net.named_modules() if name in holders}
-        return {kind.__qualname__ for found in live for kind in found.__mro__}
+        return {kind.__qualname__ for type_ in live for kind in type_.__mro__}
 
 
 def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
@@ -164,5 +164,5 @@ def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
 def _classes(file: ModuleType) -> set[str]:
     """Return the names of the modules and autograd functions that a file defines."""
     kinds = (nn.Module, torch.autograd.Function)
-    found = (value for value in vars(file).values() if isinstance(value, type) and issubclass(value, kinds))
-    return {kind.__qualname__ for kind in found if kind.__module__ == file.__name__}
+    types = (value for value in vars(file).values() if isinstance(value, type) and issubclass(value, kinds))
+    return {kind.__qualname__ for kind in types if kind.__module__ == file.__name__}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lemur_core.describe.picture import MAX_BOXES, boxes, draw, spaced
+from lemur_core.describe.picture import MAX_BOXES, boxes, draw, space_out
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.tracing.trace import trace
 
@@ -104,7 +104,7 @@ numbers = st.floats(-100, 100, allow_nan=False)
 @given(st.lists(st.tuples(numbers, st.floats(0.5, 20), st.floats(0, 30)), min_size=1, max_size=12))
 def test_places_keep_their_distance_and_move_no_more_than_needed(items: list[tuple[float, float, float]]) -> None:
     wanted, weights, steps = [item[0] for item in items], [item[1] for item in items], [item[2] for item in items[1:]]
-    found = spaced(wanted, weights, steps)
+    found = space_out(wanted, weights, steps)
     assert all(b - a >= step - 1e-6 for a, b, step in zip(found, found[1:], steps, strict=False))
     assert abs(sum(w * (f - x) for f, x, w in zip(found, wanted, weights, strict=True))) < 1e-5 * sum(weights) * 100
     if all(b - a >= step for a, b, step in zip(wanted, wanted[1:], steps, strict=False)):
