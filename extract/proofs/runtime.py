@@ -18,7 +18,7 @@ import sysconfig
 import time
 import zipfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
@@ -37,10 +37,10 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
-from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.runtime import DECLARED, declared_runtime, read_requirements
 
 #: Packages that every block may import; never fetched, also not as dependencies.
-PROVIDED = frozenset({"numpy", "torch", "torchvision", "triton"})
+PROVIDED = frozenset({*DECLARED, "triton"})
 _PROVIDED_PREFIX = "nvidia-"
 #: Variants without a graphical interface, which needs system libraries that servers lack.
 _HEADLESS = {
@@ -153,24 +153,24 @@ class _Resolver:
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
     offline: str = ""
 
-    def collect(self, requires: Iterable[str]) -> None:
+    def collect(self, requires: Sequence[str]) -> None:
         """Resolve requirements and their dependencies, breadth first."""
-        queue = deque((text, "") for text in sorted(requires))
+        for text in requires:
+            if not _is_valid(text):
+                self.unavailable[text] = "not a requirement of PEP 508; write NAME or NAME>=VERSION"
+        queue = deque((requirement, "") for requirement in read_requirements(sorted(requires)))
         seen: set[tuple[str, str]] = set()
         while queue:
-            text, parent = queue.popleft()
-            try:
-                requirement = _headless(Requirement(text))
-            except InvalidRequirement:
-                if not parent:
-                    self.unavailable[text] = "not a requirement of PEP 508; write NAME or NAME>=VERSION"
-                continue
-            if (str(requirement), parent) in seen or not _is_wanted(requirement):
+            requirement, parent = queue.popleft()
+            requirement.name = _HEADLESS.get(canonicalize_name(requirement.name), requirement.name)
+            requirement.marker = None  # it applies
+            if (str(requirement), parent) in seen:
                 continue
             seen.add((str(requirement), parent))
             distribution = self._resolve(requirement, parent)
             if distribution is not None:
-                queue.extend((need, distribution.name) for need in _needs(distribution, requirement.extras))
+                needs = read_requirements(distribution.requires, requirement.extras)
+                queue.extend((need, distribution.name) for need in needs)
 
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
         """Return the distribution to unpack for a requirement; None if it is unavailable or need not be unpacked."""
@@ -226,26 +226,12 @@ class _Resolver:
             return newest
 
 
-def _headless(requirement: Requirement) -> Requirement:
-    requirement.name = _HEADLESS.get(canonicalize_name(requirement.name), requirement.name)
-    return requirement
-
-
-def _is_wanted(requirement: Requirement) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-
-
-def _needs(distribution: Distribution, extras: Iterable[str]) -> Iterator[str]:
-    """Yield the requirements of a distribution with these extras that apply on this machine, without markers."""
-    for text in distribution.requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:  # in releases older than the standard; pip ignores it, too
-            continue
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *sorted(extras))):
-            requirement.marker = None
-            yield str(requirement)
+def _is_valid(text: str) -> bool:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def _merge(distributions: Sequence[Distribution]) -> Path:

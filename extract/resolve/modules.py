@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from extract.resolve.index import RUNTIME_NAMES
 from extract.sources import Source, SourceFile
+from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 
-RUNTIME = ("numpy", "torch", "torchvision")  # what every block may import, in addition to the standard library
+RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
 FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
 

@@ -7,6 +7,7 @@ Python files that were read, without tests, docs and examples).
 """
 
 import ast
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -147,14 +148,20 @@ def _add_version(text: str, sources: Sequence[Source]) -> str:
         return text
     name = canonicalize_name(wanted.name)
     for source in sources:
-        for line in source.requires:
-            try:
-                stated = Requirement(line)
-            except InvalidRequirement:  # in an old release
-                continue
+        for stated in _parse(source.requires):
             if canonicalize_name(stated.name) == name and stated.specifier:
                 return str(Requirement(f"{wanted.name}{stated.specifier}"))
     return text
+
+
+@functools.cache
+def _parse(requires: tuple[str, ...]) -> tuple[Requirement, ...]:
+    """Return the valid requirements, whatever their markers; those of old releases may be invalid."""
+    parsed = []
+    for text in requires:
+        with contextlib.suppress(InvalidRequirement):
+            parsed.append(Requirement(text))
+    return tuple(parsed)
 
 
 def _public(version: str) -> str:
@@ -206,12 +213,5 @@ def is_required(source: Source, package: str) -> bool:
 @functools.cache
 def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
     """Return the normalized names of the distributions that are required without an extra."""
-    names = set()
-    for text in requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if requirement.marker is None or "extra" not in str(requirement.marker):
-            names.add(canonicalize_name(requirement.name))
-    return frozenset(names)
+    hard = (item for item in _parse(requires) if item.marker is None or "extra" not in str(item.marker))
+    return frozenset(canonicalize_name(item.name) for item in hard)

@@ -16,9 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # `packaging` is imported in functions: this module is also imported inside the sandbox, which lacks it.
 
@@ -115,7 +119,7 @@ def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
                 raise UserError(_absence(key, further))
             continue  # optional on its parent's platform; an import of it fails
         versions[key], folders[key] = distribution.version, _metadata_folder(distribution)
-        waiting += _requirements(distribution, extras)
+        waiting += [(need.name, frozenset(need.extras)) for need in read_requirements(distribution.requires, extras)]
     return Runtime(dict(sorted(versions.items())), dict(sorted(folders.items())))
 
 
@@ -143,14 +147,23 @@ def _absence(name: str, further: Sequence[str]) -> str:
     return f"{option}{name} is not installed here; pip install {name}"
 
 
-def _requirements(distribution: Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    from packaging.requirements import Requirement
+def read_requirements(texts: Iterable[str] | None, extras: Iterable[str] = ()) -> Iterator["Requirement"]:
+    """Yield the requirements of PEP 508 that apply on this machine.
 
-    for text in distribution.requires or ():
-        requirement = Requirement(text)
+    Args:
+        texts: one requirement each; None is none. Invalid ones, which old releases have, are skipped, as pip does.
+        extras: the extras of the distribution that are wanted.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in texts or ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *sorted(extras))):
-            yield requirement.name, frozenset(requirement.extras)
+            yield requirement
 
 
 def _metadata_folder(distribution: Distribution) -> Path:
