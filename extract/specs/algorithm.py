@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from extract.specs.behaviour import name_input
 from lemur_core.describe.layouts import told_layout
-from lemur_core.describe.patterns import Told, tell
+from lemur_core.describe.patterns import GraphDescription, describe_graph
 from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.serialization import forms_of, restore, store
 from lemur_core.graphs.sizes import Sized
@@ -51,10 +51,10 @@ def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
     """Return the trace result in the form that a spec states it. Args: answer, names: as for `stored_of`."""
     stored = stored_of(answer, names)
     forms = forms_of(stored)
-    description = tell(forms["eval"], forms.get("train"))
+    description = describe_graph(forms["eval"], forms.get("train"))
     return Algorithm(
         sentences=description.sentences,
-        motifs=description.motifs,
+        motifs=description.patterns,
         told=_summarize(description),
         returns=answer["returns"],
         route=answer["route"],
@@ -82,8 +82,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
         return
     if (stated["graph"], stated["graph_widths"]) != (spec.graph, graph_widths):
         yield "its graph has other identities than the table states"
-    description = tell(forms["eval"], forms.get("train"))
-    if (description.sentences, description.motifs, _summarize(description)) != tuple(
+    description = describe_graph(forms["eval"], forms.get("train"))
+    if (description.sentences, description.patterns, _summarize(description)) != tuple(
         getattr(spec.algorithm, name) for name in ("sentences", "motifs", "told")
     ):
         yield "its sentences do not follow from its graph"
@@ -111,10 +111,10 @@ def infer_layout(algorithm: Algorithm) -> str | None:
     return next((told_layout(form, index) for index in first), None)
 
 
-def _summarize(description: Told) -> str:
+def _summarize(description: GraphDescription) -> str:
     """Return the text for the summary: all sentences if they are short, else the patterns."""
     whole = " ".join(description.sentences)
     if len(whole) <= _SHORT:
         return whole[:1].upper() + whole[1:]
-    figures = "; ".join(description.motifs[:_FIGURES])
+    figures = "; ".join(description.patterns[:_FIGURES])
     return f"Made of: {figures}." if figures else ""

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
+from lemur_core.describe.folding import MAX_SENTENCES
 from lemur_core.describe.layouts import told_layout
-from lemur_core.describe.patterns import SENTENCES, tell
+from lemur_core.describe.patterns import describe_graph
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import from_notation, to_notation
 from lemur_core.graphs.tracing.trace import trace
@@ -116,7 +117,7 @@ TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
 @pytest.mark.parametrize("name", TOLD)
 def test_known_figures(name: str) -> None:
     build, shape, expected = TOLD[name]
-    assert list(tell(graph(build, shape)).sentences) == expected
+    assert list(describe_graph(graph(build, shape)).sentences) == expected
 
 
 def test_repeats_are_folded_and_sentences_are_bounded() -> None:
@@ -128,8 +129,8 @@ def test_repeats_are_folded_and_sentences_are_bounded() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + self.b(F.relu(self.a(x)))
 
-    told = tell(graph(lambda: nn.Sequential(*[Stage(4) for _ in range(20)]), (1, 4, 4, 4)))
-    assert told.motifs == ("a residual, 20 times",)
+    told = describe_graph(graph(lambda: nn.Sequential(*[Stage(4) for _ in range(20)]), (1, 4, 4, 4)))
+    assert told.patterns == ("a residual, 20 times",)
     assert told.sentences == (
         "(1) from the input: 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds the input: a residual.",
         "(2) from (1): 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds (1): a residual.",
@@ -142,14 +143,14 @@ def test_repeats_are_folded_and_sentences_are_bounded() -> None:
             values.append(torch.sin(values[-1]) + torch.cos(values[number // 3]) * (number + 2))
         return torch.stack(values).sum(0)
 
-    assert len(tell(graph(lambda: Net(tangle), (2, 3))).sentences) == SENTENCES
+    assert len(describe_graph(graph(lambda: Net(tangle), (2, 3))).sentences) == MAX_SENTENCES
 
 
 def test_train_mode_tells_what_it_draws() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
 
-    both = tell(graph(build, (2, 4)), graph(build, (2, 4), train=True))
+    both = describe_graph(graph(build, (2, 4)), graph(build, (2, 4), train=True))
     assert both.sentences == (
         "from the input: linear 4 to 4.",
         "In train mode: from the input: linear 4 to 4; dropout of 0.25.",
