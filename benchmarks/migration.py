@@ -25,14 +25,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from extract.migrate.network.network import PRM, Host, Migrated, MigrationError, migrate_named, open_box
-from extract.model.blocks import read_rows
+from extract.model.blocks import read_blocks
 from extract.model.results import wilson
 from extract.specs.make import worked_of
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import process_pool, submit
 from lemur_core.sandbox.cached import CachedSandbox
-from manifests.records import Observed
+from manifests.records import Block, Observed
 
 _COLUMNS = ("block", "source", "level", "arguments", "observed")
 _TENSOR = re.compile(r"float32 \d+(x\d+)+")
@@ -63,21 +63,21 @@ def donors_in(folder: Path) -> tuple[dict[str, list[str]], Counter[str]]:
     """The blocks that a network can hand one tensor to, by source without its version; and how many run forward."""
     found: dict[str, list[str]] = {}
     forward: Counter[str] = Counter()
-    for row in read_rows(folder, _COLUMNS):
-        if row["level"] not in ("forward", "backward"):
+    for row in read_blocks(folder, _COLUMNS):
+        if row.level not in ("forward", "backward"):
             continue
-        source = row["source"].partition("@")[0]
+        source = row.source.partition("@")[0]
         forward[source] += 1
         if _takes_one(row):
-            found.setdefault(source, []).append(row["block"])
+            found.setdefault(source, []).append(row.block)
     return {source: sorted(blocks) for source, blocks in found.items()}, forward
 
 
-def _takes_one(row: Mapping[str, Any]) -> bool:
-    worked = worked_of(row["arguments"])
-    if worked is None or worked.forward is None or row["observed"] is None:
+def _takes_one(row: Block) -> bool:
+    worked = worked_of(row.arguments)
+    if worked is None or worked.forward is None or row.observed is None:
         return False
-    cases = Observed.model_validate_json(row["observed"]).cases
+    cases = Observed.model_validate_json(row.observed).cases
     given = len(worked.forward.args) + len(worked.forward.kwargs or {})
     shapes = [text for case in cases[:1] for text in (*case.inputs.values(), *case.outputs)]
     alone = worked.method in ("forward", "__call__") and given == 1 and len(shapes) == 2

@@ -12,7 +12,7 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
-from extract.model.blocks import read_rows
+from extract.model.blocks import read_blocks
 from extract.model.results import at_least
 from extract.proofs.rebuild import Rewritten, rebuild_rows, specs_in
 
@@ -24,10 +24,10 @@ def main() -> None:
     parser.add_argument("every", nargs="?", type=int, default=10)
     parser.add_argument("first", nargs="?", type=int, default=0)
     given = parser.parse_args()
-    rows = read_rows(given.folder, ("block", "level", "start_line", "end_line"))
-    rows = sorted((row for row in rows if at_least(row["level"], "forward")), key=lambda row: str(row["block"]))
+    rows = read_blocks(given.folder, ("block", "level", "start_line", "end_line"))
+    rows = sorted((row for row in rows if at_least(row.level, "forward")), key=lambda row: str(row.block))
     rows = rows[given.first :: given.every]
-    lengths = {row["block"]: row["end_line"] - row["start_line"] + 1 for row in rows}
+    lengths = {row.block: row.end_line - row.start_line + 1 for row in rows}
     specs = specs_in(given.folder, lengths)
     outcomes = {one.block: one for one in rebuild_rows(given.folder, specs)}
     written = [one for one in outcomes.values() if "source" in one.found]
@@ -49,7 +49,7 @@ def main() -> None:
         print(
             f"lines         {statistics.median(ratios):.2f} of the class's in the median; {above} above twice as many"
         )
-    causes = {row["block"]: "its spec has no graph" for row in rows}
+    causes = {row.block: "its spec has no graph" for row in rows}
     causes |= {one.block: one.kind for one in outcomes.values()}
     missed = {block: cause for block, cause in causes.items() if cause != "equal"}
     for cause, count in Counter(missed.values()).most_common():

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.measure import Cost, measure
 from benchmarks.nnrag_judge import Judgement, Originals, judge, read_originals
 from benchmarks.nnrag_peer import VERSION, PeerRun, run_peer
-from extract.model.blocks import read_rows
+from extract.model.blocks import read_blocks
 from extract.proofs.runtime import runtime_for
 from extract.sources import open_available
 from lemur_core.files.cache import cache_folder
@@ -109,10 +109,10 @@ def _run_ours(work: Path, corpus: str, names: Sequence[str]) -> OurRun:
     lemur = [str(Path(sys.executable).with_name("lemur")), "extract", "--corpus", corpus, "--level", "executed"]
     cold, warm = measure(index, env), measure(index, env)
     cost = measure([*lemur, "--names", str(wanted), "--out", str(out)], env)
-    rows = read_rows(out, ["name", "level", "code", "requires"])
-    accepted = {row["name"]: row["code"] for row in rows if row["level"] == "executed"}
-    requires = {text for row in rows for text in row["requires"]}
-    generated = sum(row["code"] is not None for row in rows)
+    rows = read_blocks(out, ["name", "level", "code", "requires"])
+    accepted = {row.name: row.code or "" for row in rows if row.level == "executed"}
+    requires = {text for row in rows for text in row.requires}
+    generated = sum(row.code is not None for row in rows)
     return OurRun(cold, warm, cost, generated, accepted, tuple(sorted(requires)))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from extract.chat.build import ChatOptions
 from extract.extractor import extract_to
 from extract.folder.verify import verify
-from extract.model.blocks import damaged, find, find_block, load_block, read_extraction_manifest, read_rows
+from extract.model.blocks import damaged, find, find_block, load_block, read_blocks
 from extract.model.results import Options
 from extract.proofs.rebuild import rebuild_rows
 from extract.resolve.discover import Selection
@@ -30,6 +30,7 @@ from lemur_core.graphs.serialization import from_notation
 from lemur_core.graphs.symbolic import at
 from manifests.conversations.conversation import MAX_TOKENS
 from manifests.folders.checks import Check
+from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import Link, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS
@@ -298,7 +299,7 @@ class LibraryBlock:
 
     def trace(self) -> tuple[Link, ...]:
         """Return the steps from the block back to the lines of the release that its code is from."""
-        return (*find(self.folder, self.id).links, manifest_link(self.folder, read_extraction_manifest(self.folder)))
+        return (*find(self.folder, self.id).links, manifest_link(self.folder, EXTRACTION.open(self.folder)))
 
 
 @dataclass(frozen=True, init=False)
@@ -331,7 +332,7 @@ class BlockLibrary:
 
     def __init__(self, folder: PathLike) -> None:
         object.__setattr__(self, "folder", Path(folder))
-        object.__setattr__(self, "manifest", read_extraction_manifest(self.folder))
+        object.__setattr__(self, "manifest", EXTRACTION.open(self.folder))
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -339,7 +340,7 @@ class BlockLibrary:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """Return the ids of all blocks, in the order of the table."""
-        return tuple(row["block"] for row in read_rows(self.folder, ["block"]))
+        return tuple(row.block for row in read_blocks(self.folder, ["block"]))
 
     def __len__(self) -> int:
         return len(self.ids)

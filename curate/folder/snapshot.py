@@ -11,8 +11,8 @@ from curate.published.outcome import Outcome
 from lemur_core.files.markdown import count, plain, plural, table
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
-from manifests.folders.manifest import package_versions
-from manifests.folders.tables import Configs, card_yaml, offered_tables, write_table, write_tables
+from manifests.folders.formats import SNAPSHOT, Card
+from manifests.folders.tables import write_table, write_tables
 from manifests.records import (
     SPLITS,
     Agreement,
@@ -27,17 +27,6 @@ from manifests.records import (
 )
 
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
-
-#: The tables offered to readers, by configuration.
-CONFIGS: Configs = {
-    "records": (LemurRecord, {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS}),
-    "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
-    "decisions": (Decision, {"train": "decisions.parquet"}),
-    "graphs": (GraphRow, {"train": "graphs.parquet"}),
-    "removed": (Removed, {"train": "removed.parquet"}),
-    "chat": (ChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLIT_RATIOS}),
-    "chat_drops": (ChatDrop, {"train": "chat_drops.parquet"}),
-}
 
 
 def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dict[str, int]:
@@ -64,26 +53,16 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
-def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
-    """Return the README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users.
+def write_snapshot_card(folder: Path, name: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
+    """Write the dataset card of a snapshot, and its description for catalogues.
 
     Args:
-        rows: the number of rows by path, from `write_snapshot_tables`.
+        name: of the source.
+        rows: number of rows by path, from `write_snapshot_tables`.
     """
-    head = card_yaml(
-        offered_tables(CONFIGS, rows),
-        default="records",
-        pretty_name=f"Curated snapshot of {name}",
-        tags=["neural-architecture", "pytorch", "code", "deduplicated", "lemur"],
-        size=len(outcome.kept),
-    )
+    chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
-    return (
-        head
-        + f"""
-# Curated snapshot of {name}
-
-{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of {name}:
+    text = f"""{chosen} {name}:
 {counts}. Every row that is not here has a reason in `decisions.parquet`.
 
 ```python
@@ -98,21 +77,14 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
 {_delta_note(outcome)}{_graphs_note(outcome)}{_runs_note(outcome)}{_rights_note(outcome)}{_chat_note(outcome)}"""
-    )
-
-
-def describe_snapshot(folder: Path, name: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
-    """Write `croissant.json`: the tables that the card offers, their columns and the digests of their files."""
-    from manifests.folders.croissant import About, write_croissant
-
-    about = About(
+    card = Card(
         name=f"Curated snapshot of {name}",
-        description=f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
-        f" {name}. Every row that is not among them has a reason in the table of decisions.",
-        version=package_versions()["lemur-curator"],
+        description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",
         licenses=outcome.rights.published_licenses,
+        size=len(outcome.kept),
+        text=text,
     )
-    write_croissant(folder, offered_tables(CONFIGS, rows), about)
+    SNAPSHOT.write_card(folder, rows, card)
 
 
 def _delta_note(outcome: Outcome) -> str:

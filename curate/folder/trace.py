@@ -11,7 +11,8 @@ from curate.folder.page import snapshot_page
 from curate.folder.verify import verify
 from curate.published.published import list_parents
 from manifests.conversations.verify import find_conversation
-from manifests.folders.kinds import FolderKind, Link, Traced, lines_text
+from manifests.folders.formats import SNAPSHOT
+from manifests.folders.kinds import FolderKind, Link, RowTrace, lines_text
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
@@ -23,7 +24,7 @@ _CODES = "ab/nn/nn"
 _EXTRACTED, _BLOCK = (f"/{TABLE}", f"/{REQUIREMENTS}"), "block-"
 
 
-def find(folder: Path, wanted: str) -> Traced:
+def find(folder: Path, wanted: str) -> RowTrace:
     """Find a network by name or id, as `lemur explain` does, or a conversation by its id.
 
     Raises: UserError, with near names, if nothing or several things match.
@@ -34,17 +35,17 @@ def find(folder: Path, wanted: str) -> Traced:
     if chat is None:
         return links
     facts = {"task": chat["task"], "variant": chat["variant"], "licence": chat["license"], "about": chat["nn"]}
-    return Traced((Link("chat row", chat["id"], facts), *links.links), links.codes)
+    return RowTrace((Link("chat row", chat["id"], facts), *links.links), links.codes)
 
 
-def find_code(folder: Path, sha256: str) -> Traced | None:
+def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Find the network whose code has this digest."""
     with read_errors(folder):
         ids = pq.read_table(folder / "decisions.parquet", columns=["id"])["id"]
         return _record(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
 
 
-def _record(folder: Path, wanted: str) -> Traced:
+def _record(folder: Path, wanted: str) -> RowTrace:
     facts = explain(folder, wanted, partial=True).facts
     digest: str | None = facts["id"]
     code = Snapshot(folder).code(digest) if digest is not None else None
@@ -62,7 +63,7 @@ def _record(folder: Path, wanted: str) -> Traced:
         *_origin(manifest, facts["name"], facts["row"], code),
     )
     codes = [digest, canonical["id"] if canonical and list_parents(manifest) else None]  # a parent may hold both
-    return Traced(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
+    return RowTrace(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 
 def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[Link]:
@@ -84,4 +85,4 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[L
 
 
 #: The folders that `lemur curate` writes.
-KINDS = {"snapshot": FolderKind(verify, find, find_code, snapshot_page)}
+KINDS = (FolderKind(SNAPSHOT, verify, find, find_code, snapshot_page),)

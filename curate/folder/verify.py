@@ -17,7 +17,6 @@ from curate.chat.complete import MARK, put_back
 from curate.chat.network import parse
 from curate.compute.runs import RunResult
 from curate.dedup.strict import assign_splits, group_names, split_groups
-from curate.folder.snapshot import CONFIGS
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import check_rights
@@ -31,17 +30,13 @@ from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from manifests.conversations.conversation import fenced_codes
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
-from manifests.folders.checks import Check, check_description, check_files, check_table, found_check
+from manifests.folders.checks import Check, check_description, check_files, found_check
+from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.records import CHAT_KINDS, ChatDrop, ChatRow, Decision, GraphRow, LemurRecord, Removed, Stat
+from manifests.records import CHAT_KINDS
 
-_TABLES = (
-    ("data/records/*.parquet", LemurRecord),
-    ("data/stats/*.parquet", Stat),
-    ("decisions.parquet", Decision),
-    ("removed.parquet", Removed),
-)
-_CHAT_TABLES = (("data/chat/*.parquet", ChatRow), ("chat_drops.parquet", ChatDrop))
+_TABLES = ("records", "stats", "decisions", "removed")
+_CHAT_TABLES = ("chat", "chat_drops")
 
 
 def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
@@ -92,14 +87,14 @@ def _check_form(member: Member) -> list[Check]:
     if manifest.kind == "snapshot":
         tables = (*_TABLES, *_CHAT_TABLES) if manifest.parameters.get("chat") else _TABLES
         if manifest.parameters["graph"] != "off" and "graphs" in manifest.counts:
-            tables = (*tables, ("graphs.parquet", GraphRow))
-        checks += [check_table(folder, pattern, record) for pattern, record in tables]
+            tables = (*tables, "graphs")
+        checks += SNAPSHOT.check_tables(folder, tables)
     return checks
 
 
 def _check_content(snapshot: "_Snapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
-    checks = [*check_description(folder, manifest, CONFIGS)]
+    checks = [*check_description(folder, manifest, SNAPSHOT.tables)]
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
     codes = {"kept": record_files(folder), "removed": [folder / "removed.parquet"]}
     checks += [_check_counts(snapshot), *sound, check_rights(manifest, codes, snapshot.withheld)]

@@ -13,7 +13,7 @@ from curate.dedup.precomputed import Precomputed
 from curate.dedup.strict import curate_strict
 from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
-from curate.folder.snapshot import describe_snapshot, list_removed_rows, snapshot_card, write_snapshot_tables
+from curate.folder.snapshot import list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, Corpus, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.origins import Origins, check_origins
@@ -92,9 +92,7 @@ def curate(
                 counts["chat"] = outcome.chat.counts("records")
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
-        card = snapshot_card(source.name, outcome, rows)
-        (folder / "README.md").write_text(card, encoding="utf-8")
-        describe_snapshot(folder, source.name, outcome, rows)
+        write_snapshot_card(folder, source.name, outcome, rows)
         manifest = Manifest(
             kind="snapshot",
             versions=versions,

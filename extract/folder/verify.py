@@ -21,24 +21,23 @@ from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
 from extract.folder.page import extraction_page
 from extract.folder.verify_code import check_code, fenced
-from extract.folder.write import CONFIGS
-from extract.model.blocks import find, find_code, read_extraction_manifest
-from extract.model.results import COLUMNS, at_least, count_rows
+from extract.model.blocks import find, find_code
+from extract.model.results import at_least, count_rows
 from extract.proofs.name_resolution import MOST_OTHERS
 from extract.resolve.modules import FOUNDATION
 from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import Place, place_specs, spec_row
-from manifests.conversations.conversation import DROPS, TABLES
 from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
-from manifests.folders.checks import Check, check_description, check_files, check_table, found_check
+from manifests.folders.checks import Check, check_description, check_files, found_check
+from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import FolderKind
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import rows_by_split
 from manifests.provenance import REQUIREMENTS, SPECS, TABLE
 from manifests.provenance.swhid import Swhid
-from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
+from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec
 
 #: Checks that must pass before specs and conversations are read as a data set.
 _BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
@@ -54,11 +53,11 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     Args: jobs: worker processes; default: all cores.
     Raises: UserError if it contains no valid manifest of an extraction.
     """
-    manifest = read_extraction_manifest(folder)
-    checks = [check_files(folder, manifest), check_table(folder, TABLE, Block)]
+    manifest = EXTRACTION.open(folder)
+    checks = [check_files(folder, manifest), *EXTRACTION.check_tables(folder, ["blocks"])]
     if not checks[1].ok:
         return [*checks, Check("guarantees", ok=False, detail="not checked: the table above cannot be trusted")]
-    rows = pq.read_table(folder / TABLE, columns=[name for name in Block.model_fields if name != "code"]).to_pylist()
+    rows = list(EXTRACTION.rows(folder, Block, [name for name in Block.model_fields if name != "code"]))
     withheld = _count_withheld(folder)
     checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest, withheld)]
     needs, check = _read_requirements(folder, rows)
@@ -71,25 +70,25 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def _check_ids(rows: Sequence[Row]) -> Check:
+def _check_ids(rows: Sequence[Block]) -> Check:
     wrong = []
-    if len({row["block"] for row in rows}) != len(rows):
+    if len({row.block for row in rows}) != len(rows):
         wrong.append("a block id occurs twice")
     for row in rows:
-        if row["block"] != f"{row['source']}::{row['qualname']}":
-            wrong.append(f"{row['block']}: is not {row['source']}::{row['qualname']}")
-        if row["qualname"].rpartition(".")[2] != row["name"]:
-            wrong.append(f"{row['block']}: the qualified name does not end in {row['name']}")
-        if not 1 <= row["start_line"] <= row["end_line"]:
-            wrong.append(f"{row['block']}: lines {row['start_line']}-{row['end_line']}")
+        if row.block != f"{row.source}::{row.qualname}":
+            wrong.append(f"{row.block}: is not {row.source}::{row.qualname}")
+        if row.qualname.rpartition(".")[2] != row.name:
+            wrong.append(f"{row.block}: the qualified name does not end in {row.name}")
+        if not 1 <= row.start_line <= row.end_line:
+            wrong.append(f"{row.block}: lines {row.start_line}-{row.end_line}")
     return found_check("ids", wrong, f"{len(rows):,} blocks, each of its own name")
 
 
-def _check_counts(rows: Sequence[Row], manifest: Manifest) -> Check:
+def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:
     """Check that the manifest's counts are those of the table; the requested names are taken from the manifest."""
     stated = dict(manifest.counts)
     stated.pop("targets", None)
-    counts = count_rows([{name: row[name] for name in COLUMNS} for row in rows])
+    counts = count_rows(rows)
     wrong = [
         f"{name}: {counts[name]} in the table, {stated.get(name)} stated"
         for name in counts
@@ -104,7 +103,7 @@ def _count_withheld(folder: Path) -> int:
     return int(table["code"].null_count) - int(table["code_sha256"].null_count)
 
 
-def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Check:
+def _check_levels(rows: Sequence[Block], manifest: Manifest, withheld: int) -> Check:
     """Check that blocks from `emitted` on have code, and exactly those below the requested level have a reason."""
     goal = manifest.parameters.get("level")
     if goal not in LEVELS:
@@ -112,41 +111,41 @@ def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Che
     stated = sum(entry.get("blocks", 0) for entry in manifest.details.get("withheld", []))
     wrong = [f"the code of {withheld} blocks is missing, {stated} are stated as withheld"] if withheld != stated else []
     for row in rows:
-        block, level = row["block"], row["level"]
-        has_code = row["code_sha256"] is not None
+        block, level = row.block, row.level
+        has_code = row.code_sha256 is not None
         if at_least(level, "emitted") != has_code:
             wrong.append(f"{block}: {level}, but {'has' if has_code else 'has no'} code")
-        if has_code != (row["n_lines"] is not None) or has_code != (row["file"] is not None):
+        if has_code != (row.n_lines is not None) or has_code != (row.file is not None):
             wrong.append(f"{block}: n_lines and file do not go with its code")
-        if (row["error_kind"] is None) != (row["error"] is None):
+        if (row.error_kind is None) != (row.error is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
         if not _names_add_up(row):
             wrong.append(
                 f"{block}: names bound to the same, to replacements and to others do not add up to those compared"
             )
-        if at_least(level, goal) != (row["error_kind"] is None):
-            wrong.append(f"{block}: {level} of {goal}, {row['error_kind'] or 'no reason recorded'}")
+        if at_least(level, goal) != (row.error_kind is None):
+            wrong.append(f"{block}: {level} of {goal}, {row.error_kind or 'no reason recorded'}")
     return found_check("levels", wrong, f"every block is `{goal}`, or says why not")
 
 
-def _names_add_up(row: Row) -> bool:
+def _names_add_up(row: Block) -> bool:
     """Return whether the counts of bound names agree with each other and with the names listed, the first of them."""
-    compared, same, replaced = (row[name] for name in ("names_compared", "names_same", "names_standin"))
-    listed = len(row["names_other"])
+    compared, same, replaced = (row.names_compared, row.names_same, row.names_standin)
+    listed = len(row.names_other)
     if compared is None or same is None or replaced is None:
         return compared is same is replaced is None and not listed
     return bool(0 <= same + replaced <= compared and listed == min(compared - same, MOST_OTHERS))
 
 
-def _read_requirements(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, Any], Check]:
+def _read_requirements(folder: Path, rows: Sequence[Block]) -> tuple[dict[str, Any], Check]:
     """Return `required_repos.json`, and check that it lists the blocks that have code, in their order."""
     name, wrong = "requirements", []
     try:
         needs: dict[str, Any] = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
         entries, sources = needs["blocks"], needs["sources"]
-        if [entry["block"] for entry in entries] != [row["block"] for row in rows if row["code_sha256"] is not None]:
+        if [entry["block"] for entry in entries] != [row.block for row in rows if row.code_sha256 is not None]:
             wrong.append("its blocks are not those of the table that have code, in their order")
-        by_block = {row["block"]: row for row in rows}
+        by_block = {row.block: row for row in rows}
         for entry in entries:
             wrong += _entry_faults(entry, by_block.get(entry["block"]), sources)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -154,25 +153,25 @@ def _read_requirements(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, Any
     return needs, found_check(name, wrong, f"{len(entries):,} entries: PEP 508, SWHIDs and sources as in the table")
 
 
-def _entry_faults(entry: Row, row: Row | None, sources: Row) -> Iterator[str]:
+def _entry_faults(entry: Row, row: Block | None, sources: Row) -> Iterator[str]:
     block = entry["block"]
     try:
         stated = {canonicalize_name(Requirement(text).name) for text in entry["requires"]}
-        if row is not None and not {canonicalize_name(Requirement(text).name) for text in row["requires"]} <= stated:
+        if row is not None and not {canonicalize_name(Requirement(text).name) for text in row.requires} <= stated:
             yield f"{block}: requires less than the table says"
     except InvalidRequirement as error:
         yield f"{block}: not PEP 508: {error}"
     swhid = Swhid.from_string(entry["swhid"])
-    if row is not None and (swhid.sha1 not in row["swhid"] or swhid.lines != (row["start_line"], row["end_line"])):
+    if row is not None and (swhid.sha1 not in row.swhid or swhid.lines != (row.start_line, row.end_line)):
         yield f"{block}: its SWHID is of another file or of other lines than the table's"
     yield from (f"{block}: its source {source} is not listed" for source in entry["made_from"] if source not in sources)
 
 
-def _packages(rows: Iterable[Row], needs: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+def _packages(rows: Iterable[Block], needs: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """Return by source the import names that its blocks must not import."""
     packages: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        packages[row["source"]].add(row["qualname"].partition(".")[0])
+        packages[row.source].add(row.qualname.partition(".")[0])
     for source, facts in needs.get("sources", {}).items():
         packages[source] |= set(facts.get("packages", ()))
     return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in packages.items()}
@@ -193,7 +192,7 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     checks, splits = _check_spec_tables(folder, manifest, specs, codes)
     if manifest.parameters.get("chat") is not None or has_chat(folder):
         checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
-    return [*checks, check_graphs(folder, manifest, specs), *check_description(folder, manifest, CONFIGS)]
+    return [*checks, check_graphs(folder, manifest, specs), *check_description(folder, manifest, EXTRACTION.tables)]
 
 
 def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
@@ -217,7 +216,7 @@ def _check_spec_tables(
         specs: those in `specs.jsonl`, in order.
         codes: code of the same blocks; groups are recomputed unless one was withheld.
     """
-    table = check_table(folder, f"{SPEC_TABLES}/*.parquet", SpecRow)
+    (table,) = EXTRACTION.check_tables(folder, ["specs"])
     if not table.ok:
         return [table], {}
     listed = list(rows_by_split(folder, SPEC_TABLES))
@@ -267,7 +266,7 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
         specs: specs of the folder, by block.
         splits: splits of the specs, by block.
     """
-    schemas = [check_table(folder, f"{TABLES}/*.parquet", SpecChatRow), check_table(folder, DROPS, SpecChatDrop)]
+    schemas = EXTRACTION.check_tables(folder, ["chat", "chat_drops"])
     options = manifest.parameters.get("chat")
     if not all(check.ok for check in schemas) or not isinstance(options, dict):
         return [
@@ -333,4 +332,4 @@ def _numbers(text: str) -> list[str]:
 
 
 #: Kinds of folders that `lemur extract` writes.
-KINDS = {"extraction": FolderKind(verify, find, find_code, extraction_page)}
+KINDS = (FolderKind(EXTRACTION, verify, find, find_code, extraction_page),)

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import hashlib
+import itertools
 import re
 import sys
 import warnings
@@ -10,9 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -26,12 +25,12 @@ from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from lemur_core.source.undefined import undefined_names
-from manifests.conversations.conversation import TABLES
 from manifests.conversations.verify import chat_rows, contents, has_chat
-from manifests.folders.checks import Check, check_table, found_check
-from manifests.provenance import SPECS, TABLE, header_lines, lean_path
-from manifests.provenance.licenses import is_permissive
-from manifests.records import SpecChatRow
+from manifests.folders.checks import Check, found_check
+from manifests.folders.formats import EXTRACTION
+from manifests.provenance import SPECS, header_lines, lean_path
+from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.records import Block
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
@@ -52,8 +51,17 @@ _OF_CODE = {
     "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
 }
 
-Row = Mapping[str, Any]
 Faults = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """The file of a block, and what states something about it."""
+
+    row: Block
+    spec: tuple[str | None, ...]  # the line in its place among the specs, None if they end before; empty without specs
+    texts: list[tuple[str, str]]  # as in `ChatTexts`
+    answer: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class ChatTexts:
 def read_texts(folder: Path) -> ChatTexts:
     """Return the texts of a folder's conversations; empty if it has no readable tables of them."""
     chat_texts = ChatTexts()
-    if not check_table(folder, f"{TABLES}/*.parquet", SpecChatRow).ok:
+    if not all(check.ok for check in EXTRACTION.check_tables(folder, ["chat"])):
         return chat_texts
     for _, row in chat_rows(folder):
         _, user, assistant = contents(row)
@@ -86,17 +94,17 @@ def fenced(text: str, language: str) -> str | None:
 
 
 def check_code(
-    folder: Path, rows: Sequence[Row], packages: Mapping[str, frozenset[str]], jobs: int | None
+    folder: Path, rows: Sequence[Block], packages: Mapping[str, frozenset[str]], jobs: int | None
 ) -> list[Check]:
     """Return the checks of single files, and of the texts about them; the rows contain no code.
 
     Args: packages: by source, the import names that its blocks must not import.
     """
-    paths = code_paths([row["block"] for row in rows if row["code_sha256"] is not None])
+    paths = code_paths([row.block for row in rows if row.code_sha256 is not None])
     all_faults: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
-        if row["file"] != paths.get(row["block"]):
-            all_faults["files"].append(f"{row['block']}: lies in {row['file']}, not in {paths.get(row['block'])}")
+        if row.file != paths.get(row.block):
+            all_faults["files"].append(f"{row.block}: lies in {row.file}, not in {paths.get(row.block)}")
     work, batches = partial(check_batch, folder, packages), _batches(folder)
     with progress("verify", len(paths), "blocks") as advance:
         for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
@@ -113,52 +121,49 @@ def check_code(
     return [found_check(name, all_faults[name], text) for name, text in fine.items()]
 
 
-def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
+def _batches(folder: Path) -> Iterator[list[CodeFile]]:
     specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
     texts = read_texts(folder)
-    with pq.ParquetFile(folder / TABLE) as file:
-        for batch in file.iter_batches(batch_size=_BATCH, columns=list(_CODE_COLUMNS)):
-            rows = [row for row in batch.to_pylist() if row["code_sha256"] is not None]
-            if specs is not None:
-                for row in rows:
-                    row["spec"] = next(specs, None)
-            for row in rows:
-                row["texts"] = texts.guarded.get(row["block"], [])
-                row["answer"] = texts.codes.get(row["block"])
-            there = [row for row in rows if row["code"] is not None or row["lean_sha256"] is not None]
-            if there:
-                yield there
+    emitted = (row for row in EXTRACTION.rows(folder, Block, _CODE_COLUMNS) if row.code_sha256 is not None)
+    while rows := list(itertools.islice(emitted, _BATCH)):
+        batch = []
+        for row in rows:
+            spec = () if specs is None else (next(specs, None),)
+            file = CodeFile(row, spec, texts.guarded.get(row.block, []), texts.codes.get(row.block))
+            if row.code is not None or row.lean_sha256 is not None:
+                batch.append(file)
+        if batch:
+            yield batch
 
 
-def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], rows: Sequence[Row]) -> tuple[int, Faults]:
+def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], files: Sequence[CodeFile]) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
     faults: Faults = {name: [] for name in _OF_CODE}
-    for row in rows:
-        own = packages[row["source"]]
-        if row["code"] is not None:
-            for name, fault in _file_faults(folder, row, own):
-                faults[name].append(f"{row['block']}: {fault}")
-        faults["lean forms"] += [f"{row['block']}: {fault}" for fault in _check_minimized(folder, row, own)]
-    return len(rows), faults
+    for file in files:
+        block, own = file.row.block, packages[file.row.source]
+        if file.row.code is not None:
+            for name, fault in _file_faults(folder, file, file.row.code, own):
+                faults[name].append(f"{block}: {fault}")
+        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(folder, file.row, own)]
+    return len(files), faults
 
 
-def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:
-    code: str = row["code"]
-    data = code.encode()
-    if hashlib.sha256(data).hexdigest() != row["code_sha256"]:
+def _file_faults(folder: Path, file: CodeFile, code: str, own: frozenset[str]) -> Iterator[tuple[str, str]]:
+    row, data = file.row, code.encode()
+    if hashlib.sha256(data).hexdigest() != row.code_sha256:
         yield "files", "code_sha256 is not the SHA-256 of its code"
-    path = folder / row["file"] if row["file"] else None
+    path = folder / row.file if row.file else None
     if path is None or not path.is_file() or path.read_bytes() != data:
-        yield "files", f"{row['file']} is not its code"
-    if "spec" in row:
-        yield from (("specs", fault) for fault in line_faults(row["spec"], row))
-    for (name, _), wrong in zip(row["texts"], repeats([text for _, text in row["texts"]], code), strict=True):
+        yield "files", f"{row.file} is not its code"
+    for line in file.spec:
+        yield from (("specs", fault) for fault in line_faults(line, row))
+    for (name, _), wrong in zip(file.texts, repeats([text for _, text in file.texts], code), strict=True):
         if wrong:
             yield "chat code", f"{name} repeats a passage of its file"
-    if row["answer"] is not None and row["answer"] != (row["lean_code"] or code).removesuffix("\n"):
+    if file.answer is not None and file.answer != (row.lean_code or code).removesuffix("\n"):
         yield "chat code", "the code that write answers is not its lean form, or its file where it has none"
     head = _header(code)
-    for key, value in (("Block", row["block"]), ("Licence", row["license"])):
+    for key, value in (("Block", row.block), ("Licence", row.license)):
         if head.get(key) != value:
             yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
     try:
@@ -166,45 +171,45 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
             warnings.simplefilter("ignore")  # an invalid escape in foreign code is not for our users
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError) as error:
-        if row["level"] != "emitted" or row["error_kind"] is None:
-            yield "parses", f"{row['level']}, but it does not parse: {error}"
+        if row.level != "emitted" or row.error_kind is None:
+            yield "parses", f"{row.level}, but it does not parse: {error}"
         return
-    if row["error_kind"] is None or at_least(row["level"], "compiled"):  # else that may be the reason
+    if row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
         yield from (("undefined names", fault) for fault in undefined_names(tree).values())
-    yield from (("imports", fault) for fault in import_faults(tree, row["requires"], own))
+    yield from (("imports", fault) for fault in import_faults(tree, row.requires, own))
 
 
-def _check_minimized(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
-    code, stated = row["lean_code"], row["lean_sha256"]
+def _check_minimized(folder: Path, row: Block, own: frozenset[str]) -> Iterator[str]:
+    code, stated = row.lean_code, row.lean_sha256
     if stated is None:
-        if at_least(row["level"], "forward") != (row["lean_error"] is not None) or code is not None:
+        if at_least(row.level, "forward") != (row.lean_error is not None) or code is not None:
             yield "has no lean form, and no reason why, or the other way round"
         return
     if code is None:
-        if is_permissive(row["lean_license"]):
+        if is_permissive(row.lean_license or NOASSERTION):
             yield "its lean form is missing, though its licence lets it be passed on"
         return
-    if row["lean_error"] is not None:
+    if row.lean_error is not None:
         yield "has a lean form, and a reason why not"
-    data: bytes = code.encode()
-    path = folder / lean_path(row["file"])
+    data = code.encode()
+    path = folder / lean_path(row.file or "")
     if not path.is_file() or path.read_bytes() != data:
-        yield f"{lean_path(row['file'])} is not its lean form"
-    if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row["lean_lines"]:
+        yield f"{lean_path(row.file or '')} is not its lean form"
+    if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row.lean_lines:
         yield "lean_sha256 or lean_lines is not that of its lean form"
     head = _header(code)
-    if (head.get("Block"), head.get("Licence")) != (row["block"], row["lean_license"]):
+    if (head.get("Block"), head.get("Licence")) != (row.block, row.lean_license):
         yield "the header of its lean form names another block or licence"
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError) as error:
         yield f"its lean form does not parse: {error}"
         return
-    if not any(row["name"] in _list_bound(node) for node in ast.walk(tree)):
+    if not any(row.name in _list_bound(node) for node in ast.walk(tree)):
         yield "its lean form does not define it"
     yield from (f"lean form: {fault}" for fault in undefined_names(tree).values())
-    yield from (f"lean form: {fault}" for fault in import_faults(tree, row["lean_requires"], own))
-    if list(requires_of(code)) != list(row["lean_requires"]):
+    yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own))
+    if list(requires_of(code)) != list(row.lean_requires):
         yield f"its lean form needs {', '.join(requires_of(code)) or 'nothing'}, not what lean_requires says"
 
 

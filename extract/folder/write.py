@@ -14,8 +14,7 @@ from extract.chat.draft import ChatBlock, Rights, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.paper import qualities
 from extract.folder.report import write_report
-from extract.model.blocks import KIND
-from extract.model.results import COLUMNS, Result, RunFacts, at_least, count_rows
+from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
 from extract.sources import Source
 from extract.specs.make import write_specs
@@ -27,12 +26,13 @@ from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.distinct import count_distinct
 from lemur_core.similarity.features.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
+from manifests.folders.formats import EXTRACTION, Card
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
-from manifests.folders.tables import Configs, card_yaml, offered_tables, write_table
+from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, lean_path
 from manifests.provenance.licenses import is_permissive
-from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
+from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
 
 #: Fields of each source in the manifest, in addition to the number of its files.
 _OF_SOURCES = (
@@ -76,7 +76,7 @@ def write_extraction(
     ]
     watch.lap("quality")
     assert len({row.block for row in rows}) == len(rows), "a block stands twice among the results"
-    counts = count_rows([row.model_dump(include=set(COLUMNS)) for row in rows], facts.targets)
+    counts = count_rows(rows, facts.targets)
     with atomic_folder(out, force=force) as folder:
         _write_code(folder, rows)
         left_out = {} if facts.options.timings else {"seconds": None}
@@ -93,7 +93,6 @@ def write_extraction(
         codes = [row.code for row in rows if row.code is not None]
         minimized = [row.lean_code for row in rows if row.code is not None]
         tables, dataset = write_dataset(folder, specs, codes, minimized, len(rows), facts)
-        describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
         files = {block: len(sources_of_block) for block, sources_of_block in files_of_block.items()}
         executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
@@ -102,7 +101,7 @@ def write_extraction(
         write_report(folder, rows, files, facts, counts, distinct, watch.measured(), traced)
         watch.lap("report")
         manifest = Manifest(
-            kind=KIND,
+            kind=EXTRACTION.name,
             versions=package_versions() | run_versions(),
             parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_count_bytes(s)) for s in facts.sources],
@@ -184,17 +183,6 @@ def _count_bytes(source: Source) -> int:
         ) from error
 
 
-CARD = "README.md"
-
-#: Tables of the dataset card, by configuration.
-CONFIGS: Configs = {
-    "blocks": (Block, {"train": TABLE}),
-    "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in SPLITS}),
-    "chat": (SpecChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLITS}),
-    "chat_drops": (SpecChatDrop, {"train": "chat_drops.parquet"}),
-}
-
-
 def write_dataset(
     folder: Path, specs: Sequence[Spec], codes: Sequence[str], lean: Sequence[str | None], blocks: int, facts: RunFacts
 ) -> tuple[dict[str, int], dict[str, Any]]:
@@ -219,55 +207,27 @@ def write_dataset(
         chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else Rights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
-    n_rows: Mapping[str, int] = {TABLE: blocks, **rows}
-    (folder / CARD).write_text(
-        extraction_card(n_rows, specs, places, chat, facts.sources), encoding="utf-8", newline="\n"
-    )
+    write_extraction_card(folder, {TABLE: blocks, **rows}, specs, places, chat, facts.sources)
     return rows, counts
 
 
-def describe_extraction(folder: Path, rows: Mapping[str, int], licenses: Iterable[str]) -> None:
-    """Write `croissant.json`: the tables of the card, their columns and the digests of their files.
-
-    Args: licenses: licences of all sources.
-    """
-    from manifests.folders.croissant import About, write_croissant
-
-    about = About(
-        name="Extracted PyTorch blocks",
-        description=f"{plural(rows.get(TABLE, 0), 'PyTorch module')} as closed files where they could be"
-        " closed, and neutral specs of them.",
-        version=package_versions()["lemur-curator"],
-        licenses=sorted(set(licenses)),
-    )
-    write_croissant(folder, offered_tables(CONFIGS, rows), about)
-
-
-def extraction_card(
+def write_extraction_card(
+    folder: Path,
     rows: Mapping[str, int],
     specs: Sequence[Spec],
     places: Sequence[Place],
     chat: Chat | None,
     sources: Sequence[Source],
-) -> str:
-    """Return the dataset card.
+) -> None:
+    """Write the dataset card of an extraction, and its description for catalogues.
 
-    Args: rows: number of rows by path of each table; empty ones are omitted, because `datasets` rejects them.
+    Args: rows: number of rows by path of each table.
     """
     taken = ", ".join(f"`{source.name}` (`{source.instead_of}`)" for source in sources if source.instead_of)
-    head = card_yaml(
-        offered_tables(CONFIGS, rows),
-        default="blocks",
-        pretty_name="Extracted PyTorch blocks",
-        tags=["neural-architecture", "pytorch", "code", "lemur"],
-        size=rows.get(TABLE, 0),
-    )
+    modules = f"{plural(rows[TABLE], 'PyTorch module')} as closed files where they could be closed, and"
     lines = [
-        "# Extracted PyTorch blocks",
-        "",
-        f"{plural(rows.get(TABLE, 0), 'PyTorch module')} as closed files where they could be closed, and"
-        f" {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were read or"
-        " measured, never text of its source.",
+        f"{modules} {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were"
+        " read or measured, never text of its source.",
         "",
         "```python",
         "from datasets import load_dataset",
@@ -282,8 +242,16 @@ def extraction_card(
         "",
         *([f"Releases in the place of sources that could not be reached: {taken}.", ""] if taken else []),
         *_specs(specs, places),
+        *(extraction_chat_card(chat) if chat else []),
     ]
-    return head + "\n" + "\n".join([*lines, *(extraction_chat_card(chat) if chat else [])]).rstrip() + "\n"
+    card = Card(
+        name="Extracted PyTorch blocks",
+        description=f"{modules} neutral specs of them.",
+        licenses=sorted({source.license for source in sources}),
+        size=rows[TABLE],
+        text="\n".join(lines).rstrip() + "\n",
+    )
+    EXTRACTION.write_card(folder, rows, card)
 
 
 def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:

@@ -17,46 +17,31 @@ from pydantic import ValidationError
 
 from extract.specs.make import Worked, worked_of
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article, plural, shown
+from lemur_core.files.markdown import plural, shown
 from lemur_core.graphs.serialization import from_notation
 from lemur_core.graphs.symbolic import at
 from manifests.conversations.verify import find_conversation
-from manifests.folders.kinds import Link, Traced, lines_text
-from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.formats import EXTRACTION
+from manifests.folders.kinds import Link, RowTrace, lines_text
+from manifests.folders.manifest import read_manifest
 from manifests.provenance import REQUIREMENTS, SPECS, TABLE, lean_path
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block, Observed
-
-KIND = "extraction"
 
 _NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
 
 
-def read_extraction_manifest(folder: Path) -> Manifest:
-    """Return the manifest of an extraction folder.
-
-    Raises: UserError if it is not an extraction folder.
-    """
-    manifest = read_manifest(folder)
-    if manifest.kind != KIND:
-        raise UserError(
-            f"{folder}: holds {article(manifest.kind)}, not an {KIND}; give the folder that `lemur extract` wrote"
-        )
-    return manifest
-
-
-def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def read_blocks(folder: Path, columns: Sequence[str] = ()) -> list[Block]:
     """Return the rows of a folder's table, in order.
 
-    Args: columns: columns to read; None reads all. Reading is fast without `code`.
+    Args: columns: the fields to read; all by default. Reading is fast without `code`.
     Raises: UserError if the table cannot be read.
     """
     try:
-        rows: list[dict[str, Any]] = pq.read_table(folder / TABLE, columns=columns and list(columns)).to_pylist()
+        return list(EXTRACTION.rows(folder, Block, columns))
     except (OSError, pa.ArrowException) as error:
         raise damaged(folder, error) from error
-    return rows
 
 
 def read_block(folder: Path, place: int) -> Block:
@@ -103,42 +88,41 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
             or without the version. If several match, the first one wins: that of the source with the highest priority.
     Raises: UserError if the folder is not an extraction, or no block has this name.
     """
-    read_extraction_manifest(folder)
-    rows = read_rows(folder, _COLUMNS)
+    EXTRACTION.open(folder)
+    rows = read_blocks(folder, _COLUMNS)
     places = match(rows, wanted)
     if not places:
         raise UserError(_unknown(rows, wanted))
     row = read_block(folder, places[0])
-    others = tuple(f"{rows[place]['block']} ({rows[place]['level']})" for place in places[1:])
+    others = tuple(f"{rows[place].block} ({rows[place].level})" for place in places[1:])
     needs = read_needs(folder) if row.code is not None else {"blocks": {}}
     return NamedBlock(row, needs["blocks"].get(row.block), others)
 
 
-def match(rows: Sequence[Mapping[str, Any]], wanted: str) -> list[int]:
+def match(rows: Sequence[Block], wanted: str) -> list[int]:
     """Return the indices of the rows that a name refers to, by the first interpretation of the name with a match."""
     for column in ("block", "qualname", "name"):
-        matches = [index for index, row in enumerate(rows) if row[column] == wanted]
+        matches = [index for index, row in enumerate(rows) if getattr(row, column) == wanted]
         if matches:
             return matches
     source, separator, name = wanted.rpartition("::")
     if not name:
         return []
     within = [
-        index
-        for index, row in enumerate(rows)
-        if not separator or source in (row["source"], row["source"].partition("@")[0])
+        index for index, row in enumerate(rows) if not separator or source in (row.source, row.source.partition("@")[0])
     ]
     ways = ("qualname", ""), ("name", ""), ("qualname", ".")
     for column, before in ways:
-        matches = [p for p in within if rows[p][column] == name or (before and rows[p][column].endswith(before + name))]
+        values = {index: str(getattr(rows[index], column)) for index in within}
+        matches = [p for p, value in values.items() if value == name or (before and value.endswith(before + name))]
         if matches:
             return matches
     return []
 
 
-def _unknown(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:
+def _unknown(rows: Sequence[Block], wanted: str) -> str:
     bare = wanted.rpartition("::")[2].rpartition(".")[2]
-    names = sorted({row["name"] for row in rows})
+    names = sorted({row.name for row in rows})
     folded = bare.casefold()
     near = [name for name in names if name.casefold() == folded]
     near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
@@ -219,7 +203,7 @@ def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
 # --- back to source lines ---------------------------------------------------------------------------------------------
 
 
-def find(folder: Path, wanted: str) -> Traced:
+def find(folder: Path, wanted: str) -> RowTrace:
     """Return the conversation of an id, or the block of an id, qualified or bare name, as in `lemur show`.
 
     Raises: UserError if nothing has this name (suggests similar ones), or several conversations do.
@@ -231,10 +215,10 @@ def find(folder: Path, wanted: str) -> Traced:
     if chat is None:
         return _block(folder, wanted)
     details = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
-    return Traced((Link("chat row", chat["id"], details), *_block(folder, chat["block"]).links), ())
+    return RowTrace((Link("chat row", chat["id"], details), *_block(folder, chat["block"]).links), ())
 
 
-def _block(folder: Path, wanted: str) -> Traced:
+def _block(folder: Path, wanted: str) -> RowTrace:
     named = find_block(folder, wanted)
     row, entry, needs = named.row, named.needs or {}, read_needs(folder)
     stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
@@ -261,10 +245,10 @@ def _block(folder: Path, wanted: str) -> Traced:
             if (source, path) != (row.source, row.path)
         ),
     ]
-    return Traced(tuple(links), ())
+    return RowTrace(tuple(links), ())
 
 
-def find_code(folder: Path, sha256: str) -> Traced | None:
+def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the block whose file or lean form has this digest."""
     try:
         table = pq.read_table(folder / TABLE, columns=["block", "code_sha256", "lean_sha256"])

@@ -17,29 +17,6 @@ from manifests.records import LEVELS, Block, Level
 if TYPE_CHECKING:
     from extract.chat.build import ChatOptions
 
-Row = Mapping[str, Any]
-
-#: Counted columns.
-COLUMNS = (
-    "block",
-    "graph",
-    "graph_widths",
-    "name",
-    "qualname",
-    "source",
-    "category",
-    "level",
-    "error_kind",
-    "fidelity",
-    "n_lines",
-    "lean_lines",
-    "lean_error",
-    "license",
-    "names_compared",
-    "names_same",
-    "names_standin",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -107,7 +84,7 @@ def code_columns(code: str | None) -> dict[str, Any]:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dict[str, Any]:
+def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> dict[str, Any]:
     """Count by level, source, category, failure, fidelity and licence, for the manifest and the report.
 
     `levels` counts the highest level of each block, so that it sums to `blocks`; `reached` counts a block at each level
@@ -115,7 +92,7 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
 
     Args: targets: the requested names, if the run was limited to names.
     """
-    levels = Counter(row["level"] for row in rows)
+    levels: Counter[str] = Counter(row.level for row in rows)
     counts: dict[str, Any] = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
@@ -124,11 +101,11 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
         "categories": dict(
             sorted(_levels_by(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
         ),
-        "failures": by_size(Counter(row["error_kind"] for row in rows if row["error_kind"] is not None)),
-        "fidelity": by_size(Counter(row["fidelity"] for row in rows if row["fidelity"] is not None)),
-        "licenses": by_size(Counter(row["license"] for row in rows)),
+        "failures": by_size(Counter(row.error_kind for row in rows if row.error_kind is not None)),
+        "fidelity": by_size(Counter(row.fidelity for row in rows if row.fidelity is not None)),
+        "licenses": by_size(Counter(row.license for row in rows)),
         "graphs": _graphs(rows),
-        "lines": sum(row["n_lines"] or 0 for row in rows),
+        "lines": sum(row.n_lines or 0 for row in rows),
         "lean": _count_minimized(rows),
         "names": _names(rows),
     }
@@ -137,29 +114,29 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
     return counts
 
 
-def _graphs(rows: Sequence[Row]) -> dict[str, int]:
+def _graphs(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks with a graph, distinct graphs, and distinct graphs up to widths."""
-    known = [row for row in rows if row["graph"] is not None]
-    distinct = {name: len({row[name] for row in known}) for name in ("graph", "graph_widths")}
+    known = [row for row in rows if row.graph is not None]
+    distinct = {name: len({getattr(row, name) for row in known}) for name in ("graph", "graph_widths")}
     return {"blocks": len(known), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
 
 
-def _count_minimized(rows: Sequence[Row]) -> dict[str, int]:
+def _count_minimized(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks with a lean form, their lines in full and minimized, and running blocks without one."""
-    known = [row for row in rows if row["lean_lines"] is not None]
+    known = [row for row in rows if row.lean_lines is not None]
     return {
         "blocks": len(known),
-        "without": sum(row["lean_error"] is not None for row in rows),
-        "lines": sum(row["lean_lines"] for row in known),
-        "full_lines": sum(row["n_lines"] for row in known),
+        "without": sum(row.lean_error is not None for row in rows),
+        "lines": sum(row.lean_lines or 0 for row in known),
+        "full_lines": sum(row.n_lines or 0 for row in known),
     }
 
 
-def _names(rows: Sequence[Row]) -> dict[str, int]:
+def _names(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks whose names were compared with the real import, and the names over all of them."""
-    known = [row for row in rows if row["names_compared"]]
-    sums = {name: sum(row[f"names_{name}"] or 0 for row in known) for name in ("compared", "same", "standin")}
-    return {"blocks": len(known), "whole": sum(row["names_same"] == row["names_compared"] for row in known), **sums}
+    known = [row for row in rows if row.names_compared]
+    sums = {name: sum(getattr(row, f"names_{name}") or 0 for row in known) for name in ("compared", "same", "standin")}
+    return {"blocks": len(known), "whole": sum(row.names_same == row.names_compared for row in known), **sums}
 
 
 def reached(levels: Mapping[str, int]) -> dict[str, int]:
@@ -173,25 +150,25 @@ def at_least(level: str, rung: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(rung)
 
 
-def count_targets(rows: Iterable[Row], targets: Sequence[str]) -> dict[str, Any]:
+def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> dict[str, Any]:
     """Count the names that match a block, and the levels of the blocks they select.
 
     A name selects the first block of that name: by id, by qualified name, or by bare name.
     """
     chosen = choose(rows)
     names = list(dict.fromkeys(targets))
-    levels = Counter(chosen[name]["level"] for name in names if name in chosen)
+    levels: Counter[str] = Counter(chosen[name].level for name in names if name in chosen)
     missing = [name for name in names if name not in chosen]
     return {"names": len(names), "found": levels.total(), "reached": reached(levels), "missing": missing}
 
 
-def choose(rows: Iterable[Row]) -> dict[str, Row]:
+def choose(rows: Iterable[Block]) -> dict[str, Block]:
     """Return the block that each name selects: the first of that id, else qualified name, else bare name."""
-    chosen: dict[str, Row] = {}
+    chosen: dict[str, Block] = {}
     rows = list(rows)
     for column in ("block", "qualname", "name"):
         for row in rows:
-            chosen.setdefault(row[column], row)
+            chosen.setdefault(getattr(row, column), row)
     return chosen
 
 
@@ -205,10 +182,10 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def _levels_by(rows: Iterable[Row], column: str) -> dict[str, dict[str, int]]:
+def _levels_by(rows: Iterable[Block], column: str) -> dict[str, dict[str, int]]:
     by_group: dict[str, Counter[Level]] = {}
     for row in rows:
-        by_group.setdefault(row[column], Counter())[row["level"]] += 1
+        by_group.setdefault(getattr(row, column), Counter())[row.level] += 1
     return {name: {level: counts[level] for level in LEVELS if counts[level]} for name, counts in by_group.items()}
 
 

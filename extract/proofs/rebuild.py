@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from extract.model.blocks import damaged, find_block, read_needs, read_rows
+from extract.model.blocks import damaged, find_block, read_blocks, read_needs
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.validate import Pair, payload_of
 from extract.resolve.index import Index
@@ -19,15 +19,13 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from manifests.provenance import SPECS
-from manifests.records import Spec, first_fault
+from manifests.records import Block, Spec, first_fault
 
 ENTRY = "extract.proofs.rebuild_guest:rebuild_block"
 #: CPU time and memory are the limits that matter, so that a busy machine changes no result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
 _MAX_CHARACTERS = 300  # of the reason for a failure
 _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +162,14 @@ def rebuild_rows(
     """
     needs = read_needs(folder)
     origins = {name: list(source.get("packages", ())) for name, source in needs.get("sources", {}).items()}
-    rows = {row["block"]: row for row in read_rows(folder, _COLUMNS) if row["code"]}
-    codes = {row["name"]: row["code"] for row in rows.values()}
+    rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
+    codes = {row.name: row.code or "" for row in rows.values()}
     wanted = [rows[spec.block] for spec in specs if spec.block in rows]
-    runtime = runtime_for(sorted({need for row in wanted for need in row["requires"]}), known=())
+    runtime = runtime_for(sorted({need for row in wanted for need in row.requires}), known=())
 
     def original(spec: Spec) -> Original:
         row = rows.get(spec.block)
-        return _original(spec, None if row is None or row["arguments"] is None else _pair(row, origins, codes))
+        return _original(spec, None if row is None or row.arguments is None else _pair(row, origins, codes))
 
     yield from rebuild_all(map(original, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
 
@@ -181,12 +179,12 @@ def _original(spec: Spec, pair: Pair | None) -> Original:
     return Original(spec.block, stored_in(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
 
 
-def _pair(row: Row, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> Pair:
-    arguments = json.loads(row["arguments"])
+def _pair(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> Pair:
+    arguments = json.loads(row.arguments or "")
     named = [name for name in _names(arguments) if name in codes]
     companions = tuple({"name": name, "code": codes[name]} for name in named)
-    origin = tuple(package for package in origins.get(row["source"], ()) if package not in PROVIDED)
-    return Pair(row["block"], row["name"], row["code"], "", origin, (), arguments, companions=companions)
+    origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
+    return Pair(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
 
 
 def _names(arguments: Mapping[str, Any]) -> list[str]:

@@ -4,16 +4,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from extract.model.blocks import find_block, read_rows
+from extract.model.blocks import find_block, read_blocks
 from extract.search.index import Index, open_index
 from extract.search.ranking import Filters, passing
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import shown
-from manifests.records import Agreement
+from manifests.records import Agreement, Block
 
 _AGREEMENTS = {"same": "same", "widths": "same up to widths", "different": ""}
 
@@ -67,9 +66,7 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
     """
     allowed = passing(index, filters) & (index.labels.totals > 0)
     similar = index.labels.similar(wanted.labels)
-    agreements = {
-        row["block"]: _agreement(wanted, row) for row in read_rows(folder, ("block", "graph", "graph_widths"))
-    }
+    agreements = {row.block: _agreement(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     names = index.facts["block"]
     numbers = [int(number) for number in np.flatnonzero(allowed) if names[number] != wanted.block]
     numbers = [number for number in numbers if similar[number] > 0 or agreements.get(names[number]) == "same"]
@@ -90,10 +87,10 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
     return hits, len(numbers)
 
 
-def _agreement(wanted: Computation, row: Mapping[str, Any]) -> Agreement:
-    if row["graph"] is not None and row["graph"] == wanted.graph:
+def _agreement(wanted: Computation, row: Block) -> Agreement:
+    if row.graph is not None and row.graph == wanted.graph:
         return "same"
-    return "widths" if row["graph_widths"] is not None and row["graph_widths"] == wanted.widths else "different"
+    return "widths" if row.graph_widths is not None and row.graph_widths == wanted.widths else "different"
 
 
 def lines_of(wanted: Computation, hits: list[Alike], matched: int) -> list[str]:

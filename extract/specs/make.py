@@ -263,7 +263,7 @@ def read_lines(path: Path) -> Iterator[str]:
             yield line.removesuffix("\n")
 
 
-def line_faults(line: str | None, row: Mapping[str, Any]) -> Iterator[str]:
+def line_faults(line: str | None, row: Block) -> Iterator[str]:
     """Yield the faults in the line of a block. Args: row: its row in the table, including the code."""
     if line is None:
         yield f"has no line in {SPECS}"
@@ -277,14 +277,14 @@ def line_faults(line: str | None, row: Mapping[str, Any]) -> Iterator[str]:
     except (ValueError, RecursionError) as error:
         yield f"{SPECS}: not JSON: {error}"
         return
-    if spec.block != row["block"]:
+    if spec.block != row.block:
         yield f"{SPECS}: the line in its place is of {spec.block}"
         return
-    wrong = [name for name in SHARED if name in row and getattr(spec, name) != row[name]]
+    wrong = [name for name in SHARED if name in row.model_fields_set and getattr(spec, name) != getattr(row, name)]
     if wrong:
         yield f"{SPECS}: {', '.join(wrong)} not as in the table"
     if line_of(spec) != line:
         yield f"{SPECS}: its line is not written with sorted keys and all fields"
-    run = find_repeat(design_text(facts), tokens_of(strip_header(row["code"])))
+    run = find_repeat(design_text(facts), tokens_of(strip_header(row.code or "")))
     if run is not None:
         yield f"{SPECS}: repeats its source: {' '.join(run)}"

@@ -15,7 +15,8 @@ from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUN
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import Check, check_files, check_table, found_check
-from manifests.folders.kinds import FolderKind, Link, Traced
+from manifests.folders.formats import FolderFormat
+from manifests.folders.kinds import FolderKind, Link, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
@@ -91,7 +92,7 @@ def _answers(folder: Path) -> list[ExpertAnswer]:
     return [ExpertAnswer.model_validate(row) for row in pq.read_table(folder / ANSWERS).to_pylist()]
 
 
-def find(folder: Path, wanted: str) -> Traced:
+def find(folder: Path, wanted: str) -> RowTrace:
     """Find a fact or an answer by its id, all of a block by the block's id, or a model by its domain.
 
     Raises: UserError, with similar names, if nothing has that name.
@@ -101,7 +102,7 @@ def find(folder: Path, wanted: str) -> Traced:
         domain = str(manifest.parameters.get("domain", manifest.kind.removeprefix("experts-")))
         if wanted != domain:
             raise UserError(f"{wanted}: {folder} belongs to {domain}; use that name")
-        return Traced((Link(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
+        return RowTrace((Link(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
     every: Sequence[ExpertFact | ExpertAnswer] = facts_in(folder) if manifest.kind == DATA else _answers(folder)
     rows = [row for row in every if wanted in (row.id, row.block)]
     if not rows:
@@ -111,7 +112,7 @@ def find(folder: Path, wanted: str) -> Traced:
     return _trace_rows(rows)
 
 
-def find_code(folder: Path, sha256: str) -> Traced | None:
+def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the facts about the block with this code; None if there are none."""
     if read_manifest(folder).kind != DATA:
         return None
@@ -119,7 +120,7 @@ def find_code(folder: Path, sha256: str) -> Traced | None:
     return _trace_rows(rows) if rows else None
 
 
-def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> Traced:
+def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> RowTrace:
     links = []
     for row in rows:
         if isinstance(row, ExpertFact):
@@ -128,7 +129,10 @@ def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> Traced:
         else:
             facts = {"question": row.question, "way": row.arm, "token_of": row.routed, "answer": row.answer}
             links.append(Link("answer", row.id, facts | {"right": row.expected}))
-    return Traced(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
+    return RowTrace(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
 
 
-KINDS = {kind: FolderKind(verify, find, find_code) for kind in (DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED)}
+KINDS = tuple(
+    FolderKind(FolderFormat(kind, "lemur experts"), verify, find, find_code)
+    for kind in (DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED)
+)

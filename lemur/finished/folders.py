@@ -28,11 +28,15 @@ STATE = "stages.json"
 
 #: All kinds of folder with verification and traces.
 KINDS: Mapping[str, FolderKind] = {
-    **extract.folder.verify.KINDS,
-    **curate.folder.trace.KINDS,
-    **train.folder.trace.KINDS,
-    **lemur.synthesis.folder.kinds.KINDS,
-    **lemur.experts.folder.KINDS,
+    kind.format.name: kind
+    for package in (
+        extract.folder.verify,
+        curate.folder.trace,
+        train.folder.trace,
+        lemur.synthesis.folder.kinds,
+        lemur.experts.folder,
+    )
+    for kind in package.KINDS
 }
 
 

@@ -1,6 +1,6 @@
-"""The interface of a kind of folder: how to check one, and how to trace one of its rows back.
+"""The interface of a kind of folder: its format, its checks, its page, and how to trace one of its rows back.
 
-Each of `extract`, `curate` and `train` lists its kinds as `KINDS`; `lemur` combines them.
+Each package lists the kinds that it writes as `KINDS`; `lemur` combines them.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from typing import Any
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.markdown import shown
 from manifests.folders.checks import Check
+from manifests.folders.formats import FolderFormat
 from manifests.folders.frame import Page
 from manifests.folders.manifest import FILE_NAME, Manifest
 
@@ -38,7 +39,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class RowTrace:
     """A folder's information about a row: its links, and the SHA-256 of codes in it that its parents may hold."""
 
     links: tuple[Link, ...]
@@ -55,15 +56,17 @@ class FolderKind:
     """One kind of finished folder.
 
     Attributes:
+        format: its name and its tables.
         verify: all its checks.
         find: finds an item of the folder by name. Raises UserError with similar names if there is none.
         find_code: finds the item whose code has this SHA-256.
         page: the content of its page; None for counts and files only.
     """
 
+    format: FolderFormat
     verify: Verifier
-    find: Callable[[Path, str], Traced]
-    find_code: Callable[[Path, str], Traced | None]
+    find: Callable[[Path, str], RowTrace]
+    find_code: Callable[[Path, str], RowTrace | None]
     page: Callable[[Path, Manifest], Page] | None = None
 
 

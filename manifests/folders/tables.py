@@ -4,15 +4,18 @@ Source: https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manifests.records import Record, arrow_schema
+
+R = TypeVar("R", bound=Record)
 
 #: The description of the tables for dataset catalogues, next to the card.
 CROISSANT = "croissant.json"
@@ -55,6 +58,39 @@ def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
         if files:
             tables.append(Table(config, record, files))
     return tables
+
+
+def read_rows(
+    files: Iterable[Path], record: type[R], columns: Sequence[str] = (), *, ids: Collection[str] | None = None
+) -> Iterator[R]:
+    """Yield the rows of tables as records, some rows in memory at a time.
+
+    Rows are not validated again: `lemur verify` does that.
+
+    Args:
+        files: tables of this record type.
+        columns: the fields to read; all by default. Reading is fast without code. Any other field then has no value;
+            one that an older table lacks has its default.
+        ids: only the rows with one of these values in column `id`.
+
+    Raises: OSError or pyarrow.ArrowException if a table cannot be read, or lacks a column that has no default.
+    """
+    names = columns or list(record.model_fields)
+    wanted = None if ids is None else pa.array(sorted(ids), pa.string())
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            present = [name for name in names if name in file.schema_arrow.names]
+            for name in {*names} - {*present}:
+                if record.model_fields[name].is_required():
+                    raise pa.ArrowInvalid(f"{path.name}: no column {name}")
+            for batch in file.iter_batches(batch_size=_ROWS_READ, columns=present):
+                chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
+                yield from as_records(chosen, record)
+
+
+def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
+    """Return rows in memory as records, without validation; a field without a column has its default, if it has one."""
+    return [record.model_construct(**row) for row in rows.to_pylist()]
 
 
 def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,6 +22,7 @@ from extract.model.results import code_columns
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import to_notation
 from lemur_core.graphs.tracing.trace import trace
+from manifests.records import Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 
@@ -50,7 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ROWS = [
-    {"block": f"{source}::{qualname}", "name": qualname.rpartition(".")[2], "qualname": qualname, "source": source}
+    Block.model_construct(
+        block=f"{source}::{qualname}", name=qualname.rpartition(".")[2], qualname=qualname, source=source
+    )
     for source, qualname in (
         ("timm@1.0", "timm.layers.Attention"),
         ("timm@1.0", "timm.models.vit.Attention"),

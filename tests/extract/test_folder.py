@@ -17,10 +17,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extract.folder.write import code_paths
-from extract.model.blocks import read_block, read_extraction_manifest, read_rows
+from extract.model.blocks import read_block, read_blocks
 from extract.model.results import code_columns
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
 
@@ -64,7 +65,7 @@ def test_every_file_is_there(written: Path) -> None:
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
     rows = [result.row for result in made.results(sources)]
-    read = [Block.model_validate(row) for row in read_rows(written)]
+    read = [Block.model_validate(vars(row)) for row in read_blocks(written)]
     assert [row.model_copy(update={"file": None, "seconds": 0.25, "quality": None}) for row in read] == rows
     assert pq.read_schema(written / "blocks.parquet").names == arrow_schema(Block).names
     for place, row in enumerate(read):
@@ -109,19 +110,19 @@ def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], mon
     monkeypatch.setattr("manifests.folders.tables._ROWS_PER_GROUP", 3)
     made.write(tmp_path / "out", made.results(sources), sources)
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
-    blocks = [row["block"] for row in read_rows(tmp_path / "out", ["block"])]
+    blocks = [row.block for row in read_blocks(tmp_path / "out", ["block"])]
     assert [read_block(tmp_path / "out", place).block for place in range(10)] == blocks
 
 
 def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
     """Wall time differs between runs: the table contains it only on request."""
-    assert {row["seconds"] for row in read_rows(written, ["seconds"])} == {None}
+    assert {row.seconds for row in read_blocks(written, ["seconds"])} == {None}
     made.write(tmp_path / "timed", made.results(sources), sources, timings=True)
-    assert {row["seconds"] for row in read_rows(tmp_path / "timed", ["seconds"])} == {0.25}
+    assert {row.seconds for row in read_blocks(tmp_path / "timed", ["seconds"])} == {0.25}
 
 
 def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
-    manifest = read_extraction_manifest(written)
+    manifest = EXTRACTION.open(written)
     assert manifest.kind == "extraction"
     asked = {"level": "executed", "corpus": "made", "seed": 42, "chat": None, "sources": [], "limit": None}
     assert asked.items() <= manifest.parameters.items()
@@ -170,12 +171,12 @@ def test_another_kind_of_folder_is_refused(tmp_path: Path, written: Path) -> Non
     manifest = json.loads((written / "manifest.json").read_text()) | {"kind": "snapshot"}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="holds a snapshot, not an extraction"):
-        read_extraction_manifest(tmp_path)
+        EXTRACTION.open(tmp_path)
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "blocks.parquet").write_bytes(b"no table")
-    for read in (lambda: read_rows(tmp_path), lambda: read_block(tmp_path, 0)):
+    for read in (lambda: read_blocks(tmp_path), lambda: read_block(tmp_path, 0)):
         with pytest.raises(UserError, match="damaged extraction"):
             read()
 

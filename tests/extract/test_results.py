@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.model.results import at_least, choose, count_rows, count_targets, reached, wilson
-from manifests.records import LEVELS
+from manifests.records import LEVELS, Block
 
 NAMES = ("Attention", "Scale", "Block")
 SOURCES = ("alpha@1.0", "beta@2.0")
 
 
-def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed", **changes: Any) -> dict[str, Any]:
+def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed", **changes: Any) -> Block:
     qualname = f"pkg.{name}"
     made = {"block": f"{source}::{qualname}", "name": name, "qualname": qualname, "source": source, "category": "Other"}
     made |= {
@@ -28,7 +28,7 @@ def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed",
         **dict.fromkeys(("names_compared", "names_same", "names_standin")),
         "license": "MIT",
     }
-    return made | changes
+    return Block.model_construct(**made | changes)
 
 
 rows = st.lists(
@@ -47,19 +47,19 @@ rows = st.lists(
 
 
 @given(rows)
-def test_counts_add_up(rows: list[dict[str, Any]]) -> None:
+def test_counts_add_up(rows: list[Block]) -> None:
     counts = count_rows(rows)
     assert counts["blocks"] == sum(counts["levels"].values()) == counts["reached"]["discovered"] == len(rows)
     for group in ("sources", "categories"):
         assert sum(sum(levels.values()) for levels in counts[group].values()) == len(rows)
         for level in LEVELS:
             assert sum(levels.get(level, 0) for levels in counts[group].values()) == counts["levels"][level]
-    assert sum(counts["failures"].values()) == sum(item["error_kind"] is not None for item in rows)
-    assert sum(counts["fidelity"].values()) == sum(item["fidelity"] is not None for item in rows)
-    assert counts["lines"] == sum(item["n_lines"] or 0 for item in rows)
+    assert sum(counts["failures"].values()) == sum(item.error_kind is not None for item in rows)
+    assert sum(counts["fidelity"].values()) == sum(item.fidelity is not None for item in rows)
+    assert counts["lines"] == sum(item.n_lines or 0 for item in rows)
     ladder = list(counts["reached"].values())
     assert ladder == sorted(ladder, reverse=True)
-    assert list(counts["sources"]) == list(dict.fromkeys(item["source"] for item in rows))
+    assert list(counts["sources"]) == list(dict.fromkeys(item.source for item in rows))
 
 
 def test_the_ladder() -> None:

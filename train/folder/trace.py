@@ -10,7 +10,8 @@ from typing import Any
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.kinds import FolderKind, Link, Traced, lines_text, manifest_link
+from manifests.folders.formats import FolderFormat
+from manifests.folders.kinds import FolderKind, Link, RowTrace, lines_text, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.provenance import Inlined, inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
@@ -23,7 +24,7 @@ from train.studies.search import search_page
 _NEAR = 5
 
 
-def find(folder: Path, wanted: str) -> Traced:
+def find(folder: Path, wanted: str) -> RowTrace:
     """Find the whole run (`net`, or the name of its network), or one block in it by slot, id, qualified or bare name.
 
     Raises: UserError, with similar names, if nothing has that name.
@@ -40,7 +41,7 @@ def find(folder: Path, wanted: str) -> Traced:
     return _trace_run(folder, record, chosen)
 
 
-def find_code(folder: Path, sha256: str) -> Traced | None:
+def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the run if its network has this digest, or a block in it that has; None otherwise."""
     record, blocks = _read(folder)
     if record.code_sha256 == sha256:
@@ -49,7 +50,7 @@ def find_code(folder: Path, sha256: str) -> Traced | None:
     return _trace_run(folder, record, chosen) if chosen else None
 
 
-def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> Traced:
+def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> RowTrace:
     reached = {"held_out": record.val_accuracy, "test": record.test_accuracy}
     run = {
         "seed": record.seed,
@@ -64,7 +65,7 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> T
     links = [Link("run", record.name, run), Link("network", NET, network)]
     stated = {part.slot: part for part in record.ingredients}
     links += [_block(block, stated.get(block.slot)) for block in blocks]
-    return Traced(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
+    return RowTrace(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
 def _block(block: Inlined, part: Ingredient | None) -> Link:
@@ -94,7 +95,7 @@ def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
         raise UserError(f"{folder}: damaged run: {first_line(error)}; run `lemur verify`, or train it again") from error
 
 
-def find_in_study(folder: Path, wanted: str) -> Traced:
+def find_in_study(folder: Path, wanted: str) -> RowTrace:
     """Find the run whose folder has this name; `NAME/BLOCK` is one block of its network.
 
     Raises: UserError, with similar names, if nothing has that name.
@@ -110,7 +111,7 @@ def find_in_study(folder: Path, wanted: str) -> Traced:
     return _with_manifest(folder, run, find(run, block or "net"))
 
 
-def find_code_in_study(folder: Path, sha256: str) -> Traced | None:
+def find_code_in_study(folder: Path, sha256: str) -> RowTrace | None:
     """Return the first run with this digest, of its network or of a block in it; None if there is none."""
     for run in _runs(folder):
         traced = find_code(run, sha256)
@@ -119,9 +120,9 @@ def find_code_in_study(folder: Path, sha256: str) -> Traced | None:
     return None
 
 
-def _with_manifest(folder: Path, run: Path, traced: Traced) -> Traced:
+def _with_manifest(folder: Path, run: Path, traced: RowTrace) -> RowTrace:
     of_run = Link("in", run.relative_to(folder).as_posix(), {})
-    return Traced((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
+    return RowTrace((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -129,8 +130,10 @@ def _runs(folder: Path) -> list[Path]:
 
 
 #: The kinds of folder that `lemur train` writes.
-KINDS = {
-    "run": FolderKind(verify, find, find_code, run_page),
-    "ablation": FolderKind(verify, find_in_study, find_code_in_study, ablation_page),
-    "search": FolderKind(verify, find_in_study, find_code_in_study, search_page),
-}
+KINDS = (
+    FolderKind(FolderFormat("run", "lemur train run"), verify, find, find_code, run_page),
+    FolderKind(
+        FolderFormat("ablation", "lemur train ablate"), verify, find_in_study, find_code_in_study, ablation_page
+    ),
+    FolderKind(FolderFormat("search", "lemur train search"), verify, find_in_study, find_code_in_study, search_page),
+)

@@ -16,7 +16,8 @@ from lemur.synthesis.proving.loop import PREFIX
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import Check, check_files, check_table, found_check
-from manifests.folders.kinds import FolderKind, Link, Traced
+from manifests.folders.formats import FolderFormat
+from manifests.folders.kinds import FolderKind, Link, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import rows_by_split
 from manifests.records import SynthesisAttempt, Synthesized
@@ -88,7 +89,7 @@ def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[S
             yield f"{row.nn}: another network computes the same"
 
 
-def find(folder: Path, wanted: str) -> Traced:
+def find(folder: Path, wanted: str) -> RowTrace:
     """Find an accepted network by its name or id. Raises: UserError, with similar names, if there is none."""
     rows = _networks(folder)
     for row in rows:
@@ -98,12 +99,12 @@ def find(folder: Path, wanted: str) -> Traced:
     raise UserError(f"{wanted}: no network of {folder} has that name; similar names: {', '.join(near) or 'none'}")
 
 
-def find_code(folder: Path, sha256: str) -> Traced | None:
+def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the accepted network with this code; None if there is none."""
     return next((_trace_network(folder, row) for row in _networks(folder) if row.id == sha256), None)
 
 
-def _trace_network(folder: Path, row: Synthesized) -> Traced:
+def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
     one = next(record for record in _attempts(folder) if record.nn == row.nn and record.model == row.model)
     facts: dict[str, Any] = {
         "id": row.id,
@@ -117,7 +118,7 @@ def _trace_network(folder: Path, row: Synthesized) -> Traced:
         "licence": row.license,
     }
     links = (Link("network", row.nn, facts),)
-    return Traced(links, (*row.block_codes, *([row.parent] if row.parent else [])))
+    return RowTrace(links, (*row.block_codes, *([row.parent] if row.parent else [])))
 
 
-KINDS = {KIND: FolderKind(verify, find, find_code, synthesis_page)}
+KINDS = (FolderKind(FolderFormat(KIND, "lemur synthesize"), verify, find, find_code, synthesis_page),)

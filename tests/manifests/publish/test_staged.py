@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder.write import CONFIGS
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import check_description, check_files, check_table
+from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
 from manifests.publish.staged import Staged, staged
@@ -70,7 +70,7 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert len(gone) == 8 + len(PAGE), "its page is published only where that is asked for"
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"blocks.parquet", "croissant.json", "manifest.json"}
-    assert all(check.ok for check in check_description(out, read_manifest(out), CONFIGS))
+    assert all(check.ok for check in check_description(out, read_manifest(out), EXTRACTION.tables))
     old, new = (pq.read_table(place / "blocks.parquet").to_pylist() for place in (folder, out))
     for was, now in zip(old, new, strict=True):
         bare = {**was, "code": None, "error": was["error"] and without_source(was["error"])}
