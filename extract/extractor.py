@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from extract.arguments.hints import HintFinder, Hints
-from extract.emit.emission_cache import CachedEmitter
-from extract.emit.emit import Emitted, Unresolved
+from extract.emit.emit import CachedEmitter, Emitted, Unresolved
 from extract.folder.write import write_extraction
 from extract.minimize.header import LeanFile, lean_columns, lean_file
 from extract.minimize.stage import Running, lean_all

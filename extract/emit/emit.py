@@ -1,20 +1,30 @@
-"""One closed file per block: header, imports, names used only in annotations, then definitions before their use."""
+"""One closed file per block: header, imports, names used only in annotations, then definitions before their use.
+
+`Emitter.emit` is the whole way of a class: collect, resolve lookups, order, name, render.
+"""
 
 import ast
+import hashlib
+import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from extract.emit.closure import Closure, find_closure
-from extract.emit.order import Unit
-from extract.emit.render import Names, Renderer, Texts, annotation_name, choose_names
+from extract.emit.closure import Closure, StatementGroup, collect
+from extract.emit.lookups import resolve_lookups
+from extract.emit.order import order_statements
+from extract.emit.render import Names, Renderer, annotation_name, choose_names
 from extract.resolve.dependencies import Graph
 from extract.resolve.discover import Found
-from extract.resolve.index import Index
+from extract.resolve.index import RUNTIME_NAMES, Index
 from extract.resolve.modules import Definition, Library
 from extract.resolve.requirements import distributions_of
-from extract.resolve.standins import MODULES, SOURCE_NAME
+from extract.resolve.standins import MODULES, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries, Undefined
+from extract.sources import Source
+from lemur_core.sandbox.cached import code_digest
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.undefined import drop_unevaluated, undefined_names
@@ -49,24 +59,28 @@ class Emitter:
 
     def __init__(self, library: Library, index: Index) -> None:
         self.graph = Graph(library, Registries(library, index))
-        self._texts = Texts()
 
     def emit(self, found: Found) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module."""
         if found.nested is not None and found.nested.why:
             return Unresolved(found, Reason.NESTED_CLASS, found.nested.why)
-        closure = find_closure(found, self.graph)
+        closure, graph = Closure(found), self.graph
+        collect(closure, graph, [found.root])
+        if not closure.problems:
+            resolve_lookups(closure, graph)
         if closure.problems:
             first = next(iter(closure.problems))
             return Unresolved(found, first.reason, first.detail)
-        names = choose_names(closure)
-        renderer = Renderer(closure, names, self._texts)
-        late = _list_late_imports(closure)
-        pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
-        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure) + _alias_lines(names, closure)
+        order_statements(closure, graph)
+        names = choose_names(closure, graph)
+        renderer = Renderer(closure, graph, names)
+        late = _list_late_imports(closure, graph)
+        pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
+        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure, graph)
+        body += _alias_lines(names, closure)
         body += _bind_nested(names, found)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
-        head = [*_header(closure, names, renderer), *_future_lines(closure, names, self._texts), *_imports(names, late)]
+        head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
         resolutions = _resolutions(closure)
@@ -82,11 +96,67 @@ class Emitter:
         return Emitted(found, code, requires, files, resolutions, undefined, fault, dynamic, places)
 
 
+# -- cache: emitted files depend only on the sources, our own code and the runtime ------------------------------------
+
+
+class CachedEmitter(Emitter):
+    """Emitter that stores its results in the index, so that later runs over the same sources reuse them."""
+
+    def __init__(self, library: Library, index: Index, sources: Sequence[Source]) -> None:
+        super().__init__(library, index)
+        self._index = index
+        self._key = _key(sources)
+
+    def emit(self, found: Found) -> Emitted | Unresolved:
+        """Return the closed file of a class, or why there is none; from the index if stored there."""
+        key = f"emitted:{self._key}:{found.block}"
+        kept = self._index.remembered(key)
+        outcome = None if kept is None else _loads(kept, found)
+        if outcome is None:
+            outcome = super().emit(found)
+            self._index.remember(key, _dumps(outcome))
+        return outcome
+
+
+def _key(sources: Sequence[Source]) -> str:
+    """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
+    names = [field.name for field in fields(Source) if field.name not in ("root", "files")]
+    about = [
+        [[getattr(source, name) for name in names] for source in sources],
+        [(file.path, file.blob) for file in replacement_source().files],
+        RUNTIME_NAMES.key(),
+        code_digest("extract.emit.emit:Emitter"),
+    ]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+def _dumps(outcome: Emitted | Unresolved) -> bytes:
+    content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "found"}
+    return zlib.compress(json.dumps(content).encode(), 1)
+
+
+def _loads(kept: bytes, root: Found) -> Emitted | Unresolved | None:
+    """Return the stored outcome; None if it is damaged."""
+    try:
+        content: dict[str, Any] = json.loads(zlib.decompress(kept))
+        if "reason" in content:
+            return Unresolved(root, Reason(content["reason"]), content["detail"])
+        content |= {name: tuple(content[name]) for name in ("requires", "resolutions", "undefined", "dynamic")}
+        content["files"] = tuple((source, path) for source, path in content["files"])
+        content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
+        return Emitted(root, **content)
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+# -- parts of the file ------------------------------------------------------------------------------------------
+
+
 def _places(closure: Closure, names: Names) -> dict[str, tuple[str, str]]:
     """Return the source file of each name that a block's file defines."""
     return {
         names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
-        for node in closure.nodes
+        for node in closure.ordered
         for name in (*node.statement.binds, *node.statement.late)
     }
 
@@ -126,24 +196,26 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     return tuple(f"{location} [{ways[location]}, {ways[location].confidence:.2f}]" for location in sorted(ways))
 
 
-def _list_late_imports(closure: Closure) -> set[Imported]:
+def _list_late_imports(closure: Closure, graph: Graph) -> set[Imported]:
     """Return the packages outside the runtime that no statement needs on import, only functions when called."""
     imports: set[Imported] = set()
     at_once: set[Imported] = set()
     for link in (link for _, links in closure.linked for link in links.links):
-        if isinstance(link.symbol, Imported) and not closure.graph.library.is_runtime(link.symbol.package):
+        if isinstance(link.symbol, Imported) and not graph.library.is_runtime(link.symbol.package):
             (at_once if link.use.when == AT_DEFINITION else imports).add(link.symbol)
     return imports - at_once
 
 
-def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, late: set[Imported]) -> list[str]:
-    """Return the texts of the units: our replacements first, then the objects created from them."""
-    ours = [text for unit, text in pieces if unit.module.source.name == SOURCE_NAME]
+def _with_glue(
+    pieces: list[tuple[StatementGroup, str]], closure: Closure, names: Names, late: set[Imported]
+) -> list[str]:
+    """Return the texts of the groups: our replacements first, then the objects created from them."""
+    ours = [text for group, text in pieces if group.module.source.name == SOURCE_NAME]
     filled = _fillings(closure, names)
     theirs = [
-        "\n\n\n".join([text, *(line for node in unit.nodes for line in filled.pop(node.key, ()))])
-        for unit, text in reversed(pieces)
-        if unit.module.source.name != SOURCE_NAME
+        "\n\n\n".join([text, *(line for node in group.nodes for line in filled.pop(node.key, ()))])
+        for group, text in reversed(pieces)
+        if group.module.source.name != SOURCE_NAME
     ][::-1]
     absent = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotInstalled"), "")
     lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
@@ -160,7 +232,7 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
 def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list[str]]:
     """Return the lines that fill the registries, by the last statement that defines what they register."""
     last: dict[Definition, tuple[str, str, int]] = {}
-    for node in closure.nodes:
+    for node in closure.ordered:
         for name in node.statement.binds:
             definition = Definition(node.module, name)
             last[definition] = max(node.key, last.get(definition, node.key))
@@ -172,24 +244,23 @@ def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list
     return {key: ["\n".join(sorted(set(lines)))] for key, lines in by_statement.items()}
 
 
-def _namespaces(names: Names, closure: Closure) -> list[str]:
+def _namespaces(names: Names, closure: Closure, graph: Graph) -> list[str]:
     """Return the lines that create modules used as values, with their attributes."""
     texts = []
     for symbol in names.of:
         if isinstance(symbol, Namespace):
-            items = sorted((name, names.of[s]) for name, s in closure.graph.items(symbol).items())
+            items = sorted((name, names.of[s]) for name, s in graph.items(symbol).items())
             lines = "".join(f"    {name}={value},\n" for name, value in items)
             types_ = names.of[Imported("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
-    return sorted(texts) + sorted(_finders(names, closure))
+    return sorted(texts) + sorted(_finders(names, closure, graph))
 
 
-def _finders(names: Names, closure: Closure) -> Iterator[str]:
+def _finders(names: Names, closure: Closure, graph: Graph) -> Iterator[str]:
     """Yield the replacements of `importlib.import_module`, with the modules that are imported by strings."""
-    library = closure.graph.library
     for finder, modules in closure.modules_by_name.items():
-        ours = names.of[closure.graph.ours(MODULES)]
-        origin = sorted({*library.packages(finder.module.source), *(name.partition(".")[0] for name in modules)})
+        ours = names.of[graph.ours(MODULES)]
+        origin = sorted({*graph.library.packages(finder.module.source), *(name.partition(".")[0] for name in modules)})
         lines = "".join(f"    {name!r}: {names.of[modules[name]]},\n" for name in sorted(modules))
         yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
 
@@ -197,7 +268,7 @@ def _finders(names: Names, closure: Closure) -> Iterator[str]:
 def _alias_lines(names: Names, closure: Closure) -> list[str]:
     """Return aliases for the names that computed strings look up, if the file defines them under other names."""
     taken = set(names.of.values())
-    aliases = ((name, names.of[symbol]) for symbol, name in closure.found.items())
+    aliases = ((name, names.of[symbol]) for symbol, name in closure.named.items())
     lines = [f"{name} = {original}" for name, original in aliases if name != original and name not in taken]
     return ["\n".join(sorted(lines))] if lines else []
 
@@ -233,27 +304,27 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     return [*lines, ""]
 
 
-def _future_lines(closure: Closure, names: Names, texts: Texts) -> list[str]:
+def _future_lines(closure: Closure, graph: Graph, names: Names) -> list[str]:
     """Return `from __future__ import annotations` if a file had it or an annotation could not be evaluated here.
 
     It is never added without need, because TorchScript and similar tools read annotations.
     """
-    if any("annotations" in m.facts.future for m in closure.modules) or _unready_annotation(closure, names, texts):
+    if any("annotations" in m.facts.future for m in closure.modules) or _unready_annotation(closure, graph, names):
         return ["from __future__ import annotations", ""]
     return []
 
 
-def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
+def _unready_annotation(closure: Closure, graph: Graph, names: Names) -> bool:
     """Return whether an annotation refers to a name defined later or differently, or subscripts an undefined name."""
-    position = {node.key: number for number, unit in enumerate(closure.units) for node in unit.nodes}
+    position = {node.key: number for number, group in enumerate(closure.groups) for node in group.nodes}
     defined: dict[str, int] = {}
-    for node in closure.nodes:
+    for node in closure.ordered:
         for bound in node.statement.binds:
             name = names.of.get(Definition(node.module, bound), bound)
             defined[name] = position[node.key]
-    for node in closure.nodes:
-        text = texts.of(node.module)
-        for use, target in closure.graph.links(node.module, node.statement).notes:
+    for node in closure.ordered:
+        text = node.module.text
+        for use, target in graph.links(node.module, node.statement).notes:
             if use.start < 0:
                 continue
             named = annotation_name(use.name, use.attributes, target, names.of)

@@ -1,188 +1,166 @@
-"""Order of a closure's statements: each statement comes after those that it reads when it runs.
+"""Closure of a class, pass 3 of 3: an order in which each statement follows those that it reads when it runs.
 
-Names that functions read only when they are called may be defined anywhere in the file; their definitions still come
-first unless a cycle forbids it.
+Example: three files become one.
+
+    a.py   TABLE = {}                       in:  the statements of the closure, in any order
+    b.py   def scale(x): return x * GAIN    out: TABLE, GAIN, scale, TABLE["s"] = scale, Net
+    b.py   GAIN = 2
+    b.py   TABLE["s"] = scale
+    net.py class Net(nn.Module): ... TABLE["s"](x) ...
+
+`TABLE["s"] = scale` runs on import, so it must follow `TABLE` and `scale`: a hard need. `scale` reads `GAIN` only when
+it is called, so `GAIN` may come anywhere: a soft need, honoured unless a cycle forbids it. It weighs more if a
+statement may call `scale` as the file is imported. An `if` or `try` that stays moves as a whole. The class comes last
+unless it is changed afterwards.
 """
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extract.resolve.dependencies import Graph, list_kept_blocks
-from extract.resolve.discover import Found, class_of
+from extract.emit.closure import Closure, StatementGroup
+from extract.resolve.dependencies import Graph, Links, list_kept_blocks
+from extract.resolve.discover import class_of
 from extract.resolve.modules import Definition, Module
-from extract.resolve.symbols import Node
+from extract.resolve.symbols import Node, NodeKey
 from lemur_core.source.facts import AT_DEFINITION, CLASS
 
-NodeKey = tuple[str, str, int]  # source, path, number of the statement
-UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
-Needs = Callable[[UnitKey], Iterable[UnitKey]]
+GroupKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
+Groups = dict[GroupKey, None]  # a set in order of insertion
 
 
-@dataclass
-class Unit:
-    """A piece that is emitted as a whole: a statement, or an `if` or `try` with the statements needed in it."""
-
-    module: Module
-    block: int  # -1 for a statement
-    nodes: list[Node] = field(default_factory=list)
-
-    @property
-    def start(self) -> int:
-        """Offset in the file."""
-        return self.module.facts.blocks[self.block].start if self.block >= 0 else self.nodes[0].statement.start
+def order_statements(closure: Closure, graph: Graph) -> None:
+    """Set the groups of a closure, each after those it reads when it runs, and the links of their statements."""
+    run_order = graph.fillings.order(closure.root.module) if closure.fillings else {}
+    ordering = _Ordering(closure, graph, run_order)
+    root = next(ordering.group_of[node.key] for node in graph.members(closure.root.root))
+    needs = {key: ordering.needs(group) for key, group in ordering.groups.items()}
+    preferred = _post_order([root, *needs], lambda key: [*needs[key].hard, *needs[key].soft])
+    closure.groups = [ordering.groups[key] for key in _hard_order(preferred, needs)]
+    closure.linked = [(node, links) for node in closure.ordered for links in graph.iter_links(node)]
 
 
-class Order:
-    """The units of a closure with their ordering constraints."""
+@dataclass(slots=True)
+class _Needs:
+    """The groups that one group needs."""
 
-    def __init__(
-        self,
-        root: Found,
-        graph: Graph,
-        nodes: Sequence[Node],
-        fillings: Mapping[Definition, Sequence[Node]],
-        order: Mapping[Module, int],
-    ) -> None:
+    hard: Groups = field(default_factory=dict)  # read when it runs
+    soft: Groups = field(default_factory=dict)  # read when its functions are called
+    started: Groups = field(default_factory=dict)  # with functions that may be called while it runs
+    called: Groups = field(default_factory=dict)  # with functions that its own functions call
+    noted: Groups = field(default_factory=dict)  # in annotations, which are evaluated if that is possible
+
+
+class _Ordering:
+    """The groups of a closure and what each needs.
+
+    Args: run_order: modules by their position in an import of the block's own file; empty if nothing is filled.
+    """
+
+    def __init__(self, closure: Closure, graph: Graph, run_order: Mapping[Module, int]) -> None:
         self._graph = graph
-        self._fillings = fillings
-        self._order = order
-        self._fills: dict[NodeKey, list[Definition]] = {}
-        for container, nodes_of_container in fillings.items():
-            for node in nodes_of_container:
-                self._fills.setdefault(node.key, []).append(container)
-        #: The statements that read a filled container when they run.
-        self._looking: dict[Definition, list[Node]] = {container: [] for container in fillings}
-        for node in nodes if fillings else ():
-            for links in graph.iter_links(node):
-                for link in links.links:
-                    held = link.symbol if isinstance(link.symbol, Definition) else None
-                    now = link.use.when == AT_DEFINITION
-                    if now and held in self._looking and held not in self._fills.get(node.key, ()):
-                        self._looking[held].append(node)
-        self._root = root.root
-        self._units: dict[UnitKey, Unit] = {}
-        self._of_node: dict[NodeKey, UnitKey] = {}
-        for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
+        self._fillings = closure.fillings
+        self._run_order = run_order
+        self.groups: dict[GroupKey, StatementGroup] = {}
+        self.group_of: dict[NodeKey, GroupKey] = {}
+        #: The statements that read a name of their own file when they run: they come before it is rebound.
+        self._readers: dict[tuple[Module, str], list[NodeKey]] = {}
+        for node in sorted(closure.nodes.values(), key=lambda node: (node.module is not closure.root.module, node.key)):
             kept = list_kept_blocks(node.module, node.statement)
             key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
-            self._units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
-            self._of_node[node.key] = key
-        #: The statements that read a name of their own file when they run: they come before it is rebound.
-        self._readers: dict[tuple[int, str], list[NodeKey]] = {}
-        for node in nodes:
+            self.groups.setdefault(key, StatementGroup(node.module, key[1])).nodes.append(node)
+            self.group_of[node.key] = key
+        for node in closure.nodes.values():
             for use in node.statement.uses:
                 if use.when == AT_DEFINITION and use.local < 0:
-                    self._readers.setdefault((id(node.module), use.name), []).append(node.key)
+                    self._readers.setdefault((node.module, use.name), []).append(node.key)
+        self._fills: dict[NodeKey, list[Definition]] = {}
+        for container, nodes in closure.fillings.items():
+            for node in nodes:
+                self._fills.setdefault(node.key, []).append(container)
+        #: The statements that read a filled container when they run.
+        self._looking: dict[Definition, list[Node]] = {container: [] for container in closure.fillings}
+        for node in closure.nodes.values() if closure.fillings else ():
+            for symbol, _, now in (read for links in graph.iter_links(node) for read in _list_reads(links)):
+                if now and symbol in self._looking and symbol not in self._fills.get(node.key, ()):
+                    self._looking[symbol].append(node)
 
-    def units_in_order(self) -> list[Unit]:
-        """Return the units, each after those it reads when it runs; the class comes last unless it is changed later."""
-        hard: dict[UnitKey, list[UnitKey]] = {}
-        soft: dict[UnitKey, list[UnitKey]] = {}
-        for key, unit in self._units.items():
-            before, later = self._needs(unit)
-            hard[key] = [k for k in dict.fromkeys(before) if k != key]
-            soft[key] = [k for k in dict.fromkeys(later) if k != key]
-        root_key = next(self._of_node[node.key] for node in self._graph.members(self._root))
-        preferred = _post_order([root_key, *self._units], lambda k: [*hard[k], *soft[k]])
-        return [self._units[key] for key in _hard_order(preferred, hard, self._reads_when_called())]
-
-    def _needs(self, unit: Unit) -> tuple[list[UnitKey], list[UnitKey]]:
-        before: list[UnitKey] = []
-        later: list[UnitKey] = []
-        for node in unit.nodes:
+    def needs(self, group: StatementGroup) -> _Needs:
+        """Return the groups that a group needs."""
+        needs = _Needs()
+        for node in group.nodes:
+            hooked = self._runs_hook(node)
             for links in self._graph.iter_links(node):
-                for link in links.links:
-                    if isinstance(link.symbol, Definition):
-                        keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION)
-                        (before if link.use.when == AT_DEFINITION else later).extend(keys)
+                for symbol, called, now in _list_reads(links):
+                    keys = self._list_groups(node, symbol, now)
+                    (needs.hard if now else needs.soft).update(keys)
+                    if called or (now and hooked):
+                        (needs.started if now else needs.called).update(keys)
                 for target in links.alias_links:
                     if isinstance(target, Definition):
-                        before.extend(self._keys(node, target, True))
-            for container in self._fills.get(node.key, ()):
-                before += self._keys(node, container, True)
-                before += [
-                    self._of_node[r.key]
-                    for r in self._looking[container]
-                    if self._execution_index(r) < self._execution_index(node)
-                ]
-            # Statements that bind or change the same name keep their order.
-            for name in (*node.statement.binds, *node.statement.touches):
-                before += [self._of_node[k] for k in self._readers.get((id(node.module), name), ()) if k < node.key]
-                before += [
-                    self._of_node[other.key]
-                    for other in self._graph.members(Definition(node.module, name))
-                    if other.statement.number < node.statement.number and other.key in self._of_node
-                ]
-        return before, later
+                        needs.hard.update(self._list_groups(node, target, True))
+                for use, noted in links.notes:
+                    if use.start >= 0 and isinstance(noted, Definition):
+                        needs.noted.update(self._list_groups(node, noted, True))
+            needs.hard.update(self._list_earlier(node))
+        return needs
 
-    def _keys(self, node: Node, symbol: Definition, now: bool) -> list[UnitKey]:
-        members = [m for m in self._graph.members(symbol) if m.key in self._of_node]
+    def _list_groups(self, node: Node, symbol: Definition, now: bool) -> Groups:
+        """Return the groups that bind and fill a definition: with `now`, those that have done so as `node` runs."""
+        members = [member for member in self._graph.members(symbol) if member.key in self.group_of]
         fillings = self._fillings.get(symbol, ())
         if now:
             if symbol.module is node.module:
-                earlier = [m for m in members if m.statement.number < node.statement.number]
+                earlier = [member for member in members if member.statement.number < node.statement.number]
                 members = earlier or [m for m in members if m.statement.number != node.statement.number]
-            fillings = [m for m in fillings if self._execution_index(m) < self._execution_index(node)]
-        return [self._of_node[m.key] for m in (*members, *fillings)]
+            fillings = [filling for filling in fillings if self._run_index(filling) < self._run_index(node)]
+        return {self.group_of[member.key]: None for member in (*members, *fillings)}
 
-    def _execution_index(self, node: Node) -> tuple[int, int]:
+    def _list_earlier(self, node: Node) -> Groups:
+        """Return the groups that a statement which fills, binds or changes something must not overtake."""
+        earlier: Groups = {}
+        for container in self._fills.get(node.key, ()):
+            earlier.update(self._list_groups(node, container, True))
+            readers = (reader for reader in self._looking[container] if self._run_index(reader) < self._run_index(node))
+            earlier.update((self.group_of[reader.key], None) for reader in readers)
+        for name in (*node.statement.binds, *node.statement.touches):
+            keys = [key for key in self._readers.get((node.module, name), ()) if key < node.key]
+            others = self._graph.members(Definition(node.module, name))
+            keys += [other.key for other in others if other.statement.number < node.statement.number]
+            earlier.update((self.group_of[key], None) for key in keys if key in self.group_of)
+        return earlier
+
+    def _run_index(self, node: Node) -> tuple[int, int]:
         """Return the position of a statement in the execution order of an import of the block's own file."""
-        return self._order.get(node.module, len(self._order)), node.statement.number
+        return self._run_order.get(node.module, len(self._run_order)), node.statement.number
 
-    def _reads_when_called(self) -> dict[UnitKey, list[UnitKey]]:
-        """Return the units read by functions that may be called while a unit runs, and by the functions those call."""
-        reads: dict[UnitKey, list[UnitKey]] = {}
-        calls: dict[UnitKey, list[UnitKey]] = {}
-        starts: dict[UnitKey, list[UnitKey]] = {}
-        noted: dict[UnitKey, list[UnitKey]] = {}
-        for key, unit in self._units.items():
-            reads[key], calls[key], starts[key], noted[key] = [], [], [], []
-            for node in unit.nodes:
-                hook = self._subclass_hook(node)
-                for links in self._graph.iter_links(node):
-                    for use, target in links.notes:  # evaluated when the function is defined, if possible
-                        if use.start >= 0 and isinstance(target, Definition):
-                            noted[key] += self._keys(node, target, True)
-                    for link in links.links:
-                        if not isinstance(link.symbol, Definition):
-                            continue
-                        now = link.use.when == AT_DEFINITION
-                        members = self._keys(node, link.symbol, now)
-                        if now and (link.use.called or hook):
-                            starts[key] += members
-                        elif not now:
-                            reads[key] += members
-                            if link.use.called:
-                                calls[key] += members
-        result: dict[UnitKey, list[UnitKey]] = {}
-        for key in self._units:
-            reached = _post_order(starts[key], lambda k: [*calls[k], *starts[k]])
-            needed = dict.fromkeys([*(r for c in reached for r in reads[c]), *noted[key]])
-            result[key] = [k for k in needed if k != key]
-        return result
-
-    def _subclass_hook(self, node: Node) -> bool:
+    def _runs_hook(self, node: Node) -> bool:
         """Return whether a class has a base whose `__init_subclass__` runs when it is defined."""
         if node.statement.kind != CLASS:
             return False
-        for link in self._graph.links(node.module, node.statement).links:
-            if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition):
-                facts = class_of(link.symbol)
-                if facts is not None and "__init_subclass__" in facts.methods:
-                    return True
-        return False
+        links = self._graph.links(node.module, node.statement).links
+        bases = [
+            link.symbol for link in links if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition)
+        ]
+        return any(facts is not None and "__init_subclass__" in facts.methods for facts in map(class_of, bases))
 
 
-def _post_order(starts: Iterable[UnitKey], needs: Needs) -> list[UnitKey]:
+def _list_reads(links: Links) -> Iterator[tuple[Definition, bool, bool]]:
+    """Yield the definitions that a statement reads, whether it calls them, and whether it does so when it runs."""
+    for link in links.links:
+        if isinstance(link.symbol, Definition):
+            yield link.symbol, link.use.called, link.use.when == AT_DEFINITION
+
+
+def _post_order(starts: Iterable[GroupKey], needs: Callable[[GroupKey], Iterable[GroupKey]]) -> list[GroupKey]:
     """Return depth-first post-order: dependencies first; a cycle is cut at the edge that closes it."""
-    seen: set[UnitKey] = set()
-    result: list[UnitKey] = []
+    seen: set[GroupKey] = set()
+    result: list[GroupKey] = []
     for start in starts:
         if start in seen:
             continue
         seen.add(start)
-        stack: list[tuple[UnitKey, Iterator[UnitKey]]] = [(start, iter(needs(start)))]
+        stack: list[tuple[GroupKey, Iterator[GroupKey]]] = [(start, iter(needs(start)))]
         while stack:
             key, waiting = stack[-1]
             following = next((k for k in waiting if k not in seen), None)
@@ -195,32 +173,33 @@ def _post_order(starts: Iterable[UnitKey], needs: Needs) -> list[UnitKey]:
     return result
 
 
-def _hard_order(
-    preferred: Sequence[UnitKey],
-    hard: dict[UnitKey, list[UnitKey]],
-    called: dict[UnitKey, list[UnitKey]],
-) -> list[UnitKey]:
-    """Return the preferred order, corrected so that each unit follows what it needs when it runs."""
+def _hard_order(preferred: Sequence[GroupKey], needs: Mapping[GroupKey, _Needs]) -> list[GroupKey]:
+    """Return the preferred order, corrected so that each group follows what it needs when it runs."""
 
     @functools.cache
-    def reach(key: UnitKey) -> frozenset[UnitKey]:
-        """Return everything that a unit needs, directly or indirectly, before it runs."""
-        return frozenset(_post_order([key], lambda k: hard[k]))
+    def reach(key: GroupKey) -> frozenset[GroupKey]:
+        """Return everything that a group needs, directly or indirectly, before it runs."""
+        return frozenset(_post_order([key], lambda k: needs[k].hard))
 
-    def place(key: UnitKey) -> None:
+    def read_when_called(key: GroupKey) -> Groups:
+        """Return the groups read by functions that may be called while a group runs, and by those that these call."""
+        callees = _post_order(needs[key].started, lambda k: [*needs[k].called, *needs[k].started])
+        return dict.fromkeys(read for callee in callees for read in needs[callee].soft) | needs[key].noted
+
+    def place(key: GroupKey) -> None:
         running.add(key)
-        stack.append((key, iter([*hard[key], *called[key]])))
+        stack.append((key, iter([*needs[key].hard, *read_when_called(key)])))
 
-    def can_stand_before(candidate: UnitKey, key: UnitKey) -> bool:
+    def can_stand_before(candidate: GroupKey, key: GroupKey) -> bool:
         if candidate in done or candidate in running:
             return False
-        # Functions that are only possibly called, and depend on the current unit, go wherever they can.
-        return candidate in hard[key] or not reach(candidate) & running
+        # Functions that are only possibly called, and depend on the current group, go wherever they can.
+        return candidate in needs[key].hard or not reach(candidate) & running
 
-    stack: list[tuple[UnitKey, Iterator[UnitKey]]] = []
-    done: set[UnitKey] = set()
-    running: set[UnitKey] = set()
-    result: list[UnitKey] = []
+    stack: list[tuple[GroupKey, Iterator[GroupKey]]] = []
+    done: set[GroupKey] = set()
+    running: set[GroupKey] = set()
+    result: list[GroupKey] = []
     for start in preferred:
         if start not in done:
             place(start)

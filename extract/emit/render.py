@@ -8,16 +8,15 @@ edited by offset, which preserves every other byte; LibCST would give the same t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from extract.emit.closure import Closure
-from extract.emit.order import Unit
-from extract.resolve.dependencies import Links, list_kept_blocks
+from extract.emit.closure import Closure, StatementGroup
+from extract.resolve.dependencies import Graph, Links, list_kept_blocks
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.requirements import is_required
 from extract.resolve.symbols import Imported, Link, Node, Optional, Registered, Symbol, Undefined
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
-from lemur_core.source.text import Edit, apply, dedent, normalise
+from lemur_core.source.text import Edit, apply, dedent
 
 _NOT_RAISED = 'ImportError("optional package, not part of this block")'
 
@@ -41,16 +40,16 @@ def natural_name(symbol: Symbol) -> str:
     return symbol.bound if isinstance(symbol, Imported | Optional | Undefined) else symbol.name
 
 
-def choose_names(closure: Closure) -> Names:
+def choose_names(closure: Closure, graph: Graph) -> Names:
     """Choose a name for every symbol of a closure."""
-    nodes = list(closure.nodes)
+    nodes = list(closure.ordered)
     links = [(node, link) for node, node_links in closure.linked for link in node_links.links]
     symbols = _all_symbols(closure, nodes)
     hidden = _find_captures(links)
     for node in nodes:
         for finder in closure.finders.get(node.key, {}).values():
             hidden.setdefault(finder, set()).update(node.statement.shadows)
-    pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.found}
+    pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.named}
     taken_words = _words(nodes)
     several = len({id(node.module) for node in nodes}) > 1
     root = closure.root
@@ -75,7 +74,7 @@ def choose_names(closure: Closure) -> Names:
         used.add(names[symbol])
         if isinstance(symbol, Imported):
             shared[_identity(symbol)] = names[symbol]
-    return Names(names, _annotation_names(closure, names, used))
+    return Names(names, _annotation_names(closure, graph, names, used))
 
 
 def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
@@ -118,12 +117,12 @@ def _words(nodes: Iterable[Node]) -> set[str]:
     return words
 
 
-def _annotation_names(closure: Closure, names: dict[Symbol, str], used: set[str]) -> list[str]:
+def _annotation_names(closure: Closure, graph: Graph, names: dict[Symbol, str], used: set[str]) -> list[str]:
     """Return the names that annotations use: imports of the runtime are kept, classes of the corpus not copied."""
     unknown: dict[str, None] = {}
     for node, links in closure.linked:
         for use, target in links.notes:
-            imported = closure.graph.note_import(node.module, use, target)
+            imported = graph.note_import(node.module, use, target)
             for symbol in imported:
                 if symbol not in names and symbol.bound not in used:
                     names[symbol] = symbol.bound
@@ -146,31 +145,30 @@ def annotation_name(name: str, attributes: tuple[str, ...], target: object, name
 
 
 class Renderer:
-    """Renderer of the units of one closure."""
+    """Renderer of the groups of one closure."""
 
-    def __init__(self, closure: Closure, names: Names, texts: "Texts") -> None:
-        self.graph = closure.graph
+    def __init__(self, closure: Closure, graph: Graph, names: Names) -> None:
+        self.graph = graph
         self.names = names
-        self.texts = texts
         self.dropped: list[str] = []  # decorators that were left out
         self.absent: set[str] = set()  # optional packages whose imports were replaced by errors
-        self._nodes = {(id(node.module), node.statement.number): node for node in closure.nodes}
+        self._nodes = {(node.module, node.statement.number): node for node in closure.nodes.values()}
         self._finders = closure.finders
 
-    def unit(self, unit: Unit) -> str:
-        """Return the text of one unit, at the left margin."""
-        wanted = {node.statement.number for node in unit.nodes}
-        if unit.block >= 0:
-            return dedent(self._block(unit.module, unit.block, wanted), self._indent(unit.module, unit.start))
-        node = unit.nodes[0]
-        return dedent(self._statement(unit.module, node.statement), node.statement.column)
+    def render(self, group: StatementGroup) -> str:
+        """Return the text of one group, at the left margin."""
+        wanted = {node.statement.number for node in group.nodes}
+        if group.block >= 0:
+            return dedent(self._block(group.module, group.block, wanted), self._indent(group.module, group.start))
+        node = group.nodes[0]
+        return dedent(self._statement(group.module, node.statement), node.statement.column)
 
     # -- blocks --------------------------------------------------------------------------------------------------
 
     def _block(self, module: Module, number: int, wanted: set[int]) -> str:
         """Return an `if` or `try` with the wanted statements; an empty suite becomes `pass`, an empty `else` is cut."""
         block = module.facts.blocks[number]
-        text = self.texts.of(module)
+        text = module.text
         pieces: list[str] = []
         at = block.start
         edits = self._link_edits(self.graph.block_links(module, number))
@@ -221,15 +219,16 @@ class Renderer:
         return "".join(text for _, text in sorted(pieces))
 
     def _indent(self, module: Module, start: int) -> int:
-        text = self.texts.of(module)
+        text = module.text
         line = text[start : text.find(b"\n", start)]
         return len(line) - len(line.lstrip())
 
     # -- statements ----------------------------------------------------------------------------------------------
 
     def _statement(self, module: Module, statement: Statement) -> str:
-        text = self.texts.of(module)
-        links = self.graph.links(*self._nodes[id(module), statement.number])
+        text = module.text
+        node = self._nodes[module, statement.number]
+        links = self.graph.links(*node)
         if statement.kind == IMPORT:
             return self._import(module, statement, links)
         edits = [
@@ -239,7 +238,7 @@ class Renderer:
             *self._local_edits(module, statement, links),
             *self._error_edits(module, statement, links),
         ]
-        finders = self._finders.get(self._nodes[id(module), statement.number].key, {})
+        finders = self._finders.get(node.key, {})
         edits += [Edit(start, end, self.names.of[finder]) for (start, end), finder in finders.items()]
         for decorator in links.dropped:
             edits.append(Edit(decorator.start, decorator.end, ""))
@@ -324,9 +323,7 @@ class Renderer:
             if all(self._is_kept(module, entry, target) for entry, target, _ in entries):
                 continue
             lines = [line for each in entries if (line := self._local_line(module, *each))]
-            text = self.texts.of(module)
-            line_start = text.rfind(b"\n", 0, start) + 1
-            lead = text[line_start:start]
+            lead = module.text[module.text.rfind(b"\n", 0, start) + 1 : start]
             separator = "; " if lead.strip() else "\n" + lead.decode()
             replacement = separator.join(lines) or "pass"
             edits.append(Edit(start, end, replacement))
@@ -373,17 +370,3 @@ def _only_checked(statement: Statement) -> set[int]:
         if use.local >= 0 and use.when != IN_ANNOTATION:
             reads[use.local] = reads.get(use.local, True) and use.checked
     return {number for number, checked in reads.items() if checked}
-
-
-class Texts:
-    """Normalized texts of files, each read once."""
-
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], bytes] = {}
-
-    def of(self, module: Module) -> bytes:
-        """Return the bytes that a module's offsets refer to."""
-        key = (module.source.name, module.file.path)
-        if key not in self._texts:
-            self._texts[key] = normalise(module.source.read(module.file))
-        return self._texts[key]

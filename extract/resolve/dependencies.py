@@ -54,7 +54,6 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
-from lemur_core.source.text import normalise
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = (
@@ -97,9 +96,7 @@ class Graph:
         self._links: dict[tuple[int, int, frozenset[int]], Links] = {}
         self._block_links: dict[tuple[int, int], Links] = {}
         self._members: dict[Symbol, tuple[Node, ...]] = {}
-        self._texts: dict[Module, bytes] = {}
         self._parsed: dict[Module, Any] = {}
-        self._touching: dict[int, dict[str, list[Statement]]] = {}
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -107,22 +104,9 @@ class Graph:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            chosen = {s.number: s for s in module.binders(name)}
-            for statement in self._touches(module).get(name, ()):
-                chosen.setdefault(statement.number, statement)
-            self._members[symbol] = tuple(Node(module, chosen[i]) for i in sorted(chosen))
+            statements = {s.number: s for s in (*module.binders(name), *module.changing(name))}
+            self._members[symbol] = tuple(Node(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
-
-    def _touches(self, module: Module) -> dict[str, list[Statement]]:
-        """Return, by name, the statements that change the object bound to a name without binding the name."""
-        touching = self._touching.get(id(module))
-        if touching is None:
-            touching = self._touching[id(module)] = {}
-            for statement in module.facts.statements:
-                if statement.touches and module.taken(statement):
-                    for name in set(statement.touches) - set(statement.binds):
-                        touching.setdefault(name, []).append(statement)
-        return touching
 
     def items(self, namespace: Namespace) -> dict[str, Symbol]:
         """Return the public classes, functions and constants of a module that is used as a value."""
@@ -154,10 +138,7 @@ class Graph:
 
     def words(self, node: Node) -> Iterator[str]:
         """Yield the names that appear in quotes in a statement."""
-        module, statement = node.module, node.statement
-        if module not in self._texts:
-            self._texts[module] = normalise(module.source.read(module.file))
-        for match in _QUOTED.finditer(self._texts[module], statement.start, statement.end):
+        for match in _QUOTED.finditer(node.module.text, node.statement.start, node.statement.end):
             yield match[1].decode()
 
     def parsed(self, module: Module, parse: Callable[[Module], T]) -> T:

@@ -14,6 +14,7 @@ from extract.resolve.index import RUNTIME_NAMES
 from extract.sources import Source, SourceFile
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
+from lemur_core.source.text import normalise
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
@@ -23,14 +24,14 @@ FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy 
 class Module:
     """A file of a source, with its facts and the branches that are taken."""
 
-    __slots__ = ("_active", "_binders", "_facts", "_failed", "_load", "_type_only", "file", "library", "name", "source")
-
     def __init__(self, library: "Library", source: Source, file: SourceFile) -> None:
         self.library = library
         self.source = source
         self.file = file
         self.name = file.module
         self._facts: FileFacts | None = None
+        self._text: bytes | None = None
+        self._changing: dict[str, list[Statement]] | None = None
         self._binders: dict[str, list[Statement]] | None = None
         self._type_only: dict[str, list[Statement]] = {}
         self._failed: dict[str, list[Statement]] = {}
@@ -47,6 +48,13 @@ class Module:
         return self._facts
 
     @property
+    def text(self) -> bytes:
+        """The normalized bytes that the offsets in the facts refer to."""
+        if self._text is None:
+            self._text = normalise(self.source.read(self.file))
+        return self._text
+
+    @property
     def package(self) -> str:
         """Package that relative imports start from."""
         return self.name if self.file.is_package else self.name.rpartition(".")[0]
@@ -54,6 +62,16 @@ class Module:
     def binders(self, name: str) -> Sequence[Statement]:
         """Return the statements, in branches that are taken, that bind a name."""
         return self._names().get(name, ())
+
+    def changing(self, name: str) -> Sequence[Statement]:
+        """Return the statements, in branches that are taken, that change a name's object without binding the name."""
+        if self._changing is None:
+            self._changing = {}
+            for statement in self.facts.statements:
+                if statement.touches and self.taken(statement):
+                    for touched in set(statement.touches) - set(statement.binds):
+                        self._changing.setdefault(touched, []).append(statement)
+        return self._changing.get(name, ())
 
     def bound(self) -> Iterable[str]:
         """Return all names bound in branches that are taken."""

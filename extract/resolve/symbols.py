@@ -116,6 +116,9 @@ class Link(NamedTuple):
     how: How
 
 
+NodeKey = tuple[str, str, int]  # source, path, number of the statement
+
+
 class Node(NamedTuple):
     """A statement of the corpus with its links."""
 
@@ -124,8 +127,8 @@ class Node(NamedTuple):
     decorators: frozenset[int] = frozenset()  # indices of those kept because they fill a container
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """Source, path and number of the statement: unique, and in file order."""
+    def key(self) -> NodeKey:
+        """Identity of the statement; sorts in file order."""
         return self.module.source.name, self.module.file.path, self.statement.number
 
 

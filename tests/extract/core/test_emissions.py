@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from extract.emit.emission_cache import CachedEmitter
-from extract.emit.emit import Emitted, Emitter, Unresolved
+from extract.emit.emit import CachedEmitter, Emitted, Emitter, Unresolved
 from extract.resolve.discover import Found
 from extract.sources import Source
 

@@ -1,0 +1,254 @@
+"""Closure of a class, pass 2 of 3: what is looked up by string or configuration, and what fills its containers.
+
+Example: `Net` chooses its activation by name.
+
+    ACTS = {}                                          class Net(nn.Module):
+    def register(f): ACTS[f.__name__] = f; return f        def __init__(self, act="relu6"):
+    @register                                                  self.act = ACTS[act]
+    def relu6(x): ...                                          self.pool = globals()["Pool" + "2d"]()
+
+In: the statements of `Net` and `ACTS`, from pass 1. Out: `relu6` with its decorator, since the copy of `ACTS` would be
+empty without it, and `Pool2d`, the only value of the computed string. A name that cannot be added (another entry of
+`ACTS` needs a compiled operator) does not make the block fail, because no run may ever ask for it: it is left out, and
+`dynamic` says so.
+"""
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+
+from extract.emit.closure import Closure, try_to_collect
+from extract.resolve.configurations import SUFFIX
+from extract.resolve.dependencies import Graph
+from extract.resolve.modules import Definition
+from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
+from extract.resolve.strings import PossibleValues, Scope, StringAnalysis
+from extract.resolve.symbols import Finder, Imported, Namespace, Node, Symbol
+from lemur_core.files.markdown import plural
+from lemur_core.source.changes import Sought, pattern_of
+from lemur_core.source.facts import CLASS
+
+_SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
+_SEARCHES = {
+    "globals": "looks a name of its file up by a computed string",
+    "eval": "evaluates a computed string",
+    "import": "imports a module by a computed name",
+    "subclasses": "asks for all classes that derive from one",
+}
+
+
+def resolve_lookups(closure: Closure, graph: Graph) -> None:
+    """Add what the statements of a closure without problems look up as they run."""
+    strings = StringAnalysis(graph, closure.root, closure.nodes)
+    _add_configurations(closure, graph)
+    _add_by_strings(closure, graph, strings)
+    _fill_containers(closure, graph)
+    _add_by_strings(closure, graph, strings)  # the fillings may look names up, too, and bring further strings
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+
+def _add_configurations(closure: Closure, graph: Graph) -> None:
+    """Add the configurations referred to by model type, and the models that are looked up by configuration."""
+    nodes, seen = list(closure.nodes.values()), 0
+    while len(closure.nodes) > seen:
+        fresh, seen = list(closure.nodes.values())[seen:], len(closure.nodes)
+        for config in [config for node in fresh for config in _list_configurations(graph, node)]:
+            try_to_collect(closure, graph, [config])
+    looking = [endings for kind, endings in auto_models().items() if graph.ours(kind) in closure.symbols]
+    if not looking:
+        return
+    noted = [target for node in nodes for links in graph.iter_links(node) for _, target in links.notes]
+    waiting = [target for target in noted if isinstance(target, Definition)]
+    known: set[Definition] = set()
+    while waiting:
+        config = waiting.pop(0)
+        if config in known or not config.name.endswith(SUFFIX):
+            continue
+        known.add(config)
+        waiting += [inner for node in graph.members(config) for inner in _list_configurations(graph, node)]
+        for endings in looking:
+            model = graph.configurations.find_model(config, endings, closure.root.module)
+            if model is not None and not try_to_collect(closure, graph, [graph.symbol(model)]):
+                closure.named[graph.symbol(model)] = model.name
+
+
+def _list_configurations(graph: Graph, node: Node) -> Iterator[Definition]:
+    """Yield the configurations that a class names, directly or by model type where it looks them up by type."""
+    if node.statement.kind != CLASS:
+        return
+    symbols = [link.symbol for links in graph.iter_links(node) for link in links.links]
+    yield from (symbol for symbol in symbols if isinstance(symbol, Definition) and symbol.name.endswith(SUFFIX))
+    if graph.ours(AUTO_CLASS) in symbols:
+        known = graph.configurations.by_type(node.module.source)
+        yield from (known[word] for word in dict.fromkeys(graph.words(node)) if word in known)
+
+
+# -- strings -----------------------------------------------------------------------------------------------------------
+
+
+def _add_by_strings(closure: Closure, graph: Graph, strings: StringAnalysis) -> None:
+    """Add the symbols that strings refer to: by the strings' possible values, else by the closure's words."""
+    searching = [
+        node for node in closure.nodes.values() if node.statement.searches and node.module.source.name != SOURCE_NAME
+    ]
+    if not searching:
+        return
+    words = sorted({word for node in closure.nodes.values() for word in graph.words(node)})
+    for node in searching:
+        for sought, scope in strings.searches(node):
+            known = strings.values(sought.asked, scope)
+            if sought.kind == "import":
+                _add_modules(closure, graph, strings, node, sought, scope, known)
+            elif sought.kind == "subclasses":
+                _note_search(closure, node, sought, [], [], whole=False)
+            else:
+                _add_names(closure, graph, node, sought, known, words)
+
+
+def _add_names(
+    closure: Closure, graph: Graph, node: Node, sought: Sought, known: PossibleValues, words: Sequence[str]
+) -> None:
+    """Resolve `globals()[name]` and `eval(name)`: names of the file."""
+    pattern = pattern_of(sought.asked)
+    sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
+    wanted = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
+    if not known.whole:
+        candidates = sorted(node.module.bound()) if sure else words
+        wanted += [name for name in candidates if re.fullmatch(pattern, name)]
+    present, lacking = [], []
+    for name in dict.fromkeys(wanted):
+        target = graph.library.lookup(node.module, name)
+        if not isinstance(target, Definition) or (sought.kind == "eval" and name in node.statement.shadows):
+            continue
+        symbol = graph.symbol(target)
+        why = "" if symbol in closure.symbols else try_to_collect(closure, graph, [symbol])
+        if why:
+            lacking.append(f"{name}: {why}")
+        else:
+            closure.named[symbol] = name
+            present.append(name)
+    _note_search(closure, node, sought, present, lacking if known.whole else [], whole=known.whole or sure)
+
+
+def _add_modules(
+    closure: Closure,
+    graph: Graph,
+    strings: StringAnalysis,
+    node: Node,
+    sought: Sought,
+    scope: Scope,
+    known: PossibleValues,
+) -> None:
+    """Resolve `import_module(name)`: modules of the corpus with the attributes in use; other imports are kept."""
+    library, module = graph.library, node.module
+    assert isinstance(sought.node, ast.Call)
+    package_node = _find_package(sought.node)
+    package = strings.values(package_node, scope) if package_node is not None else PossibleValues((None,), True)
+    present, lacking = [], []
+    for name in known.texts:
+        dotted = _absolute(name, package)
+        inner = library.find_module(module.source, dotted) if dotted else None
+        if inner is None:
+            if not dotted or library.knows(module.source, dotted):
+                lacking.append(f"{name}: {'its package is not known' if not dotted else f'no module {dotted}'}")
+            continue
+        finder = Finder(module)
+        offered = Namespace(inner, strings.attributes(sought.node, scope))
+        needed: list[Symbol] = [offered, finder, graph.ours(MODULES), Imported("types", "", False, "types")]
+        why = _unusual(sought.node, scope, offered) or try_to_collect(closure, graph, needed)
+        if why:
+            lacking.append(f"{dotted}: {why}")
+            continue
+        present.append(dotted)
+        closure.modules_by_name.setdefault(finder, {})[dotted] = offered
+        closure.finders.setdefault(node.key, {})[strings.span(module, sought.node.func)] = finder
+    _note_search(closure, node, sought, present, lacking, whole=known.whole)
+
+
+def _note_search(
+    closure: Closure, node: Node, sought: Sought, present: Sequence[str], lacking: Sequence[str], *, whole: bool
+) -> None:
+    """Note the names that a lookup may need but the closure lacks; replaces the earlier note about this lookup."""
+    location = f"{node.module.source.name} {node.module.file.path}:{sought.node.lineno}"
+    note = f"{location} {_SEARCHES[sought.kind]}"
+    before = next((text for text in closure.dynamic if text.startswith(note)), "")
+    closure.dynamic.pop(before, None)
+    note += f"; it has {', '.join(present)}" if present else ""
+    note += f"; it lacks {'; '.join(lacking)}" if lacking else ""
+    if not whole or lacking:
+        closure.dynamic[note] = None
+
+
+def _names_in(text: str) -> list[str]:
+    """Return the names that an evaluated string reads."""
+    try:
+        return [item.id for item in ast.walk(ast.parse(text, mode="eval")) if isinstance(item, ast.Name)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _find_package(call: ast.Call) -> ast.expr | None:
+    """Return the package that a relative module name starts from."""
+    named = [word.value for word in call.keywords if word.arg == "package"]
+    plain = [] if _is_statement(call) else call.args[1:2]
+    return next(iter([*named, *plain]), None)
+
+
+def _is_statement(call: ast.Call) -> bool:
+    """Return whether it calls the function behind the import statement, which returns only the top package."""
+    return isinstance(call.func, ast.Name) and call.func.id == "__import__"
+
+
+def _unusual(call: ast.Call, scope: Scope, offered: Namespace) -> str:
+    """Return why our replacement for `import_module` does not fit this call; empty if it does."""
+    if not scope.functions:
+        return "the file runs it as it is imported"
+    if not offered.only:
+        return "the whole module is asked for"
+    listed = len(call.args) > 3 or any(word.arg == "fromlist" for word in call.keywords)
+    return "" if not _is_statement(call) or listed else "__import__ gives its first package"
+
+
+def _absolute(name: str, package: PossibleValues) -> str:
+    """Return the dotted name of a module; empty if it is relative to an unknown package."""
+    if not name.startswith("."):
+        return name
+    (base,) = package.values if package.whole and len(package.values) == 1 else (None,)
+    try:
+        return importlib.util.resolve_name(name, base) if isinstance(base, str) else ""
+    except ImportError:  # beyond the top
+        return ""
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+
+def _fill_containers(closure: Closure, graph: Graph) -> None:
+    """Add the statements that fill the containers of the closure, and of what those need.
+
+    An entry that cannot be added is left out and noted in `dynamic` of the closure.
+    """
+    done: set[Symbol] = set()
+    while symbols := [symbol for symbol in closure.symbols if symbol not in done]:
+        done.update(symbols)
+        for symbol in symbols:
+            if isinstance(symbol, Definition) and symbol.module.source.name != SOURCE_NAME:
+                _fill(closure, graph, symbol)
+
+
+def _fill(closure: Closure, graph: Graph, container: Definition) -> None:
+    missing: dict[str, int] = {}
+    for filling in graph.fillings.of(container, closure.root.module):
+        key = Node(filling.module, filling.statement).key
+        before = closure.nodes[key].decorators if key in closure.nodes else frozenset()
+        node = Node(filling.module, filling.statement, filling.decorators | before)
+        why = try_to_collect(closure, graph, [], [node])
+        if why:
+            missing[why] = missing.get(why, 0) + 1
+        else:
+            closure.fillings.setdefault(container, []).append(closure.nodes[key])
+    for why, number in missing.items():
+        closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
