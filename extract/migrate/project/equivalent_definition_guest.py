@@ -1,15 +1,26 @@
 """Sandbox guest: compare a block with the code of a project, and run it as a module of the project.
 
-`compare_definitions` reports which classes and functions of the project are equivalent to those in the block's file, as
-the block uses them; `sign_in_project` runs the block's module in the project, and its smoke test.
+`compare_definitions` reports which classes and functions of the project are the same as those in the block's file;
+`sign_in_project` runs the block's module in the project, and its smoke test.
+
+Two definitions are the same if their text is, apart from comments, docstrings and annotations, and every global name in
+it means the same in both modules. `Block` below may come from the project, `scale` may not, since `LIMIT` differs:
+
+    LIMIT = 3                        LIMIT = 4
+    def scale(x): return x * LIMIT   def scale(x: float): return x * LIMIT
+    class Block: size = 2            class Block: size = 2  # twice
 """
 
+import ast
 import importlib
+import inspect
 import sys
+import textwrap
 import unittest
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -20,11 +31,15 @@ from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import Subject
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.minimize.watch_guest import exercise
-from extract.proofs.comparing import IMPORT_SECONDS, SECONDS, Watch, refusal
 from extract.proofs.trace_guest import structure_of
 from lemur_core.sandbox.server.foreign import load, one_line
 
 _SMOKE = "smoke_test"  # module name of a smoke test
+_SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
+_IMPORT_SECONDS = 120.0
+_DEPTH = 6  # maximum length of a chain of definitions that name each other
+_ABSENT = object()  # the value of a name that a module does not bind
+_ITSELF = "_itself"  # replaces a definition's own name
 
 
 def enter_project(payload: Mapping[str, Any]) -> None:
@@ -56,7 +71,7 @@ def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
     """
     enter_project(payload)
     try:
-        module = attempt(partial(importlib.import_module, payload["module"]), IMPORT_SECONDS)
+        module = attempt(partial(importlib.import_module, payload["module"]), _IMPORT_SECONDS)
     except AttemptError as failure:
         return {"error": f"{payload['module']} cannot be imported: {one_line(failure.message, 300)}"}
     cls = getattr(module, payload["name"], None)
@@ -77,7 +92,7 @@ def import_first(payload: dict[str, Any]) -> dict[str, Any]:
     """
     enter_project(payload)
     try:
-        attempt(partial(importlib.import_module, payload["module"]), IMPORT_SECONDS)
+        attempt(partial(importlib.import_module, payload["module"]), _IMPORT_SECONDS)
     except AttemptError as failure:
         return {"error": f"{payload['module']} cannot be imported then: {one_line(failure.message, 300)}"}
     return {}
@@ -86,10 +101,10 @@ def import_first(payload: dict[str, Any]) -> dict[str, Any]:
 def _run_tests(path: Path) -> int | str:
     """Run the tests of a file. Returns: the number of passed tests, or the error of one that failed."""
     try:
-        module = attempt(partial(load, path.read_text(encoding="utf-8"), _SMOKE), IMPORT_SECONDS)
+        module = attempt(partial(load, path.read_text(encoding="utf-8"), _SMOKE), _IMPORT_SECONDS)
         functions = [value for name, value in vars(module).items() if name.startswith("test_") and callable(value)]
         for function in functions:
-            attempt(function, SECONDS)
+            attempt(function, _SECONDS)
     except AttemptError as failure:
         return one_line(failure.message, 300)
     result = unittest.TestResult()
@@ -103,13 +118,13 @@ def _run_tests(path: Path) -> int | str:
 
 
 def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
-    """Compare definitions of a project with those of a block, as the block uses them.
+    """Compare definitions of a block's file with those of a project, and run the block.
 
     Args:
         payload: as for `enter_project`; `code`, `name` and `arguments` of the block; `wanted`, each with the `name` of
-            a definition of its file and `options`, each `module` and `name` in the project.
+            a definition of its file and `options`, the `modules` of the project that define that name.
 
-    Returns: `{"error"}` if the block does not run; else `refused`, for each wanted name and option the reason why they
+    Returns: `{"error"}` if the block does not run; else `refused`, for each wanted name and module the reason why they
         differ ("" if they do not); and the facts for a smoke test: `returns` (as in `trace_block`), `shapes` of the
         returned tensors, `trains` (it runs in train mode), `reached` (number of parameters with gradients, number of
         trainable parameters), and `differentiable` (whether any gradient arrives).
@@ -119,16 +134,74 @@ def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         subject = Subject(payload)
-        watch = Watch(subject.file, {item["name"] for item in payload["wanted"]})
-        with watch.watching():
-            facts = _run(subject)
+        facts = _run(subject)
     except AttemptError as failure:
         return {"error": failure.message}
     refused = [
-        [refusal(subject.file, item["name"], option, watch.cases.get(item["name"], {})) for option in item["options"]]
+        [explain_difference(subject.file, item["name"], module) for module in item["modules"]]
         for item in payload["wanted"]
     ]
     return {**facts, "refused": refused}
+
+
+def explain_difference(file: ModuleType, name: str, module: str) -> str:
+    """Return why a module's definition of a name is not the same as the block's, or "" if it is.
+
+    Args:
+        file: the module of the block's file.
+        module: dotted name of the other module.
+    """
+    try:
+        other = attempt(partial(importlib.import_module, module), _IMPORT_SECONDS)
+    except AttemptError as failure:
+        return f"cannot be imported: {one_line(failure.message, 200)}"
+    return _difference(getattr(file, name), getattr(other, name, _ABSENT), _DEPTH)
+
+
+def _difference(ours: object, theirs: object, depth: int) -> str:
+    """Return how two classes or functions differ; "" if they do not."""
+    if type(ours) is not type(theirs):
+        return "is another kind of thing"
+    first, second = _canonical_tree(ours), _canonical_tree(theirs)
+    if first is None or second is None or ast.dump(first) != ast.dump(second):
+        return "the text differs"
+    before, after = (vars(sys.modules[one.__module__]) for one in (ours, theirs))
+    for name in sorted({node.id for node in ast.walk(first) if isinstance(node, ast.Name)} - {_ITSELF}):
+        if not _means_the_same(before.get(name, _ABSENT), after.get(name, _ABSENT), depth - 1):
+            return f"{name} in it is not the same"
+    return ""
+
+
+def _means_the_same(ours: object, theirs: object, depth: int) -> bool:
+    if ours is theirs:
+        return True
+    if isinstance(ours, bool | int | float | str | bytes | None | tuple):
+        return type(ours) is type(theirs) and bool(ours == theirs)
+    # Anything else may change while the program runs, so that equal values prove nothing.
+    return isinstance(ours, type | FunctionType) and depth > 0 and not _difference(ours, theirs, depth)
+
+
+def _canonical_tree(thing: Any) -> ast.stmt | None:
+    """Return the syntax tree of a definition without its name, docstrings and annotations; None if there is none."""
+    try:
+        node = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return None
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return None
+    own = node.name
+    for item in ast.walk(node):
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if ast.get_docstring(item, clean=False) is not None:
+                item.body = item.body[1:] or [ast.Pass()]
+            item.name = _ITSELF if item.name == own else item.name
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+            item.returns = None
+        if isinstance(item, ast.arg):
+            item.annotation = None
+        if isinstance(item, ast.Name) and item.id == own:
+            item.id = _ITSELF
+    return node
 
 
 def _run(subject: Subject) -> dict[str, Any]:
@@ -141,7 +214,7 @@ def _run(subject: Subject) -> dict[str, Any]:
         args, kwargs = subject.inputs(live=True)
         seed_all()
         try:
-            output = attempt(partial(module, *args, **kwargs), SECONDS)
+            output = attempt(partial(module, *args, **kwargs), _SECONDS)
         except AttemptError:
             if not train:
                 raise
@@ -156,7 +229,7 @@ def _facts(module: nn.Module, output: Any) -> dict[str, Any]:
     live = [one for one in tensors if one.requires_grad and one.numel()]
     total = sum(((one.abs() if one.is_complex() else one).double().sum() for one in live), start=torch.zeros(()))
     try:
-        attempt(partial(total.backward) if live else lambda: None, SECONDS)
+        attempt(partial(total.backward) if live else lambda: None, _SECONDS)
     except AttemptError:
         live = []
     wanted = [one for one in module.parameters() if one.requires_grad]

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from extract.model.categories import category_of, snake_of
-from extract.resolve.discover import Found, discover
+from extract.resolve.discover import discover
 from extract.resolve.index import Index
 from extract.resolve.modules import Library
 from extract.sources import Source, read_folder, walk
@@ -23,31 +23,32 @@ from lemur_core.source.parse import dotted
 _TEST = re.compile(r"(?:test_.+|.+_tests?)\.py")
 _TEST_FOLDERS = frozenset({"test", "tests"})
 _INIT = "__init__.py"
+_MAX_SAME_NAMED = 8  # maximum number of definitions to compare with one of the block's
 
 Naming = Literal["snake", "camel", "joined"]
 _NAMINGS: tuple[Naming, ...] = ("snake", "camel", "joined")
 
 
 @dataclass(frozen=True, slots=True)
-class Defined:
+class Definition:
     """A top-level class or function of a file of the project.
 
     Attributes:
         module: dotted name under which the project imports the file.
-        parameters: names of its parameters; for a class those of its own constructor, None if that is inherited.
-        forward: parameter names of its own `forward`; None if it has none.
-        is_module: whether it is an nn.Module with a forward.
-        category: category of such a class.
+        is_class: whether it is a class.
+        category: category of an nn.Module with a forward; "" for anything else.
     """
 
     name: str
     module: str
     path: str
     is_class: bool
-    parameters: tuple[str, ...] | None
-    forward: tuple[str, ...] | None = None
-    is_module: bool = False
     category: str = ""
+
+    @property
+    def dotted(self) -> str:
+        """Its full name."""
+        return f"{self.module}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Project:
     root: Path
     source: Source
     trees: Mapping[str, ast.Module]
-    defined: Sequence[Defined]
+    defined: Sequence[Definition]
     tests: Mapping[str, ast.Module]
     paths: frozenset[str]
     _modules: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +96,15 @@ class Project:
         inner = len(self._modules[path].split(".")) - (PurePosixPath(path).name != _INIT)
         return "/".join(folders[: len(folders) - inner])
 
+    def same_named(self, name: str, *, is_class: bool, near: str) -> list[Definition]:
+        """Return the definitions of a name, those of a folder first.
+
+        Args: near: the folder.
+        """
+        last = {one.path: one for one in self.defined if one.name == name}  # a later definition replaces an earlier one
+        same = [one for one in last.values() if one.is_class == is_class]
+        return sorted(same, key=lambda one: (one.path.rpartition("/")[0] != near, one.path))[:_MAX_SAME_NAMED]
+
     @property
     def import_roots(self) -> list[str]:
         """All folders from which its modules are imported, sorted."""
@@ -118,7 +128,7 @@ def read_project(root: Path) -> Project:
         index.add([(source, file) for file in source.files])
         library = Library([source], index.facts)
         classes = discover(library, [library.by_path[source.name, file.path] for file in source.files])
-        modules = {
+        categories = {
             (one.module.file.path, one.name): category_of(
                 one.name, one.qualname, [".".join(b) for b in one.facts.bases]
             )
@@ -128,12 +138,8 @@ def read_project(root: Path) -> Project:
     names = {file.path: file.module for file in source.files}
     paths = sorted(path for path in walk(source.root) if path.endswith(".py"))
     tests = {path: tree for path in paths if _is_test(path) and (tree := _parse(source.root / path)) is not None}
-    defined = [one for path, tree in trees.items() for one in _read_definitions(tree, path, names[path], modules)]
+    defined = [one for path, tree in trees.items() for one in _read_definitions(tree, path, names[path], categories)]
     return Project(source.root, source, trees, defined, tests, frozenset(paths), names)
-
-
-def _category(one: Found) -> str:
-    return category_of(one.name, one.qualname, [".".join(base) for base in one.facts.bases])
 
 
 def _parse(path: Path) -> ast.Module | None:
@@ -153,35 +159,14 @@ def _is_test(path: str) -> bool:
 
 
 def _read_definitions(
-    tree: ast.Module, path: str, module: str, modules: Mapping[tuple[str, str], str]
-) -> Iterator[Defined]:
+    tree: ast.Module, path: str, module: str, categories: Mapping[tuple[str, str], str]
+) -> Iterator[Definition]:
     for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            own = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
-            init, forward = own.get("__init__"), own.get("forward")
-            yield Defined(
-                node.name,
-                module,
-                path,
-                True,
-                parameter_names(init, 1) if init else None,
-                parameter_names(forward, 1) if forward else None,
-                (path, node.name) in modules,
-                modules.get((path, node.name), ""),
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            is_class = isinstance(node, ast.ClassDef)
+            yield Definition(
+                node.name, module, path, is_class, categories.get((path, node.name), "") if is_class else ""
             )
-        elif isinstance(node, ast.FunctionDef):
-            yield Defined(node.name, module, path, False, parameter_names(node, 0))
-
-
-def parameter_names(node: ast.FunctionDef, skipped: int) -> tuple[str, ...]:
-    """Return the names of a function's parameters.
-
-    Args: skipped: number of leading parameters to leave out, such as `self`.
-    """
-    arguments = node.args
-    named = [*arguments.posonlyargs, *arguments.args][skipped:]
-    rest = [*named, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    return tuple(item.arg for item in rest if item is not None)
 
 
 # --- location of a new module -----------------------------------------------------------------------------------------
@@ -218,7 +203,7 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
     kinds: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for one in project.defined:
-        if one.is_module:
+        if one.category:
             folder = one.path.rpartition("/")[0]
             totals[folder] += 1
             kinds[folder] += one.category == category

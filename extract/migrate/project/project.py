@@ -12,10 +12,18 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from extract.migrate.codemod import USUAL
-from extract.migrate.project.layout import Place, Project, TestPlace, choose_place, choose_test, read_project
+from extract.migrate.project.closed_file import ClosedFile, used_names
+from extract.migrate.project.formatter import read_formatter
+from extract.migrate.project.layout import (
+    Definition,
+    Place,
+    Project,
+    TestPlace,
+    choose_place,
+    choose_test,
+    read_project,
+)
 from extract.migrate.project.register import Registered, register
-from extract.migrate.project.reuse import ClosedFile, Option, options_for, used_names
-from extract.migrate.project.style import ImportStyle, read_style
 from extract.migrate.project.trial import Proof, Trial, trial
 from extract.migrate.project.writing import Donated, module_text, smoke_text
 from extract.migrate.source_block import choose_form
@@ -48,24 +56,25 @@ class Plan:
     """A migration before anything is written.
 
     Attributes:
-        reused: name in the block's file -> equivalent definition of the project.
+        reused: name in the block's file -> the same definition of the project.
         refused: rejected candidates: name, full name of the project's definition, reason.
         files: path below the project -> new content.
         before: path -> current content; None if the file does not exist.
-        notes: one-line messages for the user.
+        formatted: how the new files were formatted, for the user.
+        notes: other one-line messages for the user.
     """
 
     donated: Donated
     project: Project
     place: Place
     test: TestPlace
-    style: ImportStyle
-    reused: dict[str, Option] = field(default_factory=dict)
+    reused: dict[str, Definition] = field(default_factory=dict)
     refused: list[tuple[str, str, str]] = field(default_factory=list)
     registered: Registered | None = None
     files: dict[str, bytes] = field(default_factory=dict)
     before: dict[str, bytes | None] = field(default_factory=dict)
     proof: Proof = field(default_factory=lambda: Proof("not tried"))
+    formatted: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -124,7 +133,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Pl
     if proof.wrong:
         raise UserError(f"{donated.row.block}: not proved in {plan.place.path}: {proof.wrong}; nothing was written")
     plan.proof = proof
-    plan.notes += _requirement_notes(plan)
+    plan.notes += [*filter(None, [plan.formatted]), *_requirement_notes(plan)]
     return plan
 
 
@@ -133,24 +142,25 @@ def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapp
 
     Raises: UserError if the project already has the block and `force` is false.
     """
-    row = plan.donated.row
-    wanted = []
-    for name, is_class in [(row.name, True), *file.definitions()]:
-        options = options_for(name, is_class, file, plan.project, plan.place.folder)
-        wanted.append((name, [one for one in options if one.path != plan.place.path]))
+    row, place = plan.donated.row, plan.place
+    wanted = {
+        name: [
+            one for one in plan.project.same_named(name, is_class=is_class, near=place.folder) if one.path != place.path
+        ]
+        for name, is_class in {row.name: True, **dict(file.definitions())}.items()
+    }
     answer = bench.compare(wanted)
-    for (name, options), reasons in zip(wanted, answer["refused"], strict=True):
+    for (name, options), reasons in zip(wanted.items(), answer["refused"], strict=True):
         outcomes = list(zip(options, reasons, strict=True))
         same = next((option for option, reason in outcomes if not reason), None)
-        if name == row.name:
-            if same is not None and not force:
-                raise UserError(
-                    f"{row.block}: {same.dotted} of the project is the same ({same.path}); import that, or add --force"
-                )
-        elif same is not None:
+        if same is None:
+            plan.refused += [(name, one.dotted, reason) for one, reason in outcomes if name != row.name]
+        elif name != row.name:
             plan.reused[name] = same
-        else:
-            plan.refused += [(name, one.dotted, reason) for one, reason in outcomes]
+        elif not force:
+            raise UserError(
+                f"{row.block}: {same.dotted} of the project is the same ({same.path}); import that, or add --force"
+            )
     needed_names = file.needed_names(plan.reused)
     plan.reused = {name: option for name, option in plan.reused.items() if name in needed_names}
     plan.refused = [one for one in plan.refused if one[0] in needed_names]
@@ -161,9 +171,12 @@ def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) 
     """Generate the text of all files and verify them."""
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)
-    module = module_text(donated, file, place, project, plan.style, plan.reused, plan.registered.by_star)
-    test = smoke_text(donated, file, place, plan.test, project, plan.style, seen)
-    files = {place.path: module.encode(), plan.test.path: test.encode()}
+    new = {
+        place.path: module_text(donated, file, plan.reused, exports=plan.registered.by_star),
+        plan.test.path: smoke_text(donated, file, place, plan.test, seen),
+    }
+    texts, plan.formatted = read_formatter(project.root).format(new)
+    files = {path: text.encode() for path, text in texts.items()}
     if plan.registered.text is not None:
         files[plan.registered.path] = plan.registered.text
     plan.files = dict(sorted(files.items()))
@@ -210,7 +223,7 @@ def _make_plan(donated: Donated, project: Project, options: Options) -> Plan:
         if (project.root / place.path).exists() and not options.force:
             raise UserError(f"{place.path}: exists already; choose another --out, or add --force")
     test = choose_test(project, place, replaces=f"{row.name}, moved here from {row.source}" if options.force else None)
-    return Plan(donated, project, place, test, read_style(project, place.folder))
+    return Plan(donated, project, place, test)
 
 
 def _texts(project: Project) -> Iterator[tuple[str, str]]:
@@ -302,13 +315,8 @@ def _lines(plan: Plan) -> list[str]:
 def _describe_copies(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Yield the definitions that are copied although the project defines the same names."""
     for name in dict.fromkeys(name for name, _, _ in refused):
-        rejected = [(other, why) for named, other, why in refused if named == name == other.rpartition(".")[2]]
-        if len(rejected) > 1 and len({why for _, why in rejected}) == 1:
-            others = ", ".join(other for other, _ in rejected[:_MAX_LISTED])
-            yield f"copies    {name}, for none of {others} is it: {rejected[0][1]}"
-            continue
-        for other, why in rejected[:_MAX_LISTED]:
-            yield f"copies    {name}, for {other} is not it: {why}"
+        rejected = [(other, why) for named, other, why in refused if named == name]
+        yield from (f"copies    {name}, for {other} is not it: {why}" for other, why in rejected[:_MAX_LISTED])
         if len(rejected) > _MAX_LISTED:
             yield f"copies    {name}, and {len(rejected) - _MAX_LISTED} more of the project are not it"
 

@@ -43,7 +43,7 @@ def register(project: Project, place: Place, name: str) -> Registered:
     module = cst.parse_module(raw)
     package = project.module_of(path)
     siblings = {
-        one.module: one.path for one in project.defined if one.is_module and one.module.rpartition(".")[0] == package
+        one.module: one.path for one in project.defined if one.category and one.module.rpartition(".")[0] == package
     }
     imports = _neighbours(module, package, set(siblings))
     named = {target for _, _, target in imports}

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from extract.migrate.project.layout import Place, Project, TestPlace
-from extract.migrate.project.reuse import Option
+from extract.migrate.project.layout import Definition, Place, Project, TestPlace
 from extract.migrate.project.writing import Donated
 from extract.minimize.stage import SIGN, difference, list_sizes
 from extract.proofs.runtime import runtime_for
@@ -96,17 +95,14 @@ class Trial:
     _folders: list[Path] = field(default_factory=list)  # with the required packages
     _complete: bool = False  # whether they include the project's requirements
 
-    def compare(self, wanted: Sequence[tuple[str, Sequence[Option]]]) -> Mapping[str, Any]:
+    def compare(self, wanted: Mapping[str, Sequence[Definition]]) -> Mapping[str, Any]:
         """Compare definitions of the block's file with those of the project.
 
-        Args: wanted: names in the block's file, each with candidate definitions of the project.
+        Args: wanted: name in the block's file -> candidate definitions of the project.
         Returns: the answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
         Raises: UserError if the block does not run.
         """
-        listed = [
-            {"name": name, "options": [{"module": one.module, "name": one.name} for one in options]}
-            for name, options in wanted
-        ]
+        listed = [{"name": name, "modules": [one.module for one in same]} for name, same in wanted.items()]
         (answer,) = self._run([(COMPARE, {"code": self.donated.code, "wanted": listed})])
         if "error" in answer:
             raise UserError(f"{self.donated.row.block}: does not run here: {answer['error']}; nothing was written")

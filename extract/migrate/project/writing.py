@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from extract.migrate.codemod import USUAL
-from extract.migrate.project.layout import Place, Project, TestPlace
-from extract.migrate.project.reuse import ClosedFile, Option, used_names
-from extract.migrate.project.style import ImportStyle, own_module, write_imports
+from extract.migrate.project.closed_file import ClosedFile, used_names
+from extract.migrate.project.layout import Definition, Place, TestPlace
 from extract.model.categories import snake_of
 from extract.specs.make import Call, Worked
-from lemur_core.source.imports import Import
+from lemur_core.source.imports import Import, import_section
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block
@@ -53,37 +52,27 @@ class Donated:
 # --- the module -------------------------------------------------------------------------------------------------------
 
 
-def module_text(
-    donated: Donated,
-    file: ClosedFile,
-    place: Place,
-    project: Project,
-    style: ImportStyle,
-    reused: Mapping[str, Option],
-    exports: bool,
-) -> str:
-    """Return the new module: header, imports in the project's style, and the author's definitions.
+def module_text(donated: Donated, file: ClosedFile, reused: Mapping[str, Definition], *, exports: bool) -> str:
+    """Return the new module: header, imports, and the author's definitions.
 
     Args:
-        reused: name in the block's file -> equivalent definition of the project.
+        reused: name in the block's file -> the same definition of the project.
         exports: whether to add an `__all__` that contains only its class.
     """
     body = file.body(reused)
-    imports = {*body.imports}
-    for name, option in reused.items():
-        imports.add(Import(own_module(style, option.module, place.module), option.name, False, name))
+    imports = {*body.imports, *(Import(one.module, name, False, name) for name, one in reused.items())}
     lines = [f"# {line}".rstrip() for line in _header(donated, file, reused, body.gone)]
     lines.append("")
     if body.future:
         lines += ["from __future__ import annotations", ""]
-    lines += write_imports(imports, style, project.packages)
+    lines += import_section(sorted(imports))
     if exports:
         lines += ["", f'__all__ = ["{donated.row.name}"]']
     blank = 1 if body.text.startswith("# Named by annotations only.") else 2
     return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + body.text + "\n"
 
 
-def _header(donated: Donated, file: ClosedFile, reused: Mapping[str, Option], gone: Sequence[str]) -> list[str]:
+def _header(donated: Donated, file: ClosedFile, reused: Mapping[str, Definition], gone: Sequence[str]) -> list[str]:
     row = donated.row
     head = [
         f"{row.name}, moved here from {row.source} by `lemur migrate`.",
@@ -95,8 +84,8 @@ def _header(donated: Donated, file: ClosedFile, reused: Mapping[str, Option], go
         "",
     ]
     rest = [line for line in file.header[1:] if line and not _REWRITTEN.match(line)]
-    for name, option in sorted(reused.items()):
-        rest += _wrap(f"Not copied: {name}; {option.dotted} is the same, and stands for it.")
+    for name, definition in sorted(reused.items()):
+        rest += _wrap(f"Not copied: {name}; {definition.dotted} is the same, and stands for it.")
     also = [name for name in gone if name not in reused]
     if also:
         rest += _wrap(f"Not copied, for nothing else needs it: {', '.join(also)}.")
@@ -125,15 +114,7 @@ def _wrap(text: str) -> list[str]:
 # --- the smoke test ---------------------------------------------------------------------------------------------------
 
 
-def smoke_text(
-    donated: Donated,
-    file: ClosedFile,
-    place: Place,
-    test: TestPlace,
-    project: Project,
-    style: ImportStyle,
-    seen: Mapping[str, Any],
-) -> str:
+def smoke_text(donated: Donated, file: ClosedFile, place: Place, test: TestPlace, seen: Mapping[str, Any]) -> str:
     """Return the smoke test: construct with the working arguments, run forward and backward, check the shape.
 
     Args: seen: answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
@@ -146,7 +127,6 @@ def smoke_text(
             imports.add(USUAL[used])
         elif used in file.globals:
             own.add(used)
-    absolute = ImportStyle(False, style.single, style.mixed, style.grouped, style.forms)
     imports |= {Import(place.module, one, False, one) for one in own}
     if test.style == "unittest":
         imports.add(Import("unittest", "", False, "unittest"))
@@ -156,7 +136,7 @@ def smoke_text(
     lines = [
         f'"""Smoke test of {name}, moved here from {donated.row.source}, with arguments that worked there."""',
         "",
-        *write_imports(imports, absolute, project.packages),
+        *import_section(sorted(imports)),
         "",
         "",
     ]

@@ -26,29 +26,6 @@ class DropPath(nn.Module):
 """
 SCALED = DROP_PATH.replace("SCALE", "random_tensor.div_(keep_prob)")
 UNSCALED = DROP_PATH.replace("SCALE", "pass")
-#: The same in other words: other names, no helper.
-REWRITTEN = '''"""Stochastic depth."""
-import torch.nn as nn
-
-
-class DropPath(nn.Module):
-    """Drops whole samples."""
-
-    def __init__(self, drop_prob=0):
-        super(DropPath, self).__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, x):
-        if not self.training or self.drop_prob == 0:
-            return x
-        kept = 1 - self.drop_prob
-        mask = x.new_empty((x.size(0),) + (1,) * (x.dim() - 1)).bernoulli_(kept)
-        mask.div_(kept)
-        return x * mask
-'''
-#: With one more parameter, that changes nothing as it is used.
-OPTION = SCALED.replace("drop_prob: float = 0.):", "drop_prob: float = 0., scale_by_keep: bool = True):")
-
 #: A block's closed file with definitions of its own.
 BLOCK = f"""# Residual, from alpha@1.0
 #

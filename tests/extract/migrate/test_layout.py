@@ -1,4 +1,4 @@
-"""Where a block goes in a project, how its file is called, and how the project's imports and tests are written."""
+"""Where a block goes in a project, how its file is called, and where the project's tests are."""
 
 import runpy
 from pathlib import Path
@@ -7,9 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from extract.migrate.project.layout import choose_place, choose_test, read_project
-from extract.migrate.project.style import ImportStyle, own_module, read_style, write_imports
 from extract.model.categories import snake_of
-from lemur_core.source.imports import Import
 
 some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
 
@@ -103,60 +101,3 @@ def test_where_its_test_goes(tmp_path: Path, tests: dict[str, str], path: str, s
     project = read_project(some.make(tmp_path, files))
     test = choose_test(project, choose_place(project, "Edge", "Other"))
     assert (test.path, test.style) == (path, style)
-
-
-STYLED = """import numpy as np
-import os
-
-from torch.nn import functional as F
-import torch.nn as nn
-"""
-
-
-def test_imports_are_written_as_the_project_writes_them(tmp_path: Path) -> None:
-    files = {"p/__init__.py": "", "p/x.py": STYLED + modules("A")[21:], "p/y.py": "from p.x import A\n"}
-    project = read_project(some.make(tmp_path, files))
-    style = read_style(project, "p")
-    assert not style.relative
-    imports = [
-        Import("torch", "nn", False, "nn"),
-        Import("torch.nn.functional", "", True, "F"),
-        Import("math", "", False, "math"),
-        Import("p.x", "A", False, "A"),
-        Import("typing", "List", False, "List"),
-        Import("typing", "Any", False, "Any"),
-    ]
-    assert write_imports(imports, style, project.packages) == [
-        "import math",
-        "from typing import Any, List",
-        "",
-        "import torch.nn as nn",
-        "from torch.nn import functional as F",
-        "",
-        "from p.x import A",
-    ]
-    single = ImportStyle(False, True, True, False)
-    assert write_imports(imports, single, project.packages) == [
-        "import math",
-        "from typing import Any",
-        "from typing import List",
-        "from torch import nn",
-        "import torch.nn.functional as F",
-        "from p.x import A",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("target", "importer", "relative", "whole"),
-    [
-        ("p.a.x", "p.a.new", ".x", "p.a.x"),
-        ("p.b.x", "p.a.new", "..b.x", "p.b.x"),
-        ("p.x", "p.a.new", "..x", "p.x"),
-        ("q.x", "p.new", "q.x", "q.x"),
-        ("x", "new", "x", "x"),
-        ("p.a.b.x", "p.a.new", ".b.x", "p.a.b.x"),
-    ],
-)
-def test_names_of_the_project_s_own_modules(target: str, importer: str, relative: str, whole: str) -> None:
-    assert own_module(ImportStyle(True, False, False, True), target, importer) == relative
-    assert own_module(ImportStyle(False, False, False, True), target, importer) == whole

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from extract.migrate.project.closed_file import ClosedFile
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
-from extract.migrate.project.reuse import ClosedFile
-from extract.migrate.project.style import read_style
 from extract.migrate.project.writing import Donated, license_notice, module_text, smoke_text
 from extract.specs.make import worked_of
 from lemur_core.files.errors import UserError
@@ -40,9 +39,8 @@ def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, A
     donated = Donated(row, code, False, (), worked)
     project = read_project(some.make(folder / "p", some.SRC))
     place = choose_place(project, "Residual", "Other")
-    style = read_style(project, place.folder)
     file = ClosedFile(code, "Residual")
-    return smoke_text(donated, file, place, choose_test(project, place), project, style, {**SEEN, **seen})
+    return smoke_text(donated, file, place, choose_test(project, place), {**SEEN, **seen})
 
 
 def body(text: str) -> str:
@@ -102,8 +100,7 @@ def test_what_is_checked(tmp_path: Path, forward: list[str], seen: dict[str, Any
 def test_names_of_the_arguments_are_imported(tmp_path: Path) -> None:
     text = written(tmp_path, ["Swish()", "nn.ReLU", "math.pi", "torch.float32"], LONG, {})
     assert (
-        "import math\n\nimport torch\nfrom torch import nn\n\nfrom proj.layers.residual import Residual, Swish\n"
-        in text
+        "import math\n\nimport torch\nfrom proj.layers.residual import Residual, Swish\nfrom torch import nn\n" in text
     )
     assert max(map(len, text.splitlines())) <= 100
 
@@ -122,12 +119,7 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     worked = worked_of(some.ARGUMENTS)
     assert worked is not None
     donated = Donated(row, some.BLOCK, False, (), worked)
-    project = read_project(some.make(tmp_path / "p", some.SRC))
-    place = choose_place(project, "Residual", "Other")
-    style = read_style(project, place.folder)
-    texts = {
-        module_text(donated, ClosedFile(some.BLOCK, "Residual"), place, project, style, {}, True) for _ in range(3)
-    }
+    texts = {module_text(donated, ClosedFile(some.BLOCK, "Residual"), {}, exports=True) for _ in range(3)}
     (text,) = texts
     assert '\n\n__all__ = ["Residual"]\n\n\n' in text
     assert text.endswith(some.BLOCK.rpartition("class Residual")[2])

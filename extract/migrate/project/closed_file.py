@@ -4,27 +4,10 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from extract.migrate.project.layout import Project, parameter_names
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, Statement
 from lemur_core.source.imports import Import
-from lemur_core.source.parse import dotted, parse_file
+from lemur_core.source.parse import parse_file
 from lemur_core.source.text import Edit, apply, normalise
-
-_MOST_OPTIONS = 8  # maximum number of the project's definitions to compare with one of the block's
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A definition of the project that may be equivalent to one of the block's."""
-
-    module: str
-    name: str
-    path: str
-
-    @property
-    def dotted(self) -> str:
-        """Its full name."""
-        return f"{self.module}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,47 +168,13 @@ class ClosedFile:
                     waiting += [*unit.binds, *unit.uses]
 
 
-def options_for(name: str, is_class: bool, file: ClosedFile, project: Project, near: str) -> list[Option]:
-    """Return definitions of the project that may be equivalent to one of a closed file.
-
-    Those of the same name come first, then modules whose constructor and forward have the same parameter names.
-
-    Args: near: folder of the new module; its definitions come first.
-    """
-    node = next((n for n in file.tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name), None)
-    takes = _takes(node)
-    named = [one for one in project.defined if one.name == name and one.is_class == is_class]
-    alike = [
-        one
-        for one in project.defined
-        if one.name != name and is_class and one.is_module and takes != (None, None)
-        if (one.parameters, one.forward) == takes
-    ]
-    unique = {one.path + one.name: one for one in project.defined}  # the last definition of a name counts
-    ordered = [
-        one
-        for ones in (named, alike)
-        for one in sorted(ones, key=lambda it: (it.path.rpartition("/")[0] != near, it.path))
-        if unique[one.path + one.name] is one
-    ]
-    return [Option(one.module, one.name, one.path) for one in ordered[:_MOST_OPTIONS]]
-
-
-def _takes(node: ast.stmt | None) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    if not isinstance(node, ast.ClassDef) or any(dotted(base)[-1:] == ("Function",) for base in node.bases):
-        return None, None  # an autograd function also has a forward, but is not a module
-    own = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
-    init, forward = own.get("__init__"), own.get("forward")
-    return parameter_names(init, 1) if init else None, parameter_names(forward, 1) if forward else None
-
-
 def used_names(expressions: Iterable[str]) -> list[str]:
     """Return the sorted names that expressions use, except those that they bind themselves, e.g. in comprehensions."""
-    found: set[str] = set()
+    used: set[str] = set()
     for text in expressions:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
         names = [node for node in nodes if isinstance(node, ast.Name)]
         bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
         bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        found |= {node.id for node in names} - bound
-    return sorted(found)
+        used |= {node.id for node in names} - bound
+    return sorted(used)

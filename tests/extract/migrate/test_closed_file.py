@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extract.migrate.project.closed_file import ClosedFile, used_names
 from extract.migrate.project.layout import read_project
-from extract.migrate.project.reuse import ClosedFile, options_for, used_names
 from lemur_core.source.undefined import undefined_names
 
 some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
@@ -62,14 +62,16 @@ def test_what_is_left_is_closed_and_the_author_s(replaced: set[str]) -> None:
     assert ("math" in {one.bound for one in body.imports}) == ("make_divisible" in own)
 
 
-def test_candidates_by_name_then_by_what_they_take(tmp_path: Path) -> None:
-    renamed = some.SCALED.replace("DropPath", "StochasticDepth")
-    project = read_project(some.make(tmp_path, some.SRC, src__proj__layers__depth=renamed))
-    file = ClosedFile(some.BLOCK, "Residual")
-    found = options_for("DropPath", True, file, project, "src/proj/layers")
-    assert [one.dotted for one in found] == ["proj.layers.drop.DropPath", "proj.layers.depth.StochasticDepth"]
-    assert options_for("Swish", True, file, project, "") == []
-    assert [one.name for one in options_for("drop_path", False, file, project, "")] == ["drop_path", "drop_path"]
+def test_candidates_are_of_the_same_name_and_kind_and_the_nearest_first(tmp_path: Path) -> None:
+    again = some.UNSCALED + "\n\ndef DropPath():\n    pass\n"
+    project = read_project(some.make(tmp_path, some.SRC, src__proj__drop=some.SCALED, src__proj__twice=again))
+
+    def candidates(name: str, is_class: bool) -> list[str]:
+        return [one.dotted for one in project.same_named(name, is_class=is_class, near="src/proj/layers")]
+
+    assert candidates("DropPath", True) == ["proj.layers.drop.DropPath", "proj.drop.DropPath"]
+    assert candidates("DropPath", False) == ["proj.twice.DropPath"]
+    assert candidates("Swish", True) == []
 
 
 def test_names_that_expressions_use() -> None:
@@ -86,11 +88,3 @@ def test_names_that_stand_for_nothing() -> None:
     text = some.BLOCK.replace("WIDTH = 2", "WIDTH = 2\nLayerType = object")
     found = ClosedFile(text, "Residual").globals
     assert found == {"math", "torch", "nn", "WIDTH", "Residual", *NAMES}
-
-
-def test_functions_of_autograd_are_no_modules(tmp_path: Path) -> None:
-    text = some.BLOCK.replace("class Swish(nn.Module)", "class Swish(torch.autograd.Function)")
-    module = "from torch import nn\n\n\nclass Other(nn.Module):\n    def forward(self, x):\n        return x\n"
-    project = read_project(some.make(tmp_path, some.SRC, src__proj__layers__other=module))
-    found = [options_for("Swish", True, ClosedFile(one, "Residual"), project, "") for one in (some.BLOCK, text)]
-    assert [[option.name for option in options] for options in found] == [["Other"], []]
