@@ -1,11 +1,9 @@
 """A database that nn-dataset's own code makes of released files has the rows that are read from the files themselves."""
 
-import runpy
 import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +19,7 @@ from curate.sources.lemur_db import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import read_manifest
+from tests.builders import hub_server
 
 COLUMNS = ["nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm"]
 
@@ -100,14 +99,13 @@ def test_hub_and_release_give_one_snapshot(
     from huggingface_hub import constants
 
     zstandard = pytest.importorskip("zstandard")
-    hub: dict[str, Any] = runpy.run_path(str(Path(__file__).parent / "manifests" / "publish" / "hub_server.py"))
-    with hub["HubServer"]().serve() as server:
+    with hub_server.HubServer().serve() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
         template = f"{server.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         repo = server.make(REPOSITORY)
-        packed = hub["File"](zstandard.ZstdCompressor().compress(made.read_bytes()), lfs=True)
+        packed = hub_server.File(zstandard.ZstdCompressor().compress(made.read_bytes()), lfs=True)
         repo.card["license"] = "mit"
         repo.commit("main", {"ab.nn.zst-2.2.11": packed})
         curate(open_source("lemur-db"), tmp_path / "hub", CurateOptions(graph="off"), jobs=1)

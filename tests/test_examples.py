@@ -7,12 +7,10 @@ a test of their own.
 
 import json
 import re
-import runpy
 import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +21,10 @@ from curate.sources import open_source
 from extract.extractor import extract_to
 from extract.model.results import Options
 from extract.resolve.discover import Selection
+from tests import test_readme, test_tutorials
 
 HERE = Path(__file__).parent
-some = SimpleNamespace(**runpy.run_path(str(HERE / "test_readme.py")))
-shown = SimpleNamespace(**runpy.run_path(str(HERE / "test_tutorials.py")))
-PAGES = [page for page in some.PAGES if not page.name.startswith("tutorial")]
+PAGES = [page for page in test_readme.PAGES if not page.name.startswith("tutorial")]
 
 pytestmark = [pytest.mark.slow, pytest.mark.network, pytest.mark.filterwarnings("ignore")]  # of other packages
 
@@ -144,7 +141,7 @@ def filled(command: str) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "commands.md"], ids=lambda page: page.name)
 def test_commands_run(page: Path, place: Path, lemur_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webbrowser.open", lambda _: True)
-    commands = [(command, printed) for command, _, printed in some.typed(page) if reason(command) is None]
+    commands = [(command, printed) for command, _, printed in test_readme.typed(page) if reason(command) is None]
     if not commands:
         pytest.skip("names no commands, or none that is run here")
     for number, (command, printed) in enumerate(commands):
@@ -155,11 +152,11 @@ def test_commands_run(page: Path, place: Path, lemur_here: Callable[..., Any], m
         done = lemur_here(*words, cwd=alone)
         assert done.returncode in ((0, 3) if words[0] == "novel" else (0,)), f"{command}\n{done.stderr}"
         if page.name == "README.md" and printed.strip():
-            shown.assert_shown(done.stdout.replace("out: ", "blocks: "), printed)
+            test_tutorials.assert_shown(done.stdout.replace("out: ", "blocks: "), printed)
 
 
 def test_what_is_not_run_is_in_the_documents() -> None:
-    commands = [command for page in PAGES for command, _, _ in some.typed(page)]
+    commands = [command for page in PAGES for command, _, _ in test_readme.typed(page)]
     for pattern in NOT_RUN:
         assert any(re.match(pattern, command) for command in commands), pattern
 
@@ -170,7 +167,7 @@ _NO_PYTHON = ("api.md", "sandbox.md")
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in _NO_PYTHON], ids=lambda page: page.name)
 def test_python_runs(page: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces = list(some.blocks(page, "python"))
+    pieces = list(test_readme.blocks(page, "python"))
     if not pieces:
         pytest.skip("has no Python")
     monkeypatch.chdir(place)

@@ -8,21 +8,19 @@ import ast
 import importlib
 import json
 import re
-import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from manifests.records.corpus import Corpus
+from tests.builders.commands import TREE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-TREE: dict[str, Any] = runpy.run_path(str(ROOT / "tests" / "fixtures" / "commands.py"))["TREE"]
 
 OURS = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
 

@@ -2,11 +2,9 @@
 
 import os
 import re
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +12,9 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.recorded import FOLDER, RECORDS
+from tests import test_examples, test_readme, test_tutorials
 
 HERE = Path(__file__).parent
-examples = SimpleNamespace(**runpy.run_path(str(HERE / "test_examples.py")))
-commands_in = runpy.run_path(str(HERE / "test_tutorials.py"))["commands_in"]
 
 #: What is shown, neither run nor recorded, and why not.
 NEITHER = {
@@ -27,18 +24,18 @@ NEITHER = {
 
 SHOWN = [
     pytest.param(command, printed, id=f"{page.name}: {command[:40]}")
-    for page in examples.PAGES
-    for command, _, printed in examples.some.typed(page)
-    if printed.strip() and examples.reason(command) and not command.startswith(tuple(NEITHER))
+    for page in test_examples.PAGES
+    for command, _, printed in test_readme.typed(page)
+    if printed.strip() and test_examples.reason(command) and not command.startswith(tuple(NEITHER))
 ]
 
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN)
 def test_what_is_shown_was_printed(command: str, shown: str) -> None:
     (name,) = [record.name for record in RECORDS if record.command == command]
-    ((kept, printed),) = commands_in((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+    ((kept, printed),) = test_tutorials.commands_in((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
     assert kept == command
-    examples.shown.assert_shown(printed, shown)
+    test_tutorials.assert_shown(printed, shown)
 
 
 def test_each_record_is_shown() -> None:
@@ -60,16 +57,16 @@ def test_the_line_of_a_queue(
     (tmp_path / "bin" / "sbatch").write_text(SBATCH)
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "rows.jsonl").write_text(examples.rows_of(real_codes[:3], "ga"), encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text(test_examples.rows_of(real_codes[:3], "ga"), encoding="utf-8")
     (shown,) = [
         (command, printed)
-        for command, _, printed in examples.some.typed(HERE.parent / "docs" / "cluster.md")
+        for command, _, printed in test_readme.typed(HERE.parent / "docs" / "cluster.md")
         if "slurm" in command and printed
     ]
-    done = lemur_here(*examples.filled(shown[0]), cwd=tmp_path)
+    done = lemur_here(*test_examples.filled(shown[0]), cwd=tmp_path)
     assert done.returncode == 0
     (line,) = re.findall("^queued: .*\n", done.stderr, re.MULTILINE)
-    examples.shown.assert_shown(line, shown[1])
+    test_tutorials.assert_shown(line, shown[1])
 
 
 def test_pages_state_the_figures_that_were_recorded() -> None:

@@ -1,7 +1,6 @@
 """`lemur novel`: files beside a snapshot and an extraction, by text, by structure and by what they compute."""
 
 import json
-import runpy
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from extract.proofs.validate import Pair
 from extract.resolve.index import Index
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
+from tests.builders import extractions
 
 ALL = tuple(range(12))
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -158,9 +158,8 @@ def test_thresholds_are_those_of_the_snapshot(
 def test_a_block_is_known_beside_its_extraction(
     tmp_path: Path, file: Callable[[str], Path], snapshot: Path, codes: dict[str, str]
 ) -> None:
-    made = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py"))
-    sources = [made["source"](tmp_path, "alpha@1.0")]
-    made["write"](tmp_path / "blocks", made["results"](sources), sources)
+    sources = [extractions.source(tmp_path, "alpha@1.0")]
+    extractions.write(tmp_path / "blocks", extractions.results(sources), sources)
     rows = pq.read_table(tmp_path / "blocks" / "blocks.parquet", columns=["block", "code"]).to_pylist()
     block = next(row for row in rows if row["code"] is not None)
     (told,) = novel([file(block["code"])], [snapshot, tmp_path / "blocks"]).facts["files"]
@@ -300,12 +299,11 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
     with Index(tmp_path / "facts.sqlite") as index:
         (traced,) = trace_all([Pair("gate", "Gate", GATE, "", (), (), arguments)], index, jobs=1)
     assert traced.answer is not None, traced.error
-    made = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py"))
-    of = made["source"](tmp_path, "alpha@1.0")
+    of = extractions.source(tmp_path, "alpha@1.0")
     columns = {"graph": traced.answer["graph"], "graph_widths": traced.answer["graph_widths"]}
     columns |= code_columns(GATE) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
-    row = made["block"](of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
-    made["write"](tmp_path / "blocks", [Result(row, (), traced.answer)], [of], level="backward")
+    row = extractions.block(of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
+    extractions.write(tmp_path / "blocks", [Result(row, (), traced.answer)], [of], level="backward")
 
     found = novel([file(GATED)], [tmp_path / "blocks"])
     (told,) = found.facts["files"]

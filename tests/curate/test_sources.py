@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import runpy
 import shutil
 import sys
 import types
@@ -21,6 +20,7 @@ from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.manifest import Input
+from tests.builders import extractions
 
 
 def rows_of(source: Source) -> list[dict[str, Any]]:
@@ -385,18 +385,16 @@ def test_hub_fails(
 
 # --- several, and an extraction folder as one of them ---------------------------------------------------------------
 
-made = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py"))
-
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Blocks under MIT, GPL and an unknown licence; one of the MIT source has a part from the GPL source."""
     root = tmp_path_factory.mktemp("made")
-    sources = [made["source"](root, name) for name in ("alpha@1.0", "beta@1.0", "gamma@1.0")]
-    results = made["results"](sources)
+    sources = [extractions.source(root, name) for name in ("alpha@1.0", "beta@1.0", "gamma@1.0")]
+    results = extractions.results(sources)
     first = results[1]
     results[1] = type(first)(first.row, (*first.closure_files, ("beta@1.0", "beta/parts.py")))
-    made["write"](root / "blocks", results, sources)
+    extractions.write(root / "blocks", results, sources)
     return root / "blocks"
 
 
@@ -441,17 +439,17 @@ def test_a_block_that_hands_over_no_code_says_why(blocks: Path) -> None:
 
 def test_a_block_hands_over_its_lean_form_under_the_licence_of_that(tmp_path: Path) -> None:
     """Of the closed file a part is under the GPL; what is cut to needs none of it."""
-    sources = [made["source"](tmp_path, name) for name in ("alpha@1.0", "beta@1.0")]
-    results = made["results"](sources)[:2]
+    sources = [extractions.source(tmp_path, name) for name in ("alpha@1.0", "beta@1.0")]
+    results = extractions.results(sources)[:2]
     lean = {"lean_lines": 6, "lean_sha256": "0" * 64, "lean_requires": (), "lean_error": None}
     for place, licence in enumerate(("MIT", "MIT AND GPL-3.0-only")):
         row, files = results[place].row, (*results[place].closure_files, ("beta@1.0", "beta/parts.py"))
-        code = made["code_of"](
+        code = extractions.code_of(
             row.block, licence, body=f"import torch\n\n\nclass Lean{place}(torch.nn.Module):\n    pass\n"
         )
         row = row.model_copy(update={"lean_code": code, "lean_license": licence, **lean})
         results[place] = type(results[place])(row, files)
-    made["write"](tmp_path / "blocks", results, sources)
+    extractions.write(tmp_path / "blocks", results, sources)
     source = open_source(str(tmp_path / "blocks"))
     first, second = rows_of(source)
     assert "class Lean0" in first["nn_code"]

@@ -1,7 +1,6 @@
 """LEMUR's database on a Hub of this machine: fetched once, checked, kept by content, and every failure in one line."""
 
 import json
-import runpy
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -19,13 +18,10 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.similarity.features.minhash import SCHEME
 from manifests.folders.manifest import read_manifest
+from tests.builders import hub_server
+from tests.curate.test_sources_database import make, packed, run
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
-
-HERE = Path(__file__).parent
-the_hub = runpy.run_path(str(HERE.parent / "manifests" / "publish" / "hub_server.py"))
-database = runpy.run_path(str(HERE / "test_sources_database.py"))
-make, run, packed = database["make"], database["run"], database["packed"]
 
 
 @pytest.fixture
@@ -36,7 +32,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    with the_hub["HubServer"]().serve() as server:
+    with hub_server.HubServer().serve() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", _template(server.endpoint))
         yield server
@@ -56,8 +52,8 @@ def put(server: Any, tmp_path: Path, codes_of: dict[str, dict[str, str]], lfs: b
         folder = tmp_path / f"made-{len(repo.log)}-{version}"
         folder.mkdir()
         path = packed(make(folder / "ab.nn.db", codes, [run(name) for name in codes]), f"ab.nn.zst-{version}")
-        tree[path.name] = the_hub["File"](path.read_bytes(), lfs=lfs)
-    repo.commit("main", {**tree, "README.md": the_hub["File"](b"# LEMUR\n"), "x": the_hub["File"](b"y")})
+        tree[path.name] = hub_server.File(path.read_bytes(), lfs=lfs)
+    repo.commit("main", {**tree, "README.md": hub_server.File(b"# LEMUR\n"), "x": hub_server.File(b"y")})
     return repo
 
 
@@ -134,14 +130,14 @@ def test_no_repository_and_no_file(server: Any, tmp_path: Path) -> None:
 
 def test_interrupted_download_goes_on(server: Any, tmp_path: Path) -> None:
     put(server, tmp_path, {"2.2.11": {f"n{number}": f"x = {number}" for number in range(50)}})
-    server.faults.append(the_hub["Fault"]("download", "drop"))
+    server.faults.append(hub_server.Fault("download", "drop"))
     assert len(names_of("lemur-db")) == 50
     assert server.requests["download"] > 1
 
 
 def test_busy_hub_is_asked_again(server: Any, tmp_path: Path) -> None:
     put(server, tmp_path, {"2.2.11": {"a": "x"}})
-    server.faults.append(the_hub["Fault"]("info", 503, times=2))
+    server.faults.append(hub_server.Fault("info", 503, times=2))
     assert names_of("lemur-db") == ["a"]
 
 
@@ -161,7 +157,7 @@ def test_other_content_than_stated_is_refused(server: Any, tmp_path: Path) -> No
 def test_truncated_on_the_hub(server: Any, tmp_path: Path) -> None:
     repo = put(server, tmp_path, {"2.2.11": {f"n{number}": f"x = {number}" * 99 for number in range(50)}})
     tree = repo.trees[repo.branches["main"]]
-    tree["ab.nn.zst-2.2.11"] = the_hub["File"](tree["ab.nn.zst-2.2.11"].data[:-40], lfs=True)
+    tree["ab.nn.zst-2.2.11"] = hub_server.File(tree["ab.nn.zst-2.2.11"].data[:-40], lfs=True)
     assert str(error_of("lemur-db")).startswith("lemur-db@2.2.11: ends before its content does, after ")
     assert not list(cache_folder("lemur-db").glob("*/*"))
 

@@ -4,12 +4,10 @@ import inspect
 import json
 import pickle
 import re
-import runpy
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,30 +21,36 @@ from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import to_notation
 from lemur_core.graphs.tracing.trace import trace
 from manifests.records import Block
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
-
-blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
+from tests.builders import extractions, sample_blocks
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("show")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    results = made.results(sources)
-    hostile = made.code_of("beta@2.0::beta.blocks.Hostile", "GPL-3.0-only", 'A = "\x1b[31mred"\n')
-    results.append(made.Result(made.block(sources[1], "Hostile", **code_columns(hostile))))
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    results = extractions.results(sources)
+    hostile = extractions.code_of("beta@2.0::beta.blocks.Hostile", "GPL-3.0-only", 'A = "\x1b[31mred"\n')
+    results.append(extractions.Result(extractions.block(sources[1], "Hostile", **code_columns(hostile))))
     ways = [f"s::m.d{n} [registry, 0.80]" for n in range(10)]
-    ran = blocks.observed(train_differs=True)
-    results.append(made.Result(made.block(sources[1], "Squeeze", **{**ran, **code_columns(blocks.SQUEEZE)})))
-    results.append(made.Result(made.block(sources[1], "Odd", arguments="{", observed="{")))
-    results.append(made.Result(made.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways])))
-    for name, code in (("Gated", blocks.SQUEEZE.replace("Squeeze", "Gated")), ("Needs", "import not_there_at_all\n")):
-        results.append(made.Result(made.block(sources[0], name, **code_columns(code))))
-    results.append(made.Result(made.block(sources[0], "Raises", **code_columns("raise KeyError('mine')\n"))))
+    ran = sample_blocks.observed(train_differs=True)
+    results.append(
+        extractions.Result(extractions.block(sources[1], "Squeeze", **{**ran, **code_columns(sample_blocks.SQUEEZE)}))
+    )
+    results.append(extractions.Result(extractions.block(sources[1], "Odd", arguments="{", observed="{")))
+    results.append(
+        extractions.Result(extractions.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways]))
+    )
+    for name, code in (
+        ("Gated", sample_blocks.SQUEEZE.replace("Squeeze", "Gated")),
+        ("Needs", "import not_there_at_all\n"),
+    ):
+        results.append(extractions.Result(extractions.block(sources[0], name, **code_columns(code))))
+    results.append(
+        extractions.Result(extractions.block(sources[0], "Raises", **code_columns("raise KeyError('mine')\n")))
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "out", results, sources)
+        extractions.write(base / "out", results, sources)
     return base / "out"
 
 

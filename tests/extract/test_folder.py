@@ -3,11 +3,9 @@
 import hashlib
 import json
 import re
-import runpy
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,20 +22,21 @@ from lemur_core.files.errors import UserError
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+from tests.builders import extractions
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
     folder = tmp_path_factory.mktemp("sources")
-    return [made.source(folder, name) for name in ("alpha@1.0", "beta@2.0")]
+    return [extractions.source(folder, name) for name in ("alpha@1.0", "beta@2.0")]
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, sources: Sequence[Any]) -> Path:
     out = tmp_path_factory.mktemp("out") / "blocks"
-    made.write(out, made.results(sources), sources, unopened=(("gamma", "no such release"),), notes=["a note"])
+    extractions.write(
+        out, extractions.results(sources), sources, unopened=(("gamma", "no such release"),), notes=["a note"]
+    )
     return out
 
 
@@ -64,7 +63,7 @@ def test_every_file_is_there(written: Path) -> None:
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
-    rows = [result.row for result in made.results(sources)]
+    rows = [result.row for result in extractions.results(sources)]
     read = [Block.model_validate(vars(row)) for row in read_blocks(written)]
     assert [row.model_copy(update={"file": None, "seconds": 0.25, "quality": None}) for row in read] == rows
     assert pq.read_schema(written / "blocks.parquet").names == arrow_schema(Block).names
@@ -108,7 +107,7 @@ def test_the_columns_of_a_block() -> None:
 
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manifests.folders.tables._ROWS_PER_GROUP", 3)
-    made.write(tmp_path / "out", made.results(sources), sources)
+    extractions.write(tmp_path / "out", extractions.results(sources), sources)
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
     blocks = [row.block for row in read_blocks(tmp_path / "out", ["block"])]
     assert [read_block(tmp_path / "out", place).block for place in range(10)] == blocks
@@ -117,7 +116,7 @@ def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], mon
 def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
     """Wall time differs between runs: the table contains it only on request."""
     assert {row.seconds for row in read_blocks(written, ["seconds"])} == {None}
-    made.write(tmp_path / "timed", made.results(sources), sources, timings=True)
+    extractions.write(tmp_path / "timed", extractions.results(sources), sources, timings=True)
     assert {row.seconds for row in read_blocks(tmp_path / "timed", ["seconds"])} == {0.25}
 
 
@@ -143,8 +142,12 @@ def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
 
 
 def test_two_runs_give_the_same_bytes(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
-    made.write(
-        tmp_path / "again", made.results(sources), sources, unopened=(("gamma", "no such release"),), notes=["a note"]
+    extractions.write(
+        tmp_path / "again",
+        extractions.results(sources),
+        sources,
+        unopened=(("gamma", "no such release"),),
+        notes=["a note"],
     )
     ours = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
     for name, path in ours.items():
@@ -160,10 +163,10 @@ def test_two_runs_give_the_same_bytes(written: Path, tmp_path: Path, sources: Se
 
 
 def test_a_source_that_changed_meanwhile_is_named(tmp_path: Path) -> None:
-    source = made.source(tmp_path)
+    source = extractions.source(tmp_path)
     (source.root / "alpha" / "parts.py").unlink()
     with pytest.raises(UserError, match=r"alpha@1\.0: .*parts\.py: .*run again"):
-        made.write(tmp_path / "out", [], [source])
+        extractions.write(tmp_path / "out", [], [source])
     assert not (tmp_path / "out").exists()
 
 

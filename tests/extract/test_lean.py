@@ -1,10 +1,8 @@
 """Lean forms: which code is cut or kept, that cut code is never mistaken for other code, and the folder's report."""
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,8 +20,7 @@ from extract.proofs.trace import trace_all
 from extract.proofs.validate import Pair
 from extract.resolve.index import Index
 from manifests.publish.staged import staged
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+from tests.builders import extractions
 
 FULL = '''# Gate, from alpha@1.0
 #
@@ -551,16 +548,16 @@ def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
 
 
 def results(folder: Path, lean: LeanFile) -> list[Result]:
-    of = made.source(folder, "beta@1.0")
-    row = made.block(of, "Made", level="backward", error_kind=None, error=None, **lean_columns(lean))
+    of = extractions.source(folder, "beta@1.0")
+    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **lean_columns(lean))
     return [Result(row.model_copy(update={"lean_error": None}), ((of.name, "beta/blocks.py"),))]
 
 
 def written(folder: Path, license_: str) -> Path:
-    of = made.source(folder, "beta@1.0")
-    code = made.code_of("beta@1.0::beta.blocks.Made", license_)
+    of = extractions.source(folder, "beta@1.0")
+    code = extractions.code_of("beta@1.0::beta.blocks.Made", license_)
     rows = results(folder, LeanFile(code, (), license_))
-    made.write(folder / "out", rows, [of], level="backward")
+    extractions.write(folder / "out", rows, [of], level="backward")
     return folder / "out"
 
 
@@ -594,11 +591,11 @@ def test_publishing_goes_by_the_lean_licence_where_the_full_code_stays_out(tmp_p
 
 def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tmp_path: Path) -> None:
     """The source files of a lean form are a subset of those of its full form."""
-    of = made.source(tmp_path, "alpha@1.0")
-    row = made.block(of, "Made", level="backward", error_kind=None, error=None)
-    lean = lean_columns(LeanFile(made.code_of(row.block, "MIT"), (), "MIT"))
+    of = extractions.source(tmp_path, "alpha@1.0")
+    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None)
+    lean = lean_columns(LeanFile(extractions.code_of(row.block, "MIT"), (), "MIT"))
     result = Result(row.model_copy(update={**lean, "lean_error": None}), ((of.name, "alpha/blocks.py"),))
-    made.write(tmp_path / "out", [result], [of], level="backward")
+    extractions.write(tmp_path / "out", [result], [of], level="backward")
     with staged(tmp_path / "out") as ready:
         (found,) = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
         assert found["code"] is not None

@@ -1,10 +1,8 @@
 """The metrics of the NN-RAG paper: its categories, classes of failure and tables, counted from the rows."""
 
 import re
-import runpy
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -25,17 +23,17 @@ from extract.model import categories
 from extract.resolve.symbols import Reason
 from lemur_core.sandbox import Status
 from lemur_core.source.quality import code_quality
+from tests.builders import extractions
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 FIGURES = {"paper_sources", "paper_categories", "paper_flow"}
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("paper")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     facts: dict[str, Any] = {"targets": ("Attention", "Gone"), "validations_reused": 3, "validations_run": 1}
-    made.write(base / "out", made.results(sources), sources, timings=True, **facts)
+    extractions.write(base / "out", extractions.results(sources), sources, timings=True, **facts)
     return base / "out"
 
 
@@ -103,13 +101,13 @@ def test_each_reason_of_ours_has_a_class() -> None:
 
 
 def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
-    of = made.source(tmp_path)
+    of = extractions.source(tmp_path)
     rows = [
-        made.block(of, "A", "discovered"),
-        made.block(of, "B", "compiled", error_kind="attribute_error", error="x"),
-        made.block(of, "C", "compiled", error_kind="timeout", error="x"),
-        made.block(of, "D", "executed", error_kind="no_arguments", error="x"),
-        made.block(of, "E"),
+        extractions.block(of, "A", "discovered"),
+        extractions.block(of, "B", "compiled", error_kind="attribute_error", error="x"),
+        extractions.block(of, "C", "compiled", error_kind="timeout", error="x"),
+        extractions.block(of, "D", "executed", error_kind="no_arguments", error="x"),
+        extractions.block(of, "E"),
     ]
     assert count_failures(rows) == {
         "External C++/CUDA operators": Counter(native_op=1),
@@ -145,10 +143,10 @@ def test_tables(written: Path) -> None:
 
 
 def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
-    of = made.source(tmp_path)
-    made.write(
+    of = extractions.source(tmp_path)
+    extractions.write(
         tmp_path / "out",
-        [made.Result(made.block(of, "A", "parsed", error_kind=None, error=None))],
+        [extractions.Result(extractions.block(of, "A", "parsed", error_kind=None, error=None))],
         [of],
         level="parsed",
     )
@@ -166,8 +164,8 @@ def test_figures(written: Path, tmp_path: Path) -> None:
     """Throughput only if seconds are recorded: without it, the figures are the same in every run."""
     names = {path.stem for path in (written / "figures").glob("paper_*.png")}
     assert names == FIGURES | {"paper_throughput"}
-    sources = [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
-    made.write(tmp_path / "out", made.results(sources), sources)
+    sources = [extractions.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
+    extractions.write(tmp_path / "out", extractions.results(sources), sources)
     assert {path.stem for path in (tmp_path / "out" / "figures").glob("paper_*.png")} == FIGURES
     text = (written / "report.md").read_text(encoding="utf-8")
     places = [int(place) for place in re.findall(r"\*Figure (\d+)\.", text)]

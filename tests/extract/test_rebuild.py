@@ -1,10 +1,8 @@
 """Blocks are rebuilt from their specs alone; a wrong or incomplete spec is reported."""
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +17,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.serialization import forms_of
 from manifests.records import Block, Spec
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+from tests.builders import extractions
 
 BLUR = """import torch
 from torch import nn
@@ -155,9 +152,9 @@ def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, Rewritten]) -> Non
 
 @pytest.fixture
 def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
-    source = made.source(tmp_path, "alpha@1.0")
+    source = extractions.source(tmp_path, "alpha@1.0")
     found = judged(answers["blur"], True, None)
-    row: Block = made.block(
+    row: Block = extractions.block(
         source,
         "Blur",
         "backward",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import runpy
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,20 +17,20 @@ from extract.model.results import wilson
 from lemur_core.files.markdown import code_span, plain, shown, table
 from manifests.folders.manifest import read_manifest
 from manifests.records import LEVELS, Block
+from tests.builders import extractions
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 FIGURES = ("failures", "sizes", "sources")
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sequence[Any]:
-    return [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
+    return [extractions.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("report")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     facts: dict[str, Any] = {
         "unopened": (("gamma|x", "no such *release*"),),
         "targets": ("Attention", "Native", "Gone"),
@@ -41,7 +40,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "validations_run": 6,
         "validations_reused": 2,
     }
-    made.write(base / "out", made.results(sources), sources, **facts)
+    extractions.write(base / "out", extractions.results(sources), sources, **facts)
     return base / "out"
 
 
@@ -117,7 +116,7 @@ def test_this_run(written: Path) -> None:
 
 
 def test_figures_are_there_and_the_same_in_every_run(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
-    made.write(tmp_path / "again", made.results(sources), sources)
+    extractions.write(tmp_path / "again", extractions.results(sources), sources)
     for name in FIGURES:
         path = Path("figures") / f"{name}.png"
         assert (tmp_path / "again" / path).read_bytes() == (written / path).read_bytes()
@@ -125,8 +124,11 @@ def test_figures_are_there_and_the_same_in_every_run(written: Path, tmp_path: Pa
 
 
 def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
-    rows = [made.Result(made.block(sources[0], name, "parsed", error_kind=None, error=None)) for name in ("A", "B")]
-    made.write(tmp_path / "out", rows, sources, level="parsed")
+    rows = [
+        extractions.Result(extractions.block(sources[0], name, "parsed", error_kind=None, error=None))
+        for name in ("A", "B")
+    ]
+    extractions.write(tmp_path / "out", rows, sources, level="parsed")
     text = report(tmp_path / "out")
     assert "**2 of 2 classes parsed (100 %, 34.2–100.0).**" in text
     assert [cells[0] for cells in rows_of(text, "How far they came")] == ["`discovered`", "`emitted`", "`parsed`"]
@@ -137,9 +139,11 @@ def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
 
 def test_a_run_to_a_higher_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
     levels = ("executed", "constructed", "forward", "backward")
-    rows = [made.Result(made.block(sources[0], level.title(), level)) for level in levels]
-    rows[-1] = made.Result(made.block(sources[0], "Whole", "backward", error_kind=None, error=None, fidelity="match"))
-    made.write(tmp_path / "out", rows, sources, level="backward")
+    rows = [extractions.Result(extractions.block(sources[0], level.title(), level)) for level in levels]
+    rows[-1] = extractions.Result(
+        extractions.block(sources[0], "Whole", "backward", error_kind=None, error=None, fidelity="match")
+    )
+    extractions.write(tmp_path / "out", rows, sources, level="backward")
     text = report(tmp_path / "out")
     assert "**4 of 4 classes executed (100 %, 51.0–100.0).**" in text
     assert rows_of(text, "By source")[0][1:6] == ["4", "4", "3", "2", "1"]
@@ -147,7 +151,7 @@ def test_a_run_to_a_higher_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
 
 
 def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
-    made.write(tmp_path / "out", [], sources, targets=("Gone",))
+    extractions.write(tmp_path / "out", [], sources, targets=("Gone",))
     text = report(tmp_path / "out")
     assert "**0 of 0 classes executed (–).**" in text
     assert not (tmp_path / "out" / "figures").exists()
@@ -171,7 +175,7 @@ def test_odd_names_and_messages_break_nothing(kind: str, error: str, license_: s
 
 def failed(kind: str, *errors: str) -> list[Block]:
     of = SimpleNamespace(name="s@1", license="MIT", digest="0" * 64, files=[SimpleNamespace(blob="0" * 40)])
-    return [made.block(of, f"B{n}", "compiled", error_kind=kind, error=error) for n, error in enumerate(errors)]
+    return [extractions.block(of, f"B{n}", "compiled", error_kind=kind, error=error) for n, error in enumerate(errors)]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,7 @@ def test_a_release_in_the_place_of_a_source(tmp_path: Path, sources: Sequence[An
     """The score is named where readers look for it, and the paper's figures are shown separately."""
     wanted = "git+https://example.org/beta@abc"
     taken = [sources[0], dataclasses.replace(sources[1], instead_of=wanted)]
-    manifest = made.write(tmp_path / "out", made.results(taken), taken)
+    manifest = extractions.write(tmp_path / "out", extractions.results(taken), taken)
     text = report(tmp_path / "out")
     part = text.partition("## Sources that stand in for others")[2].partition("\n## ")[0]
     assert "| `beta@2.0` |" in part

@@ -1,7 +1,6 @@
 """`required_repos.json`: requirements that pip understands, identifiers that can be computed again, one line a block."""
 
 import json
-import runpy
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +13,12 @@ from extract.model.results import code_columns
 from extract.resolve.requirements import add_versions, imports_of, qualify_swhid, requirements_text, runtime_versions
 from extract.resolve.standins import SOURCE_NAME, replacement_source
 from manifests.provenance.swhid import Swhid, content_swhid, directory_swhid
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+from tests.builders import extractions
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sequence[Any]:
-    return [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
+    return [extractions.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
 
 
 def needs(results: Sequence[Any], sources: Sequence[Any]) -> dict[str, Any]:
@@ -32,7 +30,7 @@ def needs(results: Sequence[Any], sources: Sequence[Any]) -> dict[str, Any]:
 
 
 def test_each_block_with_code_has_an_entry(sources: Sequence[Any]) -> None:
-    results = made.results(sources)
+    results = extractions.results(sources)
     found = needs(results, sources)
     assert [entry["block"] for entry in found["blocks"]] == [r.row.block for r in results if r.row.code is not None]
     first, einops = found["blocks"][0], found["blocks"][3]
@@ -48,7 +46,7 @@ def test_each_block_with_code_has_an_entry(sources: Sequence[Any]) -> None:
 
 
 def test_identifiers_can_be_computed_from_the_files(sources: Sequence[Any]) -> None:
-    found = needs(made.results(sources), sources)
+    found = needs(extractions.results(sources), sources)
     for source in sources:
         for path, swhid in found["files"][source.name].items():
             assert swhid == content_swhid((source.root / path).read_bytes())
@@ -63,7 +61,7 @@ def test_identifiers_can_be_computed_from_the_files(sources: Sequence[Any]) -> N
 
 
 def test_only_what_blocks_were_made_from_is_listed(sources: Sequence[Any]) -> None:
-    result = made.results(sources[:1])[1]
+    result = extractions.results(sources[:1])[1]
     found = needs([result], sources)
     assert found["files"] == {"alpha@1.0": {"alpha/blocks.py": f"swh:1:cnt:{sources[0].files[0].blob}"}}
     assert list(found["sources"]) == ["alpha@1.0"]
@@ -71,7 +69,7 @@ def test_only_what_blocks_were_made_from_is_listed(sources: Sequence[Any]) -> No
 
 
 def test_code_of_other_sources_and_of_ours(sources: Sequence[Any]) -> None:
-    row = made.block(sources[0], "Mixed", requires=("einops", "timm"))
+    row = extractions.block(sources[0], "Mixed", requires=("einops", "timm"))
     ours = replacement_source().files[0].path
     files = (("alpha@1.0", "alpha/blocks.py"), ("beta@2.0", "beta/parts.py"), (SOURCE_NAME, ours))
     found = needs([SimpleNamespace(row=row, closure_files=files)], sources)
@@ -87,8 +85,8 @@ def test_code_of_other_sources_and_of_ours(sources: Sequence[Any]) -> None:
 
 
 def test_a_local_folder_has_no_origin(tmp_path: Path) -> None:
-    source = made.source(tmp_path, "gamma", origin="", version="", kind="folder")
-    row = made.block(source, "Scale", start_line=4, end_line=4)
+    source = extractions.source(tmp_path, "gamma", origin="", version="", kind="folder")
+    row = extractions.block(source, "Scale", start_line=4, end_line=4)
     assert qualify_swhid(row, source) == (
         f"swh:1:cnt:{source.files[0].blob};anchor={source.swhid};path=/gamma/blocks.py;lines=4"
     )
@@ -112,7 +110,7 @@ def test_a_local_folder_has_no_origin(tmp_path: Path) -> None:
 def test_versions_are_those_that_the_sources_ask_for(
     tmp_path: Path, requires: list[str], stated: list[list[str]], expected: list[str]
 ) -> None:
-    sources = [made.source(tmp_path, f"s{n}", requires=tuple(lines)) for n, lines in enumerate(stated)]
+    sources = [extractions.source(tmp_path, f"s{n}", requires=tuple(lines)) for n, lines in enumerate(stated)]
     found = add_versions(requires, sources)
     assert list(found) == expected
     assert add_versions(found, sources) == found
@@ -135,11 +133,11 @@ def test_the_runtime_that_code_imports(code: str, expected: set[str]) -> None:
 
 
 def test_the_runtime_is_required_as_the_source_states_it(tmp_path: Path, sources: Sequence[Any]) -> None:
-    code = made.code_of("x", "MIT", "import numpy\nimport torchvision\n")
-    row = made.block(sources[0], "Scale", **code_columns(code))
+    code = extractions.code_of("x", "MIT", "import numpy\nimport torchvision\n")
+    row = extractions.block(sources[0], "Scale", **code_columns(code))
     entry = needs([SimpleNamespace(row=row, closure_files=())], sources)["blocks"][0]
     assert entry["requires"] == ["numpy", "torch", "torchvision"]
-    (stated,) = [made.source(tmp_path, "stated@1.0", requires=("torch>=1.5,<3", "Torchvision"))]
-    row = made.block(stated, "Scale", **code_columns(code))
+    (stated,) = [extractions.source(tmp_path, "stated@1.0", requires=("torch>=1.5,<3", "Torchvision"))]
+    row = extractions.block(stated, "Scale", **code_columns(code))
     entry = needs([SimpleNamespace(row=row, closure_files=())], [stated])["blocks"][0]
     assert entry["requires"] == ["numpy", "torch<3,>=1.5", "torchvision"]

@@ -1,12 +1,10 @@
 """Search: the right blocks come first, any query is plain words, and every error is one clear line."""
 
 import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,27 +19,27 @@ from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
 from manifests.records import Block
+from tests.builders import sample_blocks
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
 HALF = [{"inputs": {"*0": "float32 2x8x16x16"}, "outputs": ["float32 2x16x8x8"]}]
 
 
 def layer(name: str, builds: str = "", **changes: Any) -> Block:
     body = f"        self.layer = nn.{builds}()\n" if builds else "        pass\n"
     code = f"from torch import nn\n\n\nclass {name}(nn.Module):\n    def __init__(self):\n{body}"
-    row: Block = made.block(f"{code}\n    def forward(self, x):\n        return x\n", name, **changes)
+    row: Block = sample_blocks.block(f"{code}\n    def forward(self, x):\n        return x\n", name, **changes)
     return row
 
 
 def blocks() -> list[Block]:
     return [
-        made.block(name="SqueezeExcite", source="timm@1.0.30", license="Apache-2.0"),
-        made.block(name="SEModule", source="timm@1.0.30", license="Apache-2.0", **made.observed()),
+        sample_blocks.block(name="SqueezeExcite", source="timm@1.0.30", license="Apache-2.0"),
+        sample_blocks.block(name="SEModule", source="timm@1.0.30", license="Apache-2.0", **sample_blocks.observed()),
         layer("ConvNormAct", "Conv2d", source="timm@1.0.30", module="timm.layers.conv_bn_act", category="Convolution"),
         layer("WindowMSA", source="mmcv@2.2.0", module="mmcv.ops.window", license="GPL-3.0"),
         layer("MultiHeadAttention", "Softmax", source="mmcv@2.2.0", module="mmcv.ops.attention"),
         layer("DropPath", source="timm@1.0.30", module="timm.layers.drop", category="Regularization"),
-        layer("ConvDown", "Conv2d", module="alpha.down", category="Resampling", **made.observed(cases=HALF)),
+        layer("ConvDown", "Conv2d", module="alpha.down", category="Resampling", **sample_blocks.observed(cases=HALF)),
         layer("GhostNet", "Linear", module="alpha.models.ghostnet", category="Network", level="compiled"),
     ]
 

@@ -3,9 +3,7 @@
 import ast
 import importlib.util
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,7 @@ from extract.specs.outline import outline_of
 from extract.specs.splits import Place, place_specs
 from lemur_core.similarity.features.text import near_pairs, shingles
 from manifests.records import Block, Observed, Spec
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
+from tests.builders import sample_blocks
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_types_in_words(annotation: str, told: str) -> None:
 
 
 def test_what_is_read_off_the_code() -> None:
-    spec = make_spec(made.block())
+    spec = make_spec(sample_blocks.block())
     assert spec.bases == ("Module",)
     assert [(item.name, item.kind, item.type, item.default) for item in spec.constructor] == [
         ("channels", "positional", "integer", None),
@@ -118,7 +115,7 @@ def test_what_is_read_off_the_code() -> None:
 
 
 def test_what_was_observed() -> None:
-    spec = make_spec(made.block(**made.observed()))
+    spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
     assert spec.arguments is not None
     assert spec.arguments.init == {"channels": "16", "ratio": "0.5"}
     assert spec.arguments.forward == {"x": "tensor 2×16×8×8"}
@@ -144,23 +141,23 @@ def test_what_was_observed() -> None:
     ],
 )  # fmt: skip
 def test_summaries(changes: dict[str, Any], summary: str) -> None:
-    assert make_spec(made.block(**made.observed(**changes))).summary == summary
+    assert make_spec(sample_blocks.block(**sample_blocks.observed(**changes))).summary == summary
 
 
 def test_no_word_of_a_docstring() -> None:
-    line = line_of(make_spec(made.block(**made.observed())))
+    line = line_of(make_spec(sample_blocks.block(**sample_blocks.observed())))
     assert not {"Recalibrates", "papers", "found"} & set(line.replace('"', " ").split())
 
 
 @pytest.mark.parametrize("stored", ["{", "[]", "3", '{"parameters": -1}', '{"init": 3}', '{"init": {"args": 3}}'])
 def test_broken_columns_are_as_if_absent(stored: str) -> None:
-    spec = make_spec(made.block(arguments=stored, observed=stored))
+    spec = make_spec(sample_blocks.block(arguments=stored, observed=stored))
     assert spec.layers is None
     assert spec.summary.endswith("not observed at work.")
 
 
 def test_a_line_has_sorted_keys_and_comes_back() -> None:
-    spec = make_spec(made.block(**made.observed()))
+    spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
     facts = json.loads(line_of(spec))
     assert list(facts) == sorted(facts)
     assert Spec.model_validate(facts) == spec
@@ -189,7 +186,7 @@ def test_a_line_has_sorted_keys_and_comes_back() -> None:
     ],
 )  # fmt: skip
 def test_signatures(code: str, constructor: list[str], forward: list[str]) -> None:
-    spec = make_spec(made.block(code, "A"))
+    spec = make_spec(sample_blocks.block(code, "A"))
     assert [item.name for item in spec.constructor] == constructor
     assert [item.name for item in spec.forward] == forward
 
@@ -255,7 +252,7 @@ def test_behaviour(pairs: list[str], init: list[str], expected: tuple[Any, ...])
 
 def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
-    observed = Observed.model_validate({**made.OBSERVED, "cases": [case]})
+    observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
     assert infer_behaviour(observed, []).keeps_shape is False
 
 
@@ -289,7 +286,7 @@ def text_of(name: str, *, doc: str = "", extra: str = "", ends: str = "") -> str
 def places(*given: tuple[str, str], source: str = "alpha@1.0", seed: int = 42) -> list[Place]:
     """Return the splits of blocks with these names and codes; no two of them were observed to behave the same."""
     rows = [
-        made.block(code, name, source=f"{source}{n}", module=f"m{n}", **made.observed(parameters=n))
+        sample_blocks.block(code, name, source=f"{source}{n}", module=f"m{n}", **sample_blocks.observed(parameters=n))
         for n, (name, code) in enumerate(given)
     ]
     return place_specs([make_spec(row) for row in rows], [row.code for row in rows], seed)
@@ -319,9 +316,15 @@ def test_copies_are_one_group() -> None:
 
 def test_equal_designs_are_one_group() -> None:
     """Different code with the same observed facts: their conversations would be the same, too."""
-    seen = made.observed()
-    rows = [made.block(text_of(name).replace(f", {name}=None", ""), name, **seen) for name in ("Gate", "Blend")]
-    rows += [made.block(text_of("Third").replace(", Third=None", ""), "Third", **made.observed(parameters=281))]
+    seen = sample_blocks.observed()
+    rows = [
+        sample_blocks.block(text_of(name).replace(f", {name}=None", ""), name, **seen) for name in ("Gate", "Blend")
+    ]
+    rows += [
+        sample_blocks.block(
+            text_of("Third").replace(", Third=None", ""), "Third", **sample_blocks.observed(parameters=281)
+        )
+    ]
     found = place_specs([make_spec(row) for row in rows], [row.code or "" for row in rows], 42)
     assert found[0].cluster == found[1].cluster != found[2].cluster
 
@@ -347,7 +350,9 @@ def test_sizes(count: int) -> None:
 @settings(max_examples=8)
 @given(st.permutations(range(14)), st.integers(0, 5))
 def test_order_plays_no_part(order: list[int], seed: int) -> None:
-    rows: list[Block] = [made.block(text_of(f"Name{n % 12}"), f"Name{n % 12}", module=f"m{n}") for n in range(14)]
+    rows: list[Block] = [
+        sample_blocks.block(text_of(f"Name{n % 12}"), f"Name{n % 12}", module=f"m{n}") for n in range(14)
+    ]
     specs = [make_spec(row) for row in rows]
     plain = place_specs(specs, [row.code or "" for row in rows], seed)
     mixed = place_specs([specs[n] for n in order], [rows[n].code or "" for n in order], seed)

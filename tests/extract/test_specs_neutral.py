@@ -7,11 +7,9 @@ import json
 import keyword
 import os
 import re
-import runpy
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +19,8 @@ from hypothesis import strategies as st
 from extract.search.command import make_candidate
 from extract.specs.make import LIMIT, find_repeat, line_of, make_spec, strip_header
 from manifests.records import Block
+from tests.builders import sample_blocks
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
 _FOLDER = "LEMUR_CURATOR_TEST_EXTRACTION"
 _IDENTITY = ("block", "name", "class", "source", "path", "swhid", "license", "code_sha256", "file")
 
@@ -74,17 +72,17 @@ def real_files() -> Iterator[Path]:
 
 def test_the_checker_finds_what_is_there() -> None:
     facts = {"summary": "made with norm=dict(type='BN', eps=0.001)"}
-    assert passages(facts, made.SQUEEZE)
+    assert passages(facts, sample_blocks.SQUEEZE)
     assert passages({"a": ["x", "y", "z"]}, 'A = ["x", "y", "z"]\n')
-    assert not passages({"summary": "type BN; eps 0.001"}, made.SQUEEZE)
+    assert not passages({"summary": "type BN; eps 0.001"}, sample_blocks.SQUEEZE)
     assert LIMIT == 8
-    assert strip_header(made.SQUEEZE).lstrip().startswith("import torch")
+    assert strip_header(sample_blocks.SQUEEZE).lstrip().startswith("import torch")
     assert strip_header("# a\n# b") == "# b"
 
 
 def test_a_block_that_was_observed() -> None:
-    check(made.block())
-    check(made.block(**made.observed()))
+    check(sample_blocks.block())
+    check(sample_blocks.block(**sample_blocks.observed()))
 
 
 def test_real_code() -> None:
@@ -94,7 +92,7 @@ def test_real_code() -> None:
         code = file.read_text(encoding="utf-8")
         names = [node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
         for name in names[:3]:
-            check(made.block(code, name, module=f"{file.parent.name}.{file.stem}"))
+            check(sample_blocks.block(code, name, module=f"{file.parent.name}.{file.stem}"))
             count += 1
     assert count > 25
 
@@ -117,14 +115,14 @@ def test_a_real_folder() -> None:
 
 def test_what_repeats_its_source_is_withheld() -> None:
     """A docstring with the same text as the spec: the values are removed, and the spec says which."""
-    spec = make_spec(made.block(**made.observed()))
+    spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
     for text, withheld in (
         (spec.summary, "summary"),
         (json.dumps(spec.model_dump(mode="json")["cases"], ensure_ascii=False), "cases"),
         (json.dumps(spec.model_dump(mode="json")["layers"], sort_keys=True), "layers"),
         (json.dumps(spec.model_dump(mode="json")["constructor"][0]), "constructor channels type"),
     ):
-        row = made.block(f"{made.SQUEEZE}\n\n# {text}\n", **made.observed())
+        row = sample_blocks.block(f"{sample_blocks.SQUEEZE}\n\n# {text}\n", **sample_blocks.observed())
         found = make_spec(row)
         assert withheld in found.withheld
         check(row)
@@ -183,7 +181,7 @@ def test_any_default_is_neutral(defaults: list[tuple[str, str]], as_text: bool) 
     except SyntaxError:
         return  # a control character in a remark
     arguments = json.dumps({"init": {"args": [value for _, value in defaults], "kwargs": {}}})
-    row = made.block(code, "A", **{**made.observed(), "arguments": arguments})
+    row = sample_blocks.block(code, "A", **{**sample_blocks.observed(), "arguments": arguments})
     check(row)
     assert len(make_spec(row).constructor) == len(defaults)
     assert max(len(item.default or "") for item in make_spec(row).constructor) <= 100

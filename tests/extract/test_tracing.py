@@ -1,9 +1,7 @@
 """Running blocks are traced in the sandbox: their specs contain the graph, verify checks it, publish keeps it."""
 
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -24,8 +22,7 @@ from lemur_core.graphs.serialization import forms_of
 from manifests.folders.manifest import read_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Spec
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+from tests.builders import extractions
 
 GATE = """import torch
 from torch import nn
@@ -161,14 +158,14 @@ def test_what_does_not_run_says_why(traced: dict[str, Traced]) -> None:
 def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
     base = tmp_path_factory.mktemp("traced")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     found = answer(traced["gate"])
     observed = {"parameters": 1096, "trainable": 1096, "buffers": 0, "layers": {"Conv2d": 2}, "cases": []}
     observed["cases"] = [{"inputs": {"*0": "float32 2x64x6x6"}, "outputs": ["float32 2x64x6x6"]}]
     results = []
     for of in sources:
         block = f"{of.name}::{of.name.partition('@')[0]}.blocks.Gate"
-        row: Block = made.block(
+        row: Block = extractions.block(
             of,
             "Gate",
             "backward",
@@ -178,12 +175,12 @@ def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -
             observed=json.dumps(observed),
             graph=found["graph"],
             graph_widths=found["graph_widths"],
-            **code_columns(made.code_of(block, of.license, GATE)),
+            **code_columns(extractions.code_of(block, of.license, GATE)),
         )
         results.append(Result(row, ((of.name, row.path),), found))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "out", results, sources, level="backward")
+        extractions.write(base / "out", results, sources, level="backward")
     return base / "out"
 
 

@@ -2,11 +2,9 @@
 
 import ast
 import json
-import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +22,8 @@ from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, arrow_schema
+from tests.builders import extractions
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
-made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
 CHECKS += [
     "files",
@@ -54,8 +51,8 @@ def _without_figures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("verify")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    made.write(base / "out", made.results(sources), sources)
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    extractions.write(base / "out", extractions.results(sources), sources)
     return base / "out"
 
 
@@ -117,7 +114,7 @@ def change_code(folder: Path, code: str, **changes: Any) -> None:
 
 
 def code(body: str) -> str:
-    text: str = made.code_of(ID, "MIT", body)
+    text: str = extractions.code_of(ID, "MIT", body)
     return text
 
 
@@ -141,10 +138,12 @@ def test_a_description_that_lists_another_digest(folder: Path) -> None:
 
 
 def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
-    source = made.source(tmp_path)
-    rows = [made.block(source, f"B{n:03}") for n in range(70)]
-    rows[65] = made.block(source, "B065", **code_columns(made.code_of(rows[65].block, "MIT", "import lost\n")))
-    made.write(tmp_path / "out", [made.Result(row) for row in rows], [source])
+    source = extractions.source(tmp_path)
+    rows = [extractions.block(source, f"B{n:03}") for n in range(70)]
+    rows[65] = extractions.block(
+        source, "B065", **code_columns(extractions.code_of(rows[65].block, "MIT", "import lost\n"))
+    )
+    extractions.write(tmp_path / "out", [extractions.Result(row) for row in rows], [source])
     found = failed(tmp_path / "out", refresh=False)
     assert found == {"imports": f"{rows[65].block}: line 6: imports lost, which it does not require"}
 
@@ -241,7 +240,7 @@ def test_a_block_may_fail_to_parse_if_it_says_so(folder: Path) -> None:
 
 
 def test_a_header_that_names_another_block(folder: Path) -> None:
-    change_code(folder, made.code_of("alpha@1.0::other.Scale", "ISC"))
+    change_code(folder, extractions.code_of("alpha@1.0::other.Scale", "ISC"))
     found = failed(folder)["headers"]
     assert f"{ID}: its header names 'alpha@1.0::other.Scale' as Block, not '{ID}'" in found
     assert f"{ID}: its header names 'ISC' as Licence, not 'MIT'" in found

@@ -4,15 +4,15 @@ Either is told in one line on stderr, nothing goes to stdout, and the working fo
 enumerations are tried for every option that takes one; options of text or paths stand in the table, or take any text.
 """
 
-import runpy
 import shlex
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
+
+from tests.builders import commands, extractions
 
 NET = """import torch.nn as nn
 
@@ -35,9 +35,6 @@ class Net(nn.Module):
         return x
 """
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "extract" / "results.py")))
-commands = SimpleNamespace(**runpy.run_path(str(FIXTURES / "commands.py")))
 ROOT, TREE = commands.ROOT, commands.TREE
 
 #: What is wrong by itself, whatever lies there.
@@ -342,8 +339,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     (folder / "rows.jsonl").write_text("".join(row % (number, number) for number in range(3)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        sources = [made.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
-        made.write(folder / "lib", made.results(sources), sources)
+        sources = [extractions.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
+        extractions.write(folder / "lib", extractions.results(sources), sources)
     options = CurateOptions(graph="off", license="MIT")
     curate(open_source(str(folder / "rows.jsonl")), folder / "snap", options, jobs=1)
     finished(folder / "sample")

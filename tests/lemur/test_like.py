@@ -1,11 +1,9 @@
 """`lemur search --like`: a block by name, or a network's file that is traced in the sandbox."""
 
 import json
-import runpy
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +15,8 @@ from extract.resolve.index import Index
 from extract.search.ranking import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
+from tests.builders import extractions
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 STEM = """from torch import nn
@@ -78,9 +76,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("like")
     image, numbers = "torch.randn(2, 3, 8, 8)", "torch.zeros(2, 3, dtype=torch.long)"
     wanted = [
-        (made.source(base, "alpha@1.0"), "Stem", STEM, arguments("16", image)),
-        (made.source(base, "beta@2.0"), "Stem", STEM, arguments("32", image)),
-        (made.source(base, "gamma@3.0"), "Other", OTHER, arguments("5", numbers)),
+        (extractions.source(base, "alpha@1.0"), "Stem", STEM, arguments("16", image)),
+        (extractions.source(base, "beta@2.0"), "Stem", STEM, arguments("32", image)),
+        (extractions.source(base, "gamma@3.0"), "Other", OTHER, arguments("5", numbers)),
     ]
     pairs = [Pair(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
     with Index(base / "facts.sqlite") as index:
@@ -92,13 +90,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         facts = {"arguments": json.dumps(given), "graph": answer["graph"], "graph_widths": answer["graph_widths"]}
         observed = {"parameters": 1, "trainable": 1, "buffers": 0, "layers": {}, "cases": []}
         block = f"{of.name}::{of.name.partition('@')[0]}.blocks.{name}"
-        closed = code_columns(made.code_of(block, of.license, code))
+        closed = code_columns(extractions.code_of(block, of.license, code))
         nothing: dict[str, Any] = {"error_kind": None, "error": None, "observed": json.dumps(observed)}
-        row = made.block(of, name, "backward", **nothing, **facts, **closed)
+        row = extractions.block(of, name, "backward", **nothing, **facts, **closed)
         results.append(Result(row, ((of.name, row.path),), answer))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "out", results, [of for of, *_ in wanted], level="backward")
+        extractions.write(base / "out", results, [of for of, *_ in wanted], level="backward")
     return base / "out"
 
 

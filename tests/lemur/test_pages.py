@@ -1,9 +1,7 @@
 """`lemur open`: a folder's own page, or one that is made in the cache and leads back; nothing in the folder changes."""
 
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +20,10 @@ from manifests.folders.frame import write_page
 from manifests.folders.manifest import Manifest, Stopwatch, is_of_page
 from manifests.folders.tables import write_table
 from manifests.records import SynthesisAttempt, arrow_schema
+from tests.builders import extractions
+from tests.manifests.page.test_frame import read_page
 
 TESTS = Path(__file__).parents[1]
-made = SimpleNamespace(**runpy.run_path(str(TESTS / "fixtures" / "extract" / "results.py")))
-pages = SimpleNamespace(**runpy.run_path(str(TESTS / "manifests" / "page" / "test_frame.py")))
 NET = (
     "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return x * {}\n"
     * 6
@@ -52,10 +50,10 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("blocks")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "out", made.results(sources), sources)
+        extractions.write(base / "out", extractions.results(sources), sources)
     return base / "out"
 
 
@@ -75,7 +73,7 @@ def without_page(folder: Path, out: Path) -> Path:
 
 
 def test_a_snapshot_shows_every_record(snapshot: Path) -> None:
-    data, entries = pages.read_page(snapshot)
+    data, entries = read_page(snapshot)
     library = data["library"]
     kept = dict(zip(library["names"], library["further"], strict=True))
     (name,) = kept.keys() - {"b-<script>"}
@@ -89,7 +87,7 @@ def test_a_snapshot_shows_every_record(snapshot: Path) -> None:
 
 
 def test_an_extraction_shows_what_may_be_passed_on(extraction: Path) -> None:
-    data, entries = pages.read_page(extraction)
+    data, entries = read_page(extraction)
     library = data["library"]
     assert len(library["names"]) == len(entries) == 10
     licence = library["facets"][3]
@@ -112,9 +110,9 @@ def test_older_folders_get_theirs_in_the_cache(which: str, tmp_path: Path, reque
     index = find_page(older)
     assert index.is_relative_to(tmp_path / "cache")
     assert sorted(older.rglob("*")) == before
-    data, entries = pages.read_page(index.parent)
+    data, entries = read_page(index.parent)
     assert data["base"] == older.as_uri() + "/"
-    assert (data | {"base": ""}, entries) == pages.read_page(whole)
+    assert (data | {"base": ""}, entries) == read_page(whole)
     assert verify_folder(older, jobs=1)[0].ok
 
 
@@ -158,7 +156,7 @@ def test_a_synthesis_shows_every_answer(tmp_path: Path) -> None:
     manifest = Manifest(kind="synthesis", versions={}, parameters={}, inputs=[], counts={}, details={}, outputs=[],
                         measured=Stopwatch().measured())  # fmt: skip
     write_page(tmp_path, synthesis_page(tmp_path, manifest))
-    data, entries = pages.read_page(tmp_path)
+    data, entries = read_page(tmp_path)
     assert data["library"]["names"] == ["attempt 0, round 0", "synth-1"]
     assert next(view for view in data["views"] if view["title"] == "Models")["rows"] == [["m", 2, 1, 10]]
     assert [view["text"] for view in entries[0] if view["view"] == "code"][:2] == [hostile, hostile]

@@ -3,12 +3,10 @@
 import hashlib
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -40,8 +38,8 @@ from manifests.records import (
     SpecChatRow,
     arrow_schema,
 )
+from tests.builders import extractions
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 ATTENTION = "alpha@1.0::alpha.blocks.Attention"
 OTHER = "alpha@1.0::alpha.blocks.Native"
 WHEEL = Input(name="nn_dataset-2.1.0-py3-none-any.whl", sha256="5" * 64, bytes=9)
@@ -55,10 +53,10 @@ def digest(code: str) -> str:
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("trace")
-    source = made.source(base)
+    source = extractions.source(base)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "blocks", made.results([source]), [source])
+        extractions.write(base / "blocks", extractions.results([source]), [source])
     return base / "blocks"
 
 

@@ -1,7 +1,6 @@
 """What the tests of training share."""
 
 import contextlib
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 
 import train.compose.candidates
 from lemur_core.sandbox import Sandbox, cached
+from tests.builders import slot_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,5 @@ def one_sandbox() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An extraction folder of the fixture's blocks."""
-    blocks = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py"))
-    made: Path = blocks["write_folder"](tmp_path_factory.mktemp("made") / "blocks")
+    made: Path = slot_blocks.write_folder(tmp_path_factory.mktemp("made") / "blocks")
     return made

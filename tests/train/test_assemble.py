@@ -4,11 +4,10 @@ import ast
 import hashlib
 import os
 import pickle
-import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ import torch
 
 import train.compose.assemble
 from lemur_core.files.errors import UserError
+from tests.builders import slot_blocks
 from train.compose.assemble import assemble
 from train.compose.library import open_library
 from train.compose.network_text import PREAMBLE, Filled, network_text
@@ -28,7 +28,6 @@ SHIPPED = Path(train.compose.assemble.__file__).parents[1] / "recipes"
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
-blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
 SMALL = {"model": {"name": "small", "widths": (8, 16), "depths": (1, 2)}}
 FOUND = {
@@ -56,14 +55,14 @@ def with_lean(folder: Path, out: Path, old: str, new: str) -> Path:
     out.mkdir()
     for name in ("specs.jsonl", "required_repos.json"):
         (out / name).write_bytes((folder / name).read_bytes())
-    table = pq.read_table(folder / "blocks.parquet")
+    table = pq.read_table(folder / "slot_blocks.parquet")
     rows = table.to_pylist()
     (row,) = (one for one in rows if one["qualname"] == "kit.gates.Gate")
     assert old in row["code"]
     code = row["code"].replace(old, new)
     row |= {"lean_code": code, "lean_sha256": hashlib.sha256(code.encode()).hexdigest(), "lean_lines": 9}
     row |= {"lean_requires": [], "lean_license": "ISC"}
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), out / "blocks.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), out / "slot_blocks.parquet")
     return out
 
 
@@ -127,7 +126,7 @@ def test_the_file_tells_what_it_is(made: Network, folder: Path) -> None:
     assert f"# Recipe:  SHA-256 {made.recipe.sha256}" in lines
     assert "# SPDX-License-Identifier: MIT" in lines
     assert "# attention         kit@1.0::kit.gates.Gate (MIT)" in lines
-    block = blocks.make_block("kit.gates.Gate")
+    block = slot_blocks.make_block("kit.gates.Gate")
     at = lines.index("# Slot attention: Gate.")
     assert lines[at + 2 : at + 7] == [
         "# Block:   kit@1.0::kit.gates.Gate",

@@ -1,19 +1,17 @@
 """Candidates: blocks of an extraction folder, told by what they do in the sandbox; outcomes are kept."""
 
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
+from tests.builders import slot_blocks
 from train.compose.candidates import Candidate, candidates
 from train.compose.library import open_library
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
-blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
 WIDTHS = (8,)
 
@@ -69,7 +67,7 @@ def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
         candidates("stem", folder, ())
     with pytest.raises(UserError, match=r"no blocks\.parquet; pass a folder written by `lemur extract"):
         candidates("stem", tmp_path)
-    for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
+    for name in ("slot_blocks.parquet", "specs.jsonl", "required_repos.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "specs.jsonl").write_text("{]\n")
     with pytest.raises(UserError, match="its records cannot be read"):
@@ -82,7 +80,7 @@ def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
         found = library.find(use)
         assert found is not None
         assert found.block == "kit@1.0::kit.gates.Gate"
-        assert found.code == blocks.make_block("kit.gates.Gate").code
+        assert found.code == slot_blocks.make_block("kit.gates.Gate").code
     assert library.find("ates.Gate") is None
     assert library.near("Gait") == ["kit@1.0::kit.gates.Gate"]
     with pytest.raises(UserError, match=r"2 blocks are named 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"):

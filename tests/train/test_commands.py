@@ -1,7 +1,6 @@
 """The commands of training as a user calls them: what they print, refuse, and leave behind."""
 
 import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +10,11 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
+from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
 from train.model.recipe import Recipe, find_recipe, network_in, read_prm
 from train.runs.run_folder import run_text
-
-made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 
 LEMUR = Path(sys.executable).with_name("lemur")
 NET = """\

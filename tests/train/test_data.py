@@ -1,13 +1,11 @@
 """CIFAR-10 in all its forms gives the same arrays; the cache is believed only when whole; held-out images; real data."""
 
-import runpy
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import RetryableError, UserError
+from tests.builders import cifar_files
 from train.data import Cifar10, load_cifar10, open_cache, split
 
-forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
-MADE = forms.make()
+MADE = cifar_files.make()
 REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg"
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -30,21 +28,23 @@ def same(data: Cifar10) -> bool:
 
 
 def original_root(tmp: Path) -> Path:
-    forms.write_python(tmp, MADE)
+    cifar_files.write_python(tmp, MADE)
     return tmp
 
 
 FORMS: dict[str, Callable[[Path], Path | str]] = {
-    "parquet": lambda tmp: forms.write_parquet(tmp, MADE),
-    "parquet, shards below data": lambda tmp: forms.write_parquet(tmp / "data", MADE, shards=3).parent,
-    "parquet, column image": lambda tmp: forms.write_parquet(tmp / "plain_text", MADE, column="image").parent,
-    "python": lambda tmp: forms.write_python(tmp, MADE),
+    "parquet": lambda tmp: cifar_files.write_parquet(tmp, MADE),
+    "parquet, shards below data": lambda tmp: cifar_files.write_parquet(tmp / "data", MADE, shards=3).parent,
+    "parquet, column image": lambda tmp: cifar_files.write_parquet(tmp / "plain_text", MADE, column="image").parent,
+    "python": lambda tmp: cifar_files.write_python(tmp, MADE),
     "root": original_root,
     "torchvision": lambda tmp: f"torchvision:{original_root(tmp)}",
-    "python, tar.gz": lambda tmp: forms.write_tar(tmp / "cifar-10-python.tar.gz", forms.write_python(tmp, MADE)),
-    "binary": lambda tmp: forms.write_binary(tmp, MADE),
-    "binary, root": lambda tmp: forms.write_binary(tmp, MADE).parent,
-    "binary, tar": lambda tmp: forms.write_tar(tmp / "binary.tar", forms.write_binary(tmp, MADE), "w"),
+    "python, tar.gz": lambda tmp: cifar_files.write_tar(
+        tmp / "cifar-10-python.tar.gz", cifar_files.write_python(tmp, MADE)
+    ),
+    "binary": lambda tmp: cifar_files.write_binary(tmp, MADE),
+    "binary, root": lambda tmp: cifar_files.write_binary(tmp, MADE).parent,
+    "binary, tar": lambda tmp: cifar_files.write_tar(tmp / "binary.tar", cifar_files.write_binary(tmp, MADE), "w"),
 }
 
 
@@ -52,7 +52,7 @@ FORMS: dict[str, Callable[[Path], Path | str]] = {
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `write_python` writes passes for the original files."""
     with pytest.MonkeyPatch.context() as patch:
-        forms.pass_for_originals(forms.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
+        cifar_files.pass_for_originals(cifar_files.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
         yield
 
 
@@ -77,23 +77,23 @@ def test_every_form_gives_the_same_arrays(tmp_path: Path, form: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return forms.write_parquet(tmp_path / "in", MADE)  # type: ignore[no-any-return]
+    return cifar_files.write_parquet(tmp_path / "in", MADE)  # type: ignore[no-any-return]
 
 
 def test_digest_is_of_the_pixels_and_the_folder_of_the_input(folder: Path, tmp_path: Path) -> None:
     def load(source: Path) -> Cifar10:
         return load_cifar10(source, cache=tmp_path / "cache", partial=True)
 
-    parquet, binary = load(folder), load(forms.write_binary(tmp_path, MADE))
+    parquet, binary = load(folder), load(cifar_files.write_binary(tmp_path, MADE))
     assert parquet.sha256 == binary.sha256
     assert parquet.folder != binary.folder
-    other = load(forms.write_parquet(tmp_path / "other", forms.make(1)))
+    other = load(cifar_files.write_parquet(tmp_path / "other", cifar_files.make(1)))
     assert other.sha256 != parquet.sha256
     moved = load(folder.rename(tmp_path / "moved"))
     assert moved.folder == parquet.folder
     moved.train_images.zero_()  # what is written to the tensors does not reach the files
     assert same(open_cache(moved.folder))
-    jpeg = load(forms.write_parquet(tmp_path / "jpeg", MADE, kind="JPEG"))
+    jpeg = load(cifar_files.write_parquet(tmp_path / "jpeg", MADE, kind="JPEG"))
     assert jpeg.label == "cifar-10 (JPEG copy, harder) (part)"
     assert np.array_equal(jpeg.test_labels.numpy(), MADE.test_labels)
 
@@ -232,7 +232,7 @@ def hub_split(split: str) -> object:
     import datasets
 
     images, labels = getattr(MADE, f"{split}_images"), getattr(MADE, f"{split}_labels")
-    cells = [{"bytes": forms.encode(image), "path": None} for image in images]
+    cells = [{"bytes": cifar_files.encode(image), "path": None} for image in images]
     names = datasets.ClassLabel(names=list("abcdefghij"))
     features = datasets.Features({"img": datasets.Image(), "label": names, "note": datasets.Value("string")})
     rows = {"img": cells, "label": labels.tolist(), "note": ["x"] * len(labels)}

@@ -3,11 +3,9 @@
 import hashlib
 import os
 import pickle
-import runpy
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
+from tests.builders import cifar_files
 from train.data import load_cifar10
 from train.data.parquet import decode_images
 
-forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
-MADE = forms.make()
+MADE = cifar_files.make()
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
 FORMS = (
     "pass a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
@@ -34,7 +32,7 @@ FORMS = (
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `write_python` writes passes for the original files."""
     with pytest.MonkeyPatch.context() as patch:
-        forms.pass_for_originals(forms.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
+        cifar_files.pass_for_originals(cifar_files.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
         yield
 
 
@@ -75,7 +73,7 @@ def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: 
 
 
 def test_one_file_is_one_split(tmp_path: Path) -> None:
-    folder = forms.write_parquet(tmp_path / "in", MADE)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     assert error_of(folder / TRAIN, tmp_path) == (
         f"{folder / TRAIN}: one file holds one split; pass a folder with train-*.parquet and test-*.parquet"
     )
@@ -85,17 +83,20 @@ def test_one_file_is_one_split(tmp_path: Path) -> None:
     )
 
 
-IMAGES = [forms.encode(image) for image in MADE.train_images[:3]]
-GREY = forms.encode(MADE.train_images[0], mode="L")
-PALETTE = forms.encode(MADE.train_images[0], mode="P")
-LARGE = forms.encode(np.zeros((3, 40, 36), np.uint8))
+IMAGES = [cifar_files.encode(image) for image in MADE.train_images[:3]]
+GREY = cifar_files.encode(MADE.train_images[0], mode="L")
+PALETTE = cifar_files.encode(MADE.train_images[0], mode="P")
+LARGE = cifar_files.encode(np.zeros((3, 40, 36), np.uint8))
 BROKEN: dict[str, tuple[bytes | None, str]] = {
     "missing": (None, "row 1: img holds no bytes; get the file again"),
     "empty": (b"", "row 1: the image is empty, neither PNG nor JPEG; get the file again"),
     "GIF": (b"GIF89a", "row 1: the image begins with 47 49 46 38, neither PNG nor JPEG; get the file again"),
     "cut PNG": (IMAGES[1][:-600], "row 1: broken image: image file is truncated; get the file again"),
     "only the first bytes": (IMAGES[1][:9], "row 1: broken image: cannot be identified; get the file again"),
-    "cut JPEG": (forms.encode(MADE.train_images[1], "JPEG")[:-300], "row 1: broken image: image file is truncated"),
+    "cut JPEG": (
+        cifar_files.encode(MADE.train_images[1], "JPEG")[:-300],
+        "row 1: broken image: image file is truncated",
+    ),
     "palette": (PALETTE, "row 1: the image is with a palette (mode P), those of CIFAR-10 are RGB"),
     "greyscale": (GREY, "row 1: the image is greyscale (mode L), those of CIFAR-10 are RGB"),
     "size": (LARGE, "row 1: the image is 36 x 40, those of CIFAR-10 are 32 x 32"),
@@ -104,22 +105,22 @@ BROKEN: dict[str, tuple[bytes | None, str]] = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_image_is_named_by_file_and_row(tmp_path: Path, fault: str) -> None:
-    folder = forms.write_parquet(tmp_path / "in", MADE)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     image, said = BROKEN[fault]
-    pq.write_table(forms.table([IMAGES[0], image, LARGE], [0, 1, 2]), folder / TEST)
+    pq.write_table(cifar_files.table([IMAGES[0], image, LARGE], [0, 1, 2]), folder / TEST)
     assert error_of(folder, tmp_path).startswith(f"{folder / TEST}, {said}")
 
 
 def test_the_first_of_many_broken_images_is_named(tmp_path: Path) -> None:
     images: list[bytes] = [IMAGES[0]] * 1_200
     images[1_100] = images[701] = images[650] = GREY
-    folder = forms.write_parquet(tmp_path / "in", MADE)
-    pq.write_table(forms.table(images, [0] * 1_200), folder / TRAIN)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    pq.write_table(cifar_files.table(images, [0] * 1_200), folder / TRAIN)
     assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}, row 650: the image is greyscale")
 
 
 def labels_of(*labels: Any) -> pa.Table:
-    return forms.table(IMAGES, list(labels))
+    return cifar_files.table(IMAGES, list(labels))
 
 
 GOOD = labels_of(0, 1, 2)
@@ -151,7 +152,7 @@ TABLES: dict[str, tuple[pa.Table, str]] = {
 
 @pytest.mark.parametrize("fault", TABLES)
 def test_wrong_tables(tmp_path: Path, fault: str) -> None:
-    folder = forms.write_parquet(tmp_path / "in", MADE)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     table, said = TABLES[fault]
     pq.write_table(table, folder / TEST)
     where = f"{folder}: " if fault == "no rows" else f"{folder / TEST}"
@@ -159,7 +160,7 @@ def test_wrong_tables(tmp_path: Path, fault: str) -> None:
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:
-    folder = forms.write_parquet(tmp_path / "in", MADE)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     whole = (folder / TRAIN).read_bytes()
     for kept in (0, 4, 3_000, -1):
         (folder / TRAIN).write_bytes(whole[:kept])
@@ -174,7 +175,7 @@ def test_damaged_parquet(tmp_path: Path) -> None:
 
 
 def test_wrong_counts(tmp_path: Path) -> None:
-    folder = forms.write_parquet(tmp_path / "in", MADE)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     said = f"{folder}: the train split has 50 images, CIFAR-10 has 50,000; get the whole data set"
     assert error_of(folder, tmp_path, partial=False) == said
     cache = tmp_path / "cache"
@@ -185,11 +186,11 @@ def test_wrong_counts(tmp_path: Path) -> None:
 
 
 def test_uneven_classes(tmp_path: Path) -> None:
-    folder = forms.write_parquet(tmp_path / "in", MADE)
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     labels = np.arange(50_000) % 10
     labels[0] = 7
     for name, count in ((TRAIN, 50_000), (TEST, 10_000)):
-        images = pa.repeat(pa.scalar(forms.encode(np.zeros((3, 32, 32), np.uint8)), pa.binary()), count)
+        images = pa.repeat(pa.scalar(cifar_files.encode(np.zeros((3, 32, 32), np.uint8)), pa.binary()), count)
         pq.write_table(pa.table({"img": images, "label": labels[:count]}), folder / name)
     assert error_of(folder, tmp_path, partial=False) == (
         f"{folder}: the train split has 4,999 images of label 0 (2 labels are off), "
@@ -201,19 +202,19 @@ def test_uneven_classes(tmp_path: Path) -> None:
 
 
 def test_missing_batches(tmp_path: Path) -> None:
-    folder = forms.write_python(tmp_path, MADE)
+    folder = cifar_files.write_python(tmp_path, MADE)
     (folder / "data_batch_4").unlink()
     (folder / "test_batch").unlink()
     said = "data_batch_4, test_batch missing; get the complete Python version of CIFAR-10"
     assert error_of(folder, tmp_path) == f"{folder}: {said}"
     assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
-    archive = forms.write_tar(tmp_path / "some.tar.gz", folder)
+    archive = cifar_files.write_tar(tmp_path / "some.tar.gz", folder)
     assert error_of(archive, tmp_path) == f"{archive}: {said}"
 
 
 def test_wrong_archives(tmp_path: Path) -> None:
-    folder = forms.write_python(tmp_path, MADE)
-    path = forms.write_tar(tmp_path / "wrong.tar.gz", folder)
+    folder = cifar_files.write_python(tmp_path, MADE)
+    path = cifar_files.write_tar(tmp_path / "wrong.tar.gz", folder)
     whole = path.read_bytes()
     for kept in (0, 10, 1_000, len(whole) - 3_000, len(whole) - 20):
         path.write_bytes(whole[:kept])
@@ -229,16 +230,16 @@ def test_wrong_archives(tmp_path: Path) -> None:
     )
     (folder / "test_batch").rename(tmp_path / "outside")
     (folder / "test_batch").symlink_to(tmp_path / "outside")  # a link is not followed
-    assert error_of(forms.write_tar(path, folder), tmp_path).startswith(f"{path}: test_batch missing")
+    assert error_of(cifar_files.write_tar(path, folder), tmp_path).startswith(f"{path}: test_batch missing")
     (tmp_path / "other").mkdir()
-    other = forms.write_tar(tmp_path / "other.tar", tmp_path / "other", "w")
+    other = cifar_files.write_tar(tmp_path / "other.tar", tmp_path / "other", "w")
     assert error_of(other, tmp_path) == (
         f"{other}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz"
     )
 
 
 def test_wrong_binary_batches(tmp_path: Path) -> None:
-    folder = forms.write_binary(tmp_path, MADE)
+    folder = cifar_files.write_binary(tmp_path, MADE)
     file = folder / "data_batch_2.bin"
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
@@ -265,7 +266,7 @@ class Attack:
 @pytest.mark.parametrize("change", ["code", "one byte", "empty"])
 def test_only_the_original_is_unpickled(tmp_path: Path, where: str, change: str) -> None:
     mark = tmp_path / "ran"
-    folder = forms.write_python(tmp_path, MADE)
+    folder = cifar_files.write_python(tmp_path, MADE)
     batch = folder / "data_batch_1"
     whole = batch.read_bytes()
     contents = {"code": pickle.dumps(Attack(mark), 4), "one byte": whole[:-9] + b"!" + whole[-8:], "empty": b""}
@@ -274,7 +275,7 @@ def test_only_the_original_is_unpickled(tmp_path: Path, where: str, change: str)
         pickle.loads(contents[change])
         assert mark.exists()  # this is what plain unpickling does
         mark.unlink()
-    source = folder if where == "folder" else forms.write_tar(tmp_path / "x.tar.gz", folder)
+    source = folder if where == "folder" else cifar_files.write_tar(tmp_path / "x.tar.gz", folder)
     digests = [hashlib.md5(content).hexdigest() for content in (contents[change], whole)]
     said = f"(MD5 {digests[0]}, expected {digests[1]}), so it is not unpickled; get the file again"
     assert error_of(source, tmp_path) == f"{source}/data_batch_1: not the original file {said}"
@@ -283,7 +284,7 @@ def test_only_the_original_is_unpickled(tmp_path: Path, where: str, change: str)
 
 @given(st.sampled_from(["PNG", "JPEG"]), st.integers(8, 700), st.integers(0, 255))
 def test_a_changed_byte_in_an_image(kind: str, place: int, value: int) -> None:
-    whole = forms.encode(MADE.train_images[0], kind)
+    whole = cifar_files.encode(MADE.train_images[0], kind)
     changed = whole[:place] + bytes([value]) + whole[place + 1 :]
     said = "file, row 0: "
     try:

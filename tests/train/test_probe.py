@@ -1,18 +1,15 @@
 """The checks of each slot: a right filler is accepted, each wrong kind refused with its reason; run here, unconfined."""
 
-import runpy
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.builders import slot_blocks
 from train.compose.candidates import default_support
 from train.compose.probe_guest import probe_filler, probe_network
 from train.model.slots import SLOTS, list_sizes
-
-blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +25,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
         return probe_filler(
             {
                 "slot": slot,
-                "code": blocks.HEAD + text if "class " in text else "",
+                "code": slot_blocks.HEAD + text if "class " in text else "",
                 "target": target,
                 "builds": list(builds),
                 "support": default_support(),
@@ -39,30 +36,34 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
 
 
 RIGHT = {
-    "residual": (blocks.RESIDUAL, "in_chs=channels", {"branch_end": "last", "empty_end": True}),
-    "residual, end of a container": (blocks.NESTED_END, "channels", {"branch_end": "branch.2", "empty_end": False}),
-    "attention": (blocks.GATE, "channels", {"gates": True, "sees_all": True, "zero_to_zero": True}),
+    "residual": (slot_blocks.RESIDUAL, "in_chs=channels", {"branch_end": "last", "empty_end": True}),
+    "residual, end of a container": (
+        slot_blocks.NESTED_END,
+        "channels",
+        {"branch_end": "branch.2", "empty_end": False},
+    ),
+    "attention": (slot_blocks.GATE, "channels", {"gates": True, "sees_all": True, "zero_to_zero": True}),
     "attention, of the map's rows": (
-        blocks.ROWS,
+        slot_blocks.ROWS,
         "channels",
         {"gates": False, "sees_all": True, "zero_to_zero": True},
     ),
-    "downsample": (blocks.BLUR, "channels", {"antialiased": True, "changes_channels": False}),
+    "downsample": (slot_blocks.BLUR, "channels", {"antialiased": True, "changes_channels": False}),
     "downsample, average": ("nn.AvgPool2d", "2", {"antialiased": True, "changes_channels": False}),
-    "downsample, subsampling": (blocks.SUBSAMPLE, "", {"antialiased": False, "changes_channels": False}),
+    "downsample, subsampling": (slot_blocks.SUBSAMPLE, "", {"antialiased": False, "changes_channels": False}),
     "downsample, maximum": ("nn.MaxPool2d", "2", {"antialiased": False, "changes_channels": False}),
     "downsample, to the next width": (
-        blocks.MERGE,
+        slot_blocks.MERGE,
         "in_dim=channels, out_dim=out_channels",
         {"antialiased": False, "changes_channels": True},
     ),
-    "norm": (blocks.NORM, "channels", {}),
+    "norm": (slot_blocks.NORM, "channels", {}),
     "norm, batch": ("nn.BatchNorm2d", "channels", {}),
-    "activation": (blocks.ACTIVATION, "", {}),
+    "activation": (slot_blocks.ACTIVATION, "", {}),
     "activation, in place": ("nn.ReLU", "inplace=True", {}),
-    "stochastic_depth": (blocks.DROP, "drop_prob=rate", {}),
-    "head": (blocks.HEAD_BLOCK, "channels, classes", {}),
-    "stem": (blocks.STEM, "in_channels, out_channels", {"stride": 1}),
+    "stochastic_depth": (slot_blocks.DROP, "drop_prob=rate", {}),
+    "head": (slot_blocks.HEAD_BLOCK, "channels, classes", {}),
+    "stem": (slot_blocks.STEM, "in_channels, out_channels", {"stride": 1}),
 }
 
 
@@ -76,37 +77,52 @@ def test_right(name: str) -> None:
 
 
 WRONG = [
-    ("residual", blocks.POST_ACTIVATION, "channels, channels", "an activation after the addition (ReLU)"),
-    ("residual", blocks.NO_END, "channels", "has no identity shortcut"),
-    ("residual", blocks.TWO_BRANCHES, "channels", "no single child ends the branch"),
-    ("residual", blocks.UNUSED, "channels", "no finite gradient reaches its parameter spare"),
-    ("residual", blocks.STEM, "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
-    ("residual", blocks.RESIDUAL, "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),
-    ("residual", blocks.RESIDUAL, "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
-    ("attention", blocks.FULL_PRECISION, "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
-    ("attention", blocks.FIXED_SIZE, "channels", "does not run on 4×8×12×8 in eval mode"),
-    ("attention", blocks.SUBSAMPLE, "", "gives 4×8×8×8 for 4×8×16×16"),
+    ("residual", slot_blocks.POST_ACTIVATION, "channels, channels", "an activation after the addition (ReLU)"),
+    ("residual", slot_blocks.NO_END, "channels", "has no identity shortcut"),
+    ("residual", slot_blocks.TWO_BRANCHES, "channels", "no single child ends the branch"),
+    ("residual", slot_blocks.UNUSED, "channels", "no finite gradient reaches its parameter spare"),
+    ("residual", slot_blocks.STEM, "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
+    (
+        "residual",
+        slot_blocks.RESIDUAL,
+        "no_such=channels",
+        "cannot be constructed as PreAct(no_such=channels): TypeError",
+    ),
+    ("residual", slot_blocks.RESIDUAL, "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
+    ("attention", slot_blocks.FULL_PRECISION, "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
+    ("attention", slot_blocks.FIXED_SIZE, "channels", "does not run on 4×8×12×8 in eval mode"),
+    ("attention", slot_blocks.SUBSAMPLE, "", "gives 4×8×8×8 for 4×8×16×16"),
     ("attention", "nn.SiLU", "", "has no parameters"),
     ("attention", "nn.Conv2d", "channels, channels, 3, padding=1", "attends to nothing"),
-    ("attention", blocks.SCALE, "channels", "attends to nothing"),
+    ("attention", slot_blocks.SCALE, "channels", "attends to nothing"),
     ("attention", "nn.GroupNorm", "1, channels", "normalises"),
-    ("attention", blocks.SWISH_NORM, "channels", "normalises: 512 times its input gives the same output as 64 times"),
-    ("downsample", blocks.WIDEN, "channels", "gives 24 channels for 8, not 8"),
-    ("downsample", blocks.GATE, "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
+    (
+        "attention",
+        slot_blocks.SWISH_NORM,
+        "channels",
+        "normalises: 512 times its input gives the same output as 64 times",
+    ),
+    ("downsample", slot_blocks.WIDEN, "channels", "gives 24 channels for 8, not 8"),
+    ("downsample", slot_blocks.GATE, "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
     ("downsample", "nn.Flatten", "", "gives 4×2048 for 4×8×16×16"),
-    ("norm", blocks.SCALE, "channels", "does not normalise"),
-    ("activation", blocks.SOFTMAX, "", "is not elementwise"),
-    ("activation", blocks.DOUBLE, "", "is linear"),
+    ("norm", slot_blocks.SCALE, "channels", "does not normalise"),
+    ("activation", slot_blocks.SOFTMAX, "", "is not elementwise"),
+    ("activation", slot_blocks.DOUBLE, "", "is linear"),
     ("activation", "nn.Identity", "", "gives its input back unchanged"),
-    ("stochastic_depth", blocks.UNSCALED_DROP, "rate", "does not keep the mean: samples are scaled by 1 at rate 0.5"),
-    ("stochastic_depth", blocks.BATCH_DROP, "rate", "at rate 0.5, not samples by themselves"),
-    ("stochastic_depth", blocks.ELEMENT_DROP, "rate", "drops parts of a sample"),
-    ("stochastic_depth", blocks.DROP, "0.0", "drops nothing at rate 0.5"),
+    (
+        "stochastic_depth",
+        slot_blocks.UNSCALED_DROP,
+        "rate",
+        "does not keep the mean: samples are scaled by 1 at rate 0.5",
+    ),
+    ("stochastic_depth", slot_blocks.BATCH_DROP, "rate", "at rate 0.5, not samples by themselves"),
+    ("stochastic_depth", slot_blocks.ELEMENT_DROP, "rate", "drops parts of a sample"),
+    ("stochastic_depth", slot_blocks.DROP, "0.0", "drops nothing at rate 0.5"),
     ("stochastic_depth", "nn.ReLU", "", "is not the identity in eval mode"),
-    ("head", blocks.GATE, "channels", "gives 4×16×16×16 for 4×16×16×16, not 4×10"),
+    ("head", slot_blocks.GATE, "channels", "gives 4×16×16×16 for 4×16×16×16, not 4×10"),
     ("head", "nn.Flatten", "", "gives 4×4096 for 4×16×16×16, not 4×10"),
-    ("stem", blocks.STEM, "in_channels, out_channels, stride=2", "halves height and width"),
-    ("stem", blocks.STEM, "in_channels, 5", "gives 4×5×16×16 for 4×3×16×16, not 4×8×16×16"),
+    ("stem", slot_blocks.STEM, "in_channels, out_channels, stride=2", "halves height and width"),
+    ("stem", slot_blocks.STEM, "in_channels, 5", "gives 4×5×16×16 for 4×3×16×16, not 4×8×16×16"),
 ]
 
 
@@ -122,29 +138,29 @@ def test_every_slot_is_covered() -> None:
 
 
 def test_the_first_build_that_fits_is_taken_else_the_one_that_came_furthest_is_told() -> None:
-    fits = ask("attention", blocks.GATE, "no_such=1", "16", "channels", "channels, reduction=2")
+    fits = ask("attention", slot_blocks.GATE, "no_such=1", "16", "channels", "channels, reduction=2")
     assert fits["build"] == "channels"
-    fails = ask("attention", blocks.GATE, "no_such=channels", "channels - 1", "16", "also_not=channels")
+    fails = ask("attention", slot_blocks.GATE, "no_such=channels", "channels - 1", "16", "also_not=channels")
     assert fails["build"] == "channels - 1"
     assert "does not run" in fails["reason"]
 
 
 def test_what_else_is_told() -> None:
-    of_factories = ask("residual", blocks.RESIDUAL, "channels, norm_layer=make_norm_activation")
+    of_factories = ask("residual", slot_blocks.RESIDUAL, "channels, norm_layer=make_norm_activation")
     assert of_factories["facts"]["branch_end"] == "last"
-    halving = ask("stem", blocks.STEM, "in_channels, out_channels, stride=2", strict=False)  # as one built in may
+    halving = ask("stem", slot_blocks.STEM, "in_channels, out_channels, stride=2", strict=False)  # as one built in may
     assert halving["facts"] == {"stride": 2}
     broken = ask("norm", "class Broken(nn.Nothing):\n    pass\n", "channels")
     assert broken["reason"].startswith("its file cannot be executed: AttributeError")
 
 
 def test_all_widths_are_tried() -> None:
-    assert ask("attention", blocks.GATE, "8", widths=(8,))["fits"]
-    assert "4×16×16×16" in ask("attention", blocks.GATE, "8", widths=(8, 16))["reason"]
+    assert ask("attention", slot_blocks.GATE, "8", widths=(8,))["fits"]
+    assert "4×16×16×16" in ask("attention", slot_blocks.GATE, "8", widths=(8, 16))["reason"]
 
 
 def test_a_network_that_does_not_learn_is_told() -> None:
-    code = blocks.HEAD + (
+    code = slot_blocks.HEAD + (
         "class Net(nn.Sequential):\n"
         "    def __init__(self, in_shape, out_shape, prm, device):\n"
         "        super().__init__(nn.Flatten(), nn.Linear(12, out_shape[0]))\n\n"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -13,12 +12,9 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
+from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import Registered, register, why_refused, write_lemur_files
-
-_made_up = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))
-made_up_record, history, write_run = (_made_up[name] for name in ("made_up_record", "history", "write_run"))
-TINY, RECIPE = _made_up["TINY"], _made_up["RECIPE"]
 
 NAME = lemur_name(TINY, "tiny")
 STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"

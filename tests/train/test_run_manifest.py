@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from manifests.folders.frame import Page
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
+from tests.builders import extractions, training
 from train.compose.assemble import header, provenance
 from train.compose.library import open_library
 from train.data import Cifar10
@@ -28,9 +27,6 @@ from train.runs.page import runs_library
 from train.runs.run_folder import read_identity, read_record, renew_parents, write_run_manifest
 from train.studies.study import close_study, open_study
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "extract" / "results.py")))
-made_up = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("lemur_record.py"))))
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
 
@@ -38,14 +34,14 @@ DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An extraction folder: alpha is MIT, and a block of it holds code of beta, which is GPL."""
     base = tmp_path_factory.mktemp("library")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    outcomes = made.results(sources)
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    outcomes = extractions.results(sources)
     scale = next(n for n, one in enumerate(outcomes) if one.row.block == "alpha@1.0::alpha.blocks.Scale")
     mixed = ("beta@2.0", "beta/parts.py")
-    outcomes[scale] = made.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
+    outcomes[scale] = extractions.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "blocks", outcomes, sources)
+        extractions.write(base / "blocks", outcomes, sources)
     return base / "blocks"
 
 
@@ -76,7 +72,7 @@ def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> Traini
         for slot, block in blocks
     }
     parts = tuple(Ingredient(slot=slot, **values) for slot, values in fields.items())
-    record: TrainingRecord = made_up.made_up_record(code, ingredients=parts, data=DATA.label, **changes)
+    record: TrainingRecord = training.made_up_record(code, ingredients=parts, data=DATA.label, **changes)
     steps = [704, 1408, 2112]
     lines = [
         EpochFigures(

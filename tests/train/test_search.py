@@ -1,17 +1,13 @@
 """The search: what it draws, how many images each rung has, how trials are ranked."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders.training import made_up_record
 from train import cli
 from train.model.recipe import Recipe
 from train.studies.search import SLOTS, Plan, Trial, compositions, page, plan_rounds
-
-made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 
 CHOICES = {"attention": ["a::A", "b::B", "c::C"], "downsample": ["avg_pool", "d::D"], "stem": []}
 

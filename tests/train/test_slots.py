@@ -1,17 +1,12 @@
 """Slots: sizes to try, what is worth trying, which constructor arguments carry what, and what recipes may write."""
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
 from lemur_core.files.errors import UserError
+from tests.builders import slot_blocks
 from train.compose.candidates import build_from_recipe, list_builds
 from train.model.recipe import Model, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
-
-blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
 
 def test_slots_are_those_of_a_recipe() -> None:
@@ -45,8 +40,8 @@ SUITS = {
 
 @pytest.mark.parametrize("name", SUITS)
 def test_what_is_worth_trying(name: str) -> None:
-    qualname = next(one for one in blocks.LIBRARY if one.endswith(f".{name}"))
-    spec = blocks.make_spec(qualname)
+    qualname = next(one for one in slot_blocks.LIBRARY if one.endswith(f".{name}"))
+    spec = slot_blocks.make_spec(qualname)
     assert {slot for slot in SLOTS if suits(slot, spec)} == SUITS[name]
     assert not any(suits(slot, spec.model_copy(update={"level": "executed"})) for slot in SLOTS)
     assert not any(suits(slot, spec.model_copy(update={"cases": ()})) for slot in SLOTS)
@@ -54,11 +49,17 @@ def test_what_is_worth_trying(name: str) -> None:
 
 def builds(slot: str, constructor: str, **recorded: str) -> tuple[str, ...]:
     """The arguments to try for a block with such a constructor, of which such arguments worked."""
-    blocks.LIBRARY["kit.made.Made"] = (blocks.GATE, constructor, recorded, blocks.IMAGE, blocks.IMAGE)
+    slot_blocks.LIBRARY["kit.made.Made"] = (
+        slot_blocks.GATE,
+        constructor,
+        recorded,
+        slot_blocks.IMAGE,
+        slot_blocks.IMAGE,
+    )
     try:
-        return list_builds(slot, blocks.make_block("kit.made.Made"), blocks.make_spec("kit.made.Made"))
+        return list_builds(slot, slot_blocks.make_block("kit.made.Made"), slot_blocks.make_spec("kit.made.Made"))
     finally:
-        del blocks.LIBRARY["kit.made.Made"]
+        del slot_blocks.LIBRARY["kit.made.Made"]
 
 
 BOUND = [

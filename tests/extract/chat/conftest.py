@@ -1,10 +1,8 @@
 """A small extraction of made-up blocks with conversations, and the parts that it is made of."""
 
 import json
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +14,7 @@ from extract.model.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import Place
 from manifests.records import Block
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "extract"
-made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
-blocks = SimpleNamespace(**runpy.run_path(str(FIXTURES / "blocks.py")))
+from tests.builders import extractions, sample_blocks
 
 KINDS = (("Squeeze", 16, 280), ("Widen", 24, 1_000), ("Blend", 32, 0), ("Gated", 48, 70_000), ("Mixer", 64, 5_120))
 LAYERS = ("Conv2d", "Linear", "BatchNorm2d", "GELU", "Dropout")
@@ -49,7 +44,7 @@ def read_observed(place: int, width: int, parameters: int) -> dict[str, Any]:
     layers = {LAYERS[place % 5]: 1 + place}
     if place == 4:  # more kinds than are told
         layers |= {f"Kind{one}{other}": 1 for one in "ABCDEFGHIJ" for other in "KLMNOPQRST"}
-    found = {**blocks.OBSERVED, "parameters": parameters, "layers": layers, "cases": cases}
+    found = {**sample_blocks.OBSERVED, "parameters": parameters, "layers": layers, "cases": cases}
     worked = {"init": {"args": [str(width)], "kwargs": {}}, "forward": {"args": [f"torch.randn((2, {width}, 16, 16))"]}}
     worked["forward"]["kwargs"] = {}  # type: ignore[index]
     return {
@@ -68,8 +63,8 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         # what two sources have in common are copies of one block
         name = name if place == 0 else f"{name}{source.name[0].upper()}"
         width += 0 if place == 0 else len(source.name) * ord(source.name[0])
-        block = made.block(source, name)
-        code = made.code_of(block.block, source.license, body_of(name, width))
+        block = extractions.block(source, name)
+        code = extractions.code_of(block.block, source.license, body_of(name, width))
         observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
             observed |= {**lean_columns(LeanFile(f"{code}# Lean.\n", (), source.license)), "lean_error": None}
@@ -81,7 +76,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
     """Of three licences: alpha is MIT, beta GPL, gamma says nothing."""
     folder = tmp_path_factory.mktemp("sources")
-    return [made.source(folder, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
+    return [extractions.source(folder, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +85,7 @@ def results(sources: Sequence[Any]) -> list[Result]:
     found = [Result(row, ((row.source, row.path),)) for source in sources for row in rows_of(source)]
     alpha = sources[0]
     mixed = rows_of(alpha)[1]
-    code = made.code_of(f"{mixed.block}Too", alpha.license, body_of("WidenToo", 99))
+    code = extractions.code_of(f"{mixed.block}Too", alpha.license, body_of("WidenToo", 99))
     mixed = mixed.model_copy(
         update={
             "block": f"{alpha.name}::alpha.blocks.WidenToo",
@@ -100,8 +95,8 @@ def results(sources: Sequence[Any]) -> list[Result]:
             **read_observed(1, 99, 77),
         }
     )
-    found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))
-    plain = made.block(alpha, "Plain", "executed", error_kind="no_arguments", error="none found")
+    found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/sample_blocks.py"))))
+    plain = extractions.block(alpha, "Plain", "executed", error_kind="no_arguments", error="none found")
     found.insert(6, Result(plain, ((alpha.name, plain.path),)))
     return found
 
@@ -113,7 +108,7 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
     def write_to(out: Path, chat: ChatOptions | None = None, **facts: Any) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-            made.write(out, results, sources, level="backward", chat=chat, **facts)
+            extractions.write(out, results, sources, level="backward", chat=chat, **facts)
         return out
 
     return write_to

@@ -1,20 +1,18 @@
 """The command `lemur migrate` into a network: what it prints, writes, and refuses."""
 
 import json
-import runpy
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from extract.model.results import Result
 from manifests.records import Case, Observed
+from tests.builders import extractions
 
 ROOT = Path(__file__).parents[2]
-made = SimpleNamespace(**runpy.run_path(str(ROOT / "fixtures" / "extract" / "results.py")))
 GATE = """# Gate, from alpha@1.0
 
 import torch
@@ -45,21 +43,23 @@ def observed(**changes: Any) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An extraction with a block that can be moved and some that cannot."""
     base = tmp_path_factory.mktemp("blocks")
-    of = made.source(base)
+    of = extractions.source(base)
     own = ((of.name, "alpha/blocks.py"),)
-    columns = made.code_columns(GATE)
+    columns = extractions.code_columns(GATE)
     told = {"arguments": json.dumps(CALLS), "observed": observed(), **columns}
     rows = [
-        made.block(of, "Gate", "backward", error_kind=None, error=None, **told),
-        made.block(of, "Pair", "backward", error_kind=None, error=None, **{**told, "arguments": json.dumps(TWO)}),
-        made.block(
+        extractions.block(of, "Gate", "backward", error_kind=None, error=None, **told),
+        extractions.block(
+            of, "Pair", "backward", error_kind=None, error=None, **{**told, "arguments": json.dumps(TWO)}
+        ),
+        extractions.block(
             of, "Idle", "forward", error_kind=None, error=None, **{**told, "observed": observed(identity_in_eval=True)}
         ),
-        made.block(of, "Needy", "backward", error_kind=None, error=None, requires=("einops",), **told),
-        made.block(of, "Never", "executed"),
-        made.block(of, "Absent", "discovered"),
+        extractions.block(of, "Needy", "backward", error_kind=None, error=None, requires=("einops",), **told),
+        extractions.block(of, "Never", "executed"),
+        extractions.block(of, "Absent", "discovered"),
     ]
-    made.write(base / "blocks", [Result(row, own if row.code else ()) for row in rows], [of])
+    extractions.write(base / "blocks", [Result(row, own if row.code else ()) for row in rows], [of])
     return base / "blocks"
 
 

@@ -1,15 +1,12 @@
 """Where a block goes in a project, how its file is called, and where the project's tests are."""
 
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.model.categories import snake_of
-
-some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+from tests.builders import projects
 
 MODULE = "from torch import nn\n\n\nclass NAME(nn.Module):\n    def forward(self, x):\n        return x\n"
 
@@ -37,8 +34,8 @@ def test_words_of_a_name(name: str, snake: str) -> None:
 @pytest.mark.parametrize(
     ("files", "path", "module"),
     [
-        (some.SRC, "src/proj/layers/edge_attention.py", "proj.layers.edge_attention"),
-        (some.FLAT, "flatnet/EdgeAttention.py", "flatnet.EdgeAttention"),
+        (projects.SRC, "src/proj/layers/edge_attention.py", "proj.layers.edge_attention"),
+        (projects.FLAT, "flatnet/EdgeAttention.py", "flatnet.EdgeAttention"),
         ({"net.py": modules("Net")}, "edge_attention.py", "edge_attention"),
         ({"models/long_net.py": modules("LongNet")}, "models/edge_attention.py", "models.edge_attention"),
         ({"p/__init__.py": "", "p/longnet.py": modules("LongNet")}, "p/edgeattention.py", "p.edgeattention"),
@@ -57,7 +54,7 @@ def test_words_of_a_name(name: str, snake: str) -> None:
     ids=["src", "flat", "no package", "namespace", "joined", "kind", "name that the package has", "folder in the way"],
 )
 def test_where_a_block_goes(tmp_path: Path, files: dict[str, str], path: str, module: str | None) -> None:
-    place = choose_place(read_project(some.make(tmp_path, files)), "EdgeAttention", "Attention")
+    place = choose_place(read_project(projects.make(tmp_path, files)), "EdgeAttention", "Attention")
     assert (place.path, place.module) == (path, module or place.module)
 
 
@@ -71,7 +68,7 @@ def test_where_a_block_goes(tmp_path: Path, files: dict[str, str], path: str, mo
     ],
 )
 def test_a_place_that_is_given(tmp_path: Path, out: str, module: str) -> None:
-    project = read_project(some.make(tmp_path, some.SRC))
+    project = read_project(projects.make(tmp_path, projects.SRC))
     place = choose_place(project, "Edge", "Other", tmp_path / out)
     assert (place.path, place.module) == (out, module)
 
@@ -98,6 +95,6 @@ def test_a_place_that_is_given(tmp_path: Path, out: str, module: str) -> None:
 )
 def test_where_its_test_goes(tmp_path: Path, tests: dict[str, str], path: str, style: str) -> None:
     files = {"p/__init__.py": "", "p/layers/__init__.py": "", "p/layers/x.py": modules("A"), **tests}
-    project = read_project(some.make(tmp_path, files))
+    project = read_project(projects.make(tmp_path, files))
     test = choose_test(project, choose_place(project, "Edge", "Other"))
     assert (test.path, test.style) == (path, style)

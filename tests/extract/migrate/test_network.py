@@ -2,7 +2,6 @@
 
 import ast
 import json
-import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,8 @@ from extract.migrate.source_block import SourceBlock
 from extract.specs.make import Call
 from manifests.provenance import inlined_blocks
 from manifests.records import SpecArgument
+from tests.builders import extractions
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 TINY = (Path(__file__).parents[2] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 
 GATE = """# Gate, from a@1
@@ -62,7 +61,7 @@ SOURCE = SimpleNamespace(name="a@1", license="MIT", digest="0" * 64, files=[Simp
 def source_block(
     code: str, name: str = "Gate", init: tuple[str, ...] = ("8",), out: tuple[int, ...] = (2, 8, 6, 6), **changes: Any
 ) -> SourceBlock:
-    row = made.block(SOURCE, name)
+    row = extractions.block(SOURCE, name)
     parameters = (SpecArgument(name="channels", kind="positional"),)
     shapes = (((2, 8, 6, 6), out),)
     return SourceBlock(

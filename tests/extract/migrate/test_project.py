@@ -1,11 +1,9 @@
 """A block becomes a module of a project: what is there is used where it is the same, and nothing else is touched."""
 
 import json
-import runpy
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +15,7 @@ from extract.model.results import Result, code_columns
 from lemur.finished.folders import trace
 from lemur_core.files.errors import UserError
 from manifests.provenance import inlined_blocks
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
-some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+from tests.builders import extractions, projects
 
 BLOCK = "alpha@1.0::alpha.blocks.Residual"
 NEW = "src/proj/layers/residual.py"
@@ -28,16 +24,16 @@ INIT = "src/proj/layers/__init__.py"
 
 
 def write_folder(folder: Path, code: str, license_: str = "MIT", **changes: Any) -> Path:
-    of = made.source(folder, "alpha@1.0", license=license_)
-    told = {"arguments": some.ARGUMENTS, "observed": json.dumps(some.OBSERVED), "category": "Regularization"}
-    row = made.block(of, "Residual", "backward", **code_columns(code), **{**told, **changes})
-    made.write(folder / "out", [Result(row, ((of.name, "alpha/blocks.py"),))], [of], level="backward")
+    of = extractions.source(folder, "alpha@1.0", license=license_)
+    told = {"arguments": projects.ARGUMENTS, "observed": json.dumps(projects.OBSERVED), "category": "Regularization"}
+    row = extractions.block(of, "Residual", "backward", **code_columns(code), **{**told, **changes})
+    extractions.write(folder / "out", [Result(row, ((of.name, "alpha/blocks.py"),))], [of], level="backward")
     return folder / "out"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("extraction"), some.BLOCK)
+    return write_folder(tmp_path_factory.mktemp("extraction"), projects.BLOCK)
 
 
 def everything(root: Path) -> dict[str, bytes]:
@@ -48,7 +44,7 @@ def everything(root: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One migration into a project with equal definitions: first as a dry run, then written."""
-    root = some.make(tmp_path_factory.mktemp("src"), some.SRC)
+    root = projects.make(tmp_path_factory.mktemp("src"), projects.SRC)
     before = everything(root)
     shown = migrate_into_project(folder, "Residual", root, Options(dry_run=True))
     untouched = everything(root) == before
@@ -82,7 +78,7 @@ def test_layout_and_registration_are_followed(moved: dict[str, Any]) -> None:
     changed = {path for path, data in moved["before"].items() if moved["after"][path] != data}
     assert changed == {INIT}
     expected = (
-        some.SRC[INIT]
+        projects.SRC[INIT]
         .replace("from .squeeze", "from .residual import Residual\nfrom .squeeze")
         .replace("    'SqueezeExcite'", "    'Residual',\n    'SqueezeExcite'")
     )
@@ -106,7 +102,7 @@ def test_where_it_comes_from_can_be_read(moved: dict[str, Any]) -> None:
 
 def test_a_dry_run_shows_what_is_then_written(moved: dict[str, Any], tmp_path: Path) -> None:
     assert moved["dry"]
-    root = some.make(tmp_path, some.SRC)
+    root = projects.make(tmp_path, projects.SRC)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     subprocess.run(["git", "apply", "-"], cwd=root, input=moved["diff"] + "\n", text=True, check=True)
     assert everything(root) == moved["after"]
@@ -122,7 +118,7 @@ def test_a_second_time_needs_force(moved: dict[str, Any], folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
-    root = some.make(tmp_path, some.FLAT)
+    root = projects.make(tmp_path, projects.FLAT)
     facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
     assert facts["reused"] == {}
     why = {(one["name"], one["project"]): one["why"] for one in facts["refused"]}
@@ -133,7 +129,7 @@ def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
     assert '__all__ = ["Residual"]' in text, "the package takes all that its neighbours export"
     assert "class DropPath(nn.Module):" in text
     init = (root / "flatnet/__init__.py").read_text(encoding="utf-8")
-    assert init == some.FLAT["flatnet/__init__.py"].replace(
+    assert init == projects.FLAT["flatnet/__init__.py"].replace(
         "from flatnet.Sq", "from flatnet.Residual import *\nfrom flatnet.Sq"
     )
     test = (root / "test/Residual_test.py").read_text(encoding="utf-8")
@@ -144,8 +140,8 @@ def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_the_project_s_formatter_changes_is_proved(folder: Path, tmp_path: Path) -> None:
     """Its equal definitions are looked for as before, and the text that is proved is the text that is written."""
-    configured = some.PYPROJECT + "[tool.ruff]\nline-length = 60\n"
-    root = some.make(tmp_path, {**some.SRC, "pyproject.toml": configured})
+    configured = projects.PYPROJECT + "[tool.ruff]\nline-length = 60\n"
+    root = projects.make(tmp_path, {**projects.SRC, "pyproject.toml": configured})
     facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
     assert facts["reused"]["DropPath"] == "proj.layers.drop.DropPath"
     assert "format ruff, as the project configures" in facts["notes"]
@@ -156,13 +152,13 @@ def test_what_the_project_s_formatter_changes_is_proved(folder: Path, tmp_path: 
 @pytest.mark.slow
 def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path) -> None:
     """`ops` imports the package that now imports the new module, which imports `ops`."""
-    files = {path: text for path, text in some.SRC.items() if not path.endswith("ops.py")}
+    files = {path: text for path, text in projects.SRC.items() if not path.endswith("ops.py")}
     files["src/proj/__init__.py"] = ""
-    files["src/proj/ops.py"] = f"from . import layers\n{some.OPS}\nassert layers\n"
-    files["src/proj/layers/squeeze_excite.py"] = some.SE.replace(
+    files["src/proj/ops.py"] = f"from . import layers\n{projects.OPS}\nassert layers\n"
+    files["src/proj/layers/squeeze_excite.py"] = projects.SE.replace(
         "from .ops import make_divisible", "make_divisible = int"
     )
-    root = some.make(tmp_path, files)
+    root = projects.make(tmp_path, files)
     facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
     assert facts["reused"] == {}
     (why,) = {one["why"] for one in facts["refused"] if one["name"] == "make_divisible"}
@@ -172,7 +168,7 @@ def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_what_cannot_be_proved_is_not_written(folder: Path, tmp_path: Path) -> None:
-    root = some.make(tmp_path, some.SRC, src__proj__layers__ops="import nowhere_to_be_found\n")
+    root = projects.make(tmp_path, projects.SRC, src__proj__layers__ops="import nowhere_to_be_found\n")
     before = everything(root)
     with pytest.raises(UserError, match=r"not proved in .*No module named 'nowhere_to_be_found'; nothing was written"):
         migrate_into_project(folder, "Residual", root, Options())
@@ -181,8 +177,8 @@ def test_what_cannot_be_proved_is_not_written(folder: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_what_the_project_has_is_not_brought(folder: Path, tmp_path: Path) -> None:
-    body = some.BLOCK.partition("\n\n")[2]
-    root = some.make(tmp_path, some.SRC, src__proj__layers__other=body)
+    body = projects.BLOCK.partition("\n\n")[2]
+    root = projects.make(tmp_path, projects.SRC, src__proj__layers__other=body)
     with pytest.raises(UserError, match=r"proj\.layers\.other\.Residual of the project is the same"):
         migrate_into_project(folder, "Residual", root, Options())
 
@@ -191,7 +187,7 @@ def test_what_the_project_has_is_not_brought(folder: Path, tmp_path: Path) -> No
 def test_an_error_while_writing_leaves_the_project_as_it_was(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = some.make(tmp_path, some.SRC)
+    root = projects.make(tmp_path, projects.SRC)
     before = everything(root)
     real = Path.replace
 
@@ -208,11 +204,11 @@ def test_an_error_while_writing_leaves_the_project_as_it_was(
 
 @pytest.mark.slow
 def test_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path / "x", some.BLOCK, "GPL-3.0-only")
-    root = some.make(tmp_path / "p", some.SRC)
+    folder = write_folder(tmp_path / "x", projects.BLOCK, "GPL-3.0-only")
+    root = projects.make(tmp_path / "p", projects.SRC)
     with pytest.raises(UserError, match=r"its licence, GPL-3\.0-only, is not known to be permissive, .* --force"):
         migrate_into_project(folder, "Residual", root, Options())
-    unknown = some.make(tmp_path / "q", some.SRC)
+    unknown = projects.make(tmp_path / "q", projects.SRC)
     (unknown / "pyproject.toml").unlink()
     with pytest.raises(UserError, match=r"and not the project's \(NOASSERTION\); --force"):
         migrate_into_project(folder, "Residual", unknown, Options())
@@ -222,7 +218,7 @@ def test_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_input_gets_one_line(folder: Path, tmp_path: Path) -> None:
-    root = some.make(tmp_path, some.SRC)
+    root = projects.make(tmp_path, projects.SRC)
     for out, said in (
         (root / "src/proj/layers/drop.py", "exists already; choose another --out"),
         (tmp_path.parent / "elsewhere.py", "lies outside of"),
@@ -241,7 +237,7 @@ def test_bad_input_gets_one_line(folder: Path, tmp_path: Path) -> None:
 def test_the_command_tells_projects_from_networks(
     folder: Path, tmp_path: Path, lemur_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    root = some.make(tmp_path / "p", some.SRC)
+    root = projects.make(tmp_path / "p", projects.SRC)
     done = lemur_here("migrate", "Residual", "--into", root, "--in", folder, "--list", cwd=tmp_path)
     assert (done.returncode, "is a project; --site, --list" in done.stderr) == (2, True)
     done = lemur_here(
@@ -253,10 +249,10 @@ def test_the_command_tells_projects_from_networks(
 
 
 def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: Path) -> None:
-    of = made.source(tmp_path, "alpha@1.0")
+    of = extractions.source(tmp_path, "alpha@1.0")
     lean = {"lean_code": "y = 1\n", "lean_sha256": "2" * 64, "lean_license": "MIT", "lean_requires": ["einops"]}
     nothing = {"code": None, "code_sha256": None}
-    row = made.block(of, "Residual", "backward").model_copy(update={**lean, **nothing})
+    row = extractions.block(of, "Residual", "backward").model_copy(update={**lean, **nothing})
     form = choose_form(tmp_path, row)
     assert (form.code, form.digest, form.license, form.requires, form.lean) == (
         "y = 1\n",

@@ -2,9 +2,7 @@
 
 import ast
 import difflib
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,15 +10,14 @@ from hypothesis import strategies as st
 
 from extract.migrate.project.layout import choose_place, read_project
 from extract.migrate.project.register import register
-
-some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+from tests.builders import projects
 
 MODULE = "from torch import nn\n\n\nclass {}(nn.Module):\n    def forward(self, x):\n        return x\n"
 NEIGHBOURS = {"p/apple.py": MODULE.format("Apple"), "p/cherry.py": MODULE.format("Cherry")}
 
 
 def registered(folder: Path, init: str) -> tuple[str | None, str]:
-    root = some.make(folder, {**NEIGHBOURS, "p/__init__.py": ""})
+    root = projects.make(folder, {**NEIGHBOURS, "p/__init__.py": ""})
     (root / "p/__init__.py").write_bytes(init.encode())
     project = read_project(root)
     found = register(project, choose_place(project, "Banana", "Other"), "Banana")

@@ -1,7 +1,6 @@
 """The smoke test that goes with a block, for every way in which blocks are called and return."""
 
 import json
-import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +13,7 @@ from extract.migrate.project.project import license_notes
 from extract.migrate.project.writing import Donated, license_notice, module_text, smoke_text
 from extract.specs.make import worked_of
 from lemur_core.files.errors import UserError
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
-some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+from tests.builders import extractions, projects
 
 SEEN: dict[str, Any] = {
     "returns": "tensor",
@@ -31,13 +28,13 @@ SEEN: dict[str, Any] = {
 LONG = [f"torch.randn((2, {n}, 32, 32))" for n in range(5)]
 
 
-def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, Any], code: str = some.BLOCK) -> str:
+def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, Any], code: str = projects.BLOCK) -> str:
     arguments = {"init": {"args": init, "kwargs": {}}, "forward": {"args": forward, "kwargs": {}}}
-    row = made.block(made.source(folder), "Residual", "backward")
+    row = extractions.block(extractions.source(folder), "Residual", "backward")
     worked = worked_of(json.dumps(arguments))
     assert worked is not None
     donated = Donated(row, code, False, (), worked)
-    project = read_project(some.make(folder / "p", some.SRC))
+    project = read_project(projects.make(folder / "p", projects.SRC))
     place = choose_place(project, "Residual", "Other")
     file = ClosedFile(code, "Residual")
     return smoke_text(donated, file, place, choose_test(project, place), {**SEEN, **seen})
@@ -106,23 +103,23 @@ def test_names_of_the_arguments_are_imported(tmp_path: Path) -> None:
 
 
 def test_the_header_tells_the_licence(tmp_path: Path) -> None:
-    row = made.block(made.source(tmp_path), "Residual", "backward")
-    worked = worked_of(some.ARGUMENTS)
+    row = extractions.block(extractions.source(tmp_path), "Residual", "backward")
+    worked = worked_of(projects.ARGUMENTS)
     assert worked is not None
     for license_, told in (("MIT", "under MIT; they were changed"), ("NOASSERTION", "NOT KNOWN TO BE PERMISSIVE: ")):
-        donated = Donated(row.model_copy(update={"license": license_}), some.BLOCK, False, (), worked)
+        donated = Donated(row.model_copy(update={"license": license_}), projects.BLOCK, False, (), worked)
         assert told in license_notice(donated)
 
 
 def test_the_same_bytes_each_time(tmp_path: Path) -> None:
-    row = made.block(made.source(tmp_path), "Residual", "backward")
-    worked = worked_of(some.ARGUMENTS)
+    row = extractions.block(extractions.source(tmp_path), "Residual", "backward")
+    worked = worked_of(projects.ARGUMENTS)
     assert worked is not None
-    donated = Donated(row, some.BLOCK, False, (), worked)
-    texts = {module_text(donated, ClosedFile(some.BLOCK, "Residual"), {}, exports=True) for _ in range(3)}
+    donated = Donated(row, projects.BLOCK, False, (), worked)
+    texts = {module_text(donated, ClosedFile(projects.BLOCK, "Residual"), {}, exports=True) for _ in range(3)}
     (text,) = texts
     assert '\n\n__all__ = ["Residual"]\n\n\n' in text
-    assert text.endswith(some.BLOCK.rpartition("class Residual")[2])
+    assert text.endswith(projects.BLOCK.rpartition("class Residual")[2])
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,24 @@
 """What the tests of synthesis share: blocks that were traced once, and a library of them."""
 
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-small = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "library.py")))
+from tests.builders import synthesis
 
-_WIDER = small.OWN_GATE.replace("ratio=4", "ratio=2")
-_FLAT = small.OWN_GATE.replace("* x", "* x.mean((2, 3), keepdim=True)")
-_PLAIN = small.OWN_GATE.replace("* x", "+ x")
-VARIANTS = {"own": small.OWN_GATE, "wider": _WIDER, "flat": _FLAT, "plain": _PLAIN}
+_WIDER = synthesis.OWN_GATE.replace("ratio=4", "ratio=2")
+_FLAT = synthesis.OWN_GATE.replace("* x", "* x.mean((2, 3), keepdim=True)")
+_PLAIN = synthesis.OWN_GATE.replace("* x", "+ x")
+VARIANTS = {"own": synthesis.OWN_GATE, "wider": _WIDER, "flat": _FLAT, "plain": _PLAIN}
 
 
 @pytest.fixture(scope="session")
 def answers(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the blocks of the library and some variants of one of them compute, traced in the sandbox."""
-    codes = {name: (name, small.HEAD + code) for name, code in small.SOURCES.items()}
-    codes |= {name: ("SqueezeGate", small.HEAD + code) for name, code in VARIANTS.items()}
-    found: dict[str, Any] = small.traced(tmp_path_factory.mktemp("traced"), codes)
+    codes = {name: (name, synthesis.HEAD + code) for name, code in synthesis.SOURCES.items()}
+    codes |= {name: ("SqueezeGate", synthesis.HEAD + code) for name, code in VARIANTS.items()}
+    found: dict[str, Any] = synthesis.traced(tmp_path_factory.mktemp("traced"), codes)
     return found
 
 
@@ -29,5 +27,5 @@ def library(answers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     """An extraction of two blocks under the MIT licence."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        folder: Path = small.write(tmp_path_factory.mktemp("library"), answers)
+        folder: Path = synthesis.write(tmp_path_factory.mktemp("library"), answers)
     return folder

@@ -2,13 +2,11 @@
 
 import json
 import re
-import runpy
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -18,9 +16,9 @@ from huggingface_hub import constants, get_token
 from lemur.synthesis.models.endpoint import Endpoint
 from lemur.synthesis.models.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
 from lemur_core.files.errors import UsageError, UserError
+from tests.builders import model_server
 
-scripted = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "model_server.py")))
-Raw, completion, serving = scripted.Raw, scripted.completion, scripted.serving
+Raw, completion, serving = model_server.Raw, model_server.completion, model_server.serving
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 HUB, KEY = "hf_the_users_own_token_of_the_hub", "sk-the-key-of-the-endpoint-0123456789"

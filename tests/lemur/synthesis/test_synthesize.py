@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import runpy
 import shutil
 import signal
 import subprocess
@@ -29,11 +28,9 @@ from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
+from tests.builders import hub_server, model_server, synthesis
 
 HERE = Path(__file__).parent
-scripted = SimpleNamespace(**runpy.run_path(str(HERE / "model_server.py")))
-small = SimpleNamespace(**runpy.run_path(str(HERE / "library.py")))
-the_hub = SimpleNamespace(**runpy.run_path(str(HERE.parents[1] / "manifests" / "publish" / "hub_server.py")))
 LEMUR = Path(sys.executable).with_name("lemur")
 Done = subprocess.CompletedProcess[str]
 
@@ -69,7 +66,7 @@ def blocks(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     package = place / "alpha"
     package.mkdir(exist_ok=True)
     shutil.copy(HERE.parents[2] / "LICENSE", package / "LICENSE")
-    text = f'"""Blocks."""\n{small.HEAD}{small.GATE}\n\n{small.PAIR}{TOLD}'
+    text = f'"""Blocks."""\n{synthesis.HEAD}{synthesis.GATE}\n\n{synthesis.PAIR}{TOLD}'
     (package / "blocks.py").write_text(text, encoding="utf-8")
     done = lemur("extract", "--source", "./alpha", "--out", "blocks", "--jobs", 1, "--force", cwd=place)
     assert done.returncode == 0, done.stderr
@@ -77,7 +74,7 @@ def blocks(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 OWN = {
-    **small.OWN,
+    **synthesis.OWN,
     "Told": """class Told(nn.Module):
     def __init__(self, width=16):
         super().__init__()
@@ -99,10 +96,10 @@ def asked_of(request: dict[str, Any]) -> str:
 def code_for(number: int, name: str, repaired: bool, place: Path, url: str) -> str:
     """The network of an attempt. Nothing that it tries would do harm without a sandbox."""
     block = OWN[name]
-    hidden = {**small.SOURCES, "Told": TOLD.strip()}[name]
+    hidden = {**synthesis.SOURCES, "Told": TOLD.strip()}[name]
 
     def net(use: str, **more: Any) -> str:
-        text: str = small.network(name, **{"block": block, "use": use, **more})
+        text: str = synthesis.network(name, **{"block": block, "use": use, **more})
         return text
 
     def tries(line: str) -> str:
@@ -130,7 +127,7 @@ def code_for(number: int, name: str, repaired: bool, place: Path, url: str) -> s
         12: lambda: tries(f"torch.save(x, '{place / 'saved'}')"),
         13: lambda: good,
         14: lambda: net("x = self.block(x).detach() + x"),
-        15: lambda: net("x = self.block(x)", block=small.OWN_GATE.replace("SqueezeGate", name).replace("=4", "=2")),
+        15: lambda: net("x = self.block(x)", block=synthesis.OWN_GATE.replace("SqueezeGate", name).replace("=4", "=2")),
         17: lambda: good.replace("self.mix", "self.body") if repaired else good,
     }[number]()
 
@@ -171,13 +168,13 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
             new = "x = x.sin() * x.cos() + x.tanh()\n        return self.head(x.amax((2, 3)))"
             return f"<<<<<<< SEARCH\n        {old}\n=======\n        {new}\n>>>>>>> REPLACE\n"
         if request["seed"] == 16:
-            return scripted.Raw(400, b"too long")
+            return model_server.Raw(400, b"too long")
         if request["seed"] == 18:
             return "I would rather not."
         code = code_for(request["seed"], asked_of(request), len(request["messages"]) > 2, place, server.url)
         return f"Here:\n```python\n{code}```\n"
 
-    with pytest.MonkeyPatch.context() as patch, scripted.serving(script) as server:
+    with pytest.MonkeyPatch.context() as patch, model_server.serving(script) as server:
         for where, cpu in (("curate.compute.graphs.LIMITS", 8), ("lemur.synthesis.proving.steps.LIMITS", 20)):
             patch.setattr(where, Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30))
 
@@ -421,7 +418,7 @@ def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace,
     (source,) = [link for link in links if link.what == "source"]
     first, last = map(int, str(source.facts["lines"]).split("-"))
     lines = (blocks.parent / "alpha" / "blocks.py").read_text(encoding="utf-8").splitlines()[first - 1 : last]
-    assert "\n".join(lines) + "\n" == small.GATE
+    assert "\n".join(lines) + "\n" == synthesis.GATE
     done = lemur("trace", row["nn"], "--in", tried.out, "--in", blocks, cwd=tried.place)
     assert done.stdout.splitlines() == [line for link in links for line in link.lines()]
     wrong = lemur("trace", row["nn"][:-1], "--in", tried.out, cwd=tried.place)
@@ -503,8 +500,8 @@ def test_two_models_on_the_same_attempts(compared: Path) -> None:
 
 
 def test_publish_tells_what_it_would_do(compared: Path, tmp_path: Path) -> None:
-    with the_hub.HubServer().serve() as hub:
-        changes = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": the_hub.WRITER, "HF_HOME": str(tmp_path / "home")}
+    with hub_server.HubServer().serve() as hub:
+        changes = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub_server.WRITER, "HF_HOME": str(tmp_path / "home")}
         done = lemur("publish", compared, "--repo-id", "owner/nets", "--dry-run", cwd=tmp_path, **changes)
     assert done.returncode == 0, done.stderr
     assert "attempts.parquet" in done.stdout + done.stderr
@@ -548,7 +545,7 @@ def stuck() -> Iterator[SimpleNamespace]:
             released.wait(300)
         return f"```python\ndef ({request['seed']}\n```"
 
-    with scripted.serving(script) as server:
+    with model_server.serving(script) as server:
         yield SimpleNamespace(server=server, release=released.set)
         released.set()
 
@@ -624,7 +621,7 @@ def test_no_space(blocks: Path, tmp_path: Path, small_disk: Path, full: str) -> 
         return f"def ({random.Random(request['seed']).randbytes(40_000).hex()}"
 
     out, cache = (small_disk / "out", tmp_path / "cache") if full == "output" else ("out", small_disk / "cache")
-    with scripted.serving(script) as server:
+    with model_server.serving(script) as server:
         given = ["--in", blocks, "--model", f"m@{server.url}", "--n", 12, "--rounds", 0]
         done = lemur("synthesize", *given, "--out", out, cwd=tmp_path, LEMUR_CURATOR_CACHE=str(cache))
         told = [line for line in done.stderr.splitlines() if line.startswith("lemur: ")]

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ from manifests.folders.frame import (
     versions,
     write_page,
 )
+from tests.builders import browser
 
-chromium = runpy.run_path(str(Path(__file__).parent / "browser.py"))
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(chromium["PROGRAM"] is None, reason="no Chromium here; the distribution's package has one"),
+    pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium here; the distribution's package has one"),
 ]
 HOSTILE = "<script>fault()</script></script></textarea><img src=x onerror=fault()>"
 BIDI = "user\u202ecod\u2066e\u200b\x1b"
@@ -42,7 +41,7 @@ REMOVED = KEPT.replace("line 20\n", f"line zwanzig {HOSTILE}\nand one more\n").r
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Any]:
-    with chromium["browser"]() as made:
+    with browser.browser() as made:
         yield made
 
 

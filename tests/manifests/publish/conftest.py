@@ -2,13 +2,11 @@
 
 import os
 import resource
-import runpy
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,23 +17,22 @@ from manifests.folders.tables import Table, card_yaml, write_tables
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import Published, Pulled, publish, pull
 from manifests.records import Removed
+from tests.builders import hub_server
 
-HERE = Path(__file__).parent
-the_hub = SimpleNamespace(**runpy.run_path(str(HERE / "hub_server.py")))
 REPO = "owner/data"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A running Hub; the client in this process is logged in with the right to write, and speaks LFS."""
-    monkeypatch.setenv("HF_TOKEN", the_hub.WRITER)
+    monkeypatch.setenv("HF_TOKEN", hub_server.WRITER)
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "seen"))  # the next Hub may have the same address
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its own tries
-    with the_hub.HubServer().serve() as server:
-        server.Fault = the_hub.Fault
+    with hub_server.HubServer().serve() as server:
+        server.Fault = hub_server.Fault
         yield server
         close_session()
 
@@ -118,7 +115,7 @@ def lemur(server: Any, tmp_path: Path) -> Callable[..., subprocess.CompletedProc
             "HF_HUB_DISABLE_XET": "1",
             "HF_HOME": str(tmp_path / "hf-home"),
             "HF_HUB_CACHE": str(tmp_path / "hub-cache"),
-            "HF_TOKEN": the_hub.WRITER,
+            "HF_TOKEN": hub_server.WRITER,
             "HOME": str(tmp_path),
             **environment,
         }

@@ -1,11 +1,9 @@
 """Code whose licence does not let it be passed on stays here; everything else of an extraction is published."""
 
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +17,8 @@ from manifests.folders.manifest import list_outputs, read_manifest, write_manife
 from manifests.provenance import without_source
 from manifests.publish.staged import Staged, staged
 from manifests.records import Block
+from tests.builders import extractions
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
 
 
@@ -28,10 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sources: alpha is MIT, beta GPL, gamma says nothing; four blocks of each have code."""
     base = tmp_path_factory.mktemp("staged")
-    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
+    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        made.write(base / "out", made.results(sources), sources)
+        extractions.write(base / "out", extractions.results(sources), sources)
     return base / "out"
 
 

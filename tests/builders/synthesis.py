@@ -1,17 +1,14 @@
-"""A small extraction whose blocks a model is asked for, and networks that use them; loaded with `runpy.run_path`."""
+"""A small extraction whose blocks a model is asked for, and networks that use them."""
 
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from extract.model.results import Result, code_columns
 from extract.proofs.trace import trace_all
 from extract.proofs.validate import Pair
 from extract.resolve.index import Index
-
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
+from tests.builders import extractions
 
 GATE = '''class SqueezeGate(nn.Module):
     """Scales channels by a gate that is computed from their means over the whole image."""
@@ -121,11 +118,11 @@ def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[st
 
 def write(folder: Path, answers: dict[str, dict[str, Any]], **facts: Any) -> Path:
     """The extraction folder of the two blocks, from what they compute."""
-    of = made.source(folder, "alpha@1.0")
+    of = extractions.source(folder, "alpha@1.0")
     results = []
     for name, code in SOURCES.items():
         answer = answers[name]
-        closed = code_columns(made.code_of(f"{of.name}::alpha.blocks.{name}", of.license, HEAD + code))
+        closed = code_columns(extractions.code_of(f"{of.name}::alpha.blocks.{name}", of.license, HEAD + code))
         shape = "2x16x16x16"
         observed = {
             "parameters": 148 if name == "SqueezeGate" else 4672,
@@ -134,7 +131,7 @@ def write(folder: Path, answers: dict[str, dict[str, Any]], **facts: Any) -> Pat
             "layers": {"Conv2d": 2},
             "cases": [{"inputs": {"x": f"float32 {shape}"}, "outputs": [f"float32 {shape}"]}],
         }
-        row = made.block(
+        row = extractions.block(
             of,
             name,
             "backward",
@@ -147,5 +144,5 @@ def write(folder: Path, answers: dict[str, dict[str, Any]], **facts: Any) -> Pat
             **{**closed, **facts},
         )
         results.append(Result(row, ((of.name, row.path),), answer))
-    made.write(folder / "blocks", results, [of], level="backward")
+    extractions.write(folder / "blocks", results, [of], level="backward")
     return folder / "blocks"

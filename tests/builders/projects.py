@@ -1,4 +1,4 @@
-"""Small projects, and blocks to move into them; tests load this file with `runpy.run_path`."""
+"""Small projects, and blocks to move into them."""
 
 from pathlib import Path
 
