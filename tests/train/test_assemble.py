@@ -55,14 +55,14 @@ def with_lean(folder: Path, out: Path, old: str, new: str) -> Path:
     out.mkdir()
     for name in ("specs.jsonl", "required_repos.json"):
         (out / name).write_bytes((folder / name).read_bytes())
-    table = pq.read_table(folder / "slot_blocks.parquet")
+    table = pq.read_table(folder / "blocks.parquet")
     rows = table.to_pylist()
     (row,) = (one for one in rows if one["qualname"] == "kit.gates.Gate")
     assert old in row["code"]
     code = row["code"].replace(old, new)
     row |= {"lean_code": code, "lean_sha256": hashlib.sha256(code.encode()).hexdigest(), "lean_lines": 9}
     row |= {"lean_requires": [], "lean_license": "ISC"}
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), out / "slot_blocks.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), out / "blocks.parquet")
     return out
 
 

@@ -67,7 +67,7 @@ def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
         candidates("stem", folder, ())
     with pytest.raises(UserError, match=r"no blocks\.parquet; pass a folder written by `lemur extract"):
         candidates("stem", tmp_path)
-    for name in ("slot_blocks.parquet", "specs.jsonl", "required_repos.json"):
+    for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "specs.jsonl").write_text("{]\n")
     with pytest.raises(UserError, match="its records cannot be read"):

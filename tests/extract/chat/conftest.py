@@ -95,7 +95,7 @@ def results(sources: Sequence[Any]) -> list[Result]:
             **read_observed(1, 99, 77),
         }
     )
-    found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/sample_blocks.py"))))
+    found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))
     plain = extractions.block(alpha, "Plain", "executed", error_kind="no_arguments", error="none found")
     found.insert(6, Result(plain, ((alpha.name, plain.path),)))
     return found

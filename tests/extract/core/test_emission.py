@@ -7,6 +7,7 @@ import libcst
 import pytest
 
 from extract.emit.emit import Emitted, Unresolved
+from tests.builders.suites import Case, suite
 
 Behaves = Callable[..., str]
 
@@ -232,23 +233,6 @@ def test_requirements(corpus, closed, run) -> None:  # type: ignore[no-untyped-d
     assert issubclass(names["A"], names["nn"].Module)
 
 
-LOAD_EXT = "from . import loader\next_module = loader.load_ext('_ext', ['nms', 'gone_op'])"
-WHERE = r"src p/a\.py:\d+: "
-UNRESOLVED: dict[str, tuple[str, str, str, str]] = {
-    # before the class, what its forward returns, the reason, the detail
-    "a name from nowhere as the file runs": ("y = nowhere", "y", "unresolved_name", f"{WHERE}nowhere"),
-    "a name of an unknown package": ("from gone import *", "nowhere(x)", "unresolved_name", f"{WHERE}nowhere"),
-    "a name that code may bind": ("globals().update(x=1)", "nowhere(x)", "unresolved_name", f"{WHERE}nowhere"),
-    "a relative import of nothing": ("from .gone import f", "f(x)", "unresolved_import", WHERE),
-    "a name that the other file lacks": ("from .b import gone", "gone(x)", "unresolved_import", WHERE),
-    "an import that leaves the package": ("from ...far import f", "f(x)", "unresolved_import", WHERE),
-    "a compiled operator": ("from . import _C", "_C.gone_op(x)", "native_op", r"_C\.gone_op"),
-    "an operator of an extension": (LOAD_EXT, "ext_module.gone_op(x)", "native_op", r"ext_module\.gone_op"),
-    "an operator of torch.ops": ("import torch", "torch.ops.p.gone_op(x)", "native_op", r"torch\.ops\.p\.gone_op"),
-    "a module as a value as the file runs": ("from . import b\nX = vars(b)", "X", "dynamic_module", f"{WHERE}module b"),
-}
-
-
 def test_a_name_that_nothing_defines_fails_once_it_is_used(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
     outcome = corpus(
         """
@@ -267,12 +251,9 @@ def test_a_name_that_nothing_defines_fails_once_it_is_used(corpus, closed, run) 
         made(0.1)
 
 
-@pytest.mark.parametrize("case", UNRESOLVED)
-def test_unresolved(corpus, case: str) -> None:  # type: ignore[no-untyped-def]
-    head, call, reason, detail = UNRESOLVED[case]
-    text = f"from torch import nn\n{head}\nclass A(nn.Module):\n    def forward(self, x): return {call}\n"
-    loader = "import importlib\ndef load_ext(name, names): return importlib.import_module('p.' + name)\n"
-    outcome = corpus({"p/b.py": "load = 1\n", "p/loader.py": loader, "p/a.py": text}).emit("A")
+@suite(__file__, "unresolved.md", verbs=("reason", "detail"))
+def test_unresolved(corpus, case: Case) -> None:  # type: ignore[no-untyped-def]
+    outcome = corpus(case.files).emit("A")
     assert isinstance(outcome, Unresolved)
-    assert outcome.reason == reason
-    assert re.search(detail, outcome.detail)
+    assert outcome.reason == case.one("reason")
+    assert re.search(case.one("detail"), outcome.detail)

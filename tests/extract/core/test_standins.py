@@ -153,28 +153,6 @@ def test_a_heavy_class_that_is_asked_for_is_itself(corpus: Any, closed: Any) -> 
     assert 'return "mine"' in closed(made.emit("PreTrainedModel"))
 
 
-ABSENT: dict[str, tuple[str, str, Any]] = {
-    "a flag": ("try:\n    import no_such_package_ as n\nexcept ImportError:\n    n = None\n", "n is None", True),
-    "no fallback, never used": (
-        "import contextlib\ntry:\n    import no_such_package_ as n\n    HAS = True\nexcept ImportError:\n    HAS = False\n",
-        "n.go(x) if HAS else x",
-        1,
-    ),
-    "true or false": (
-        "try:\n    from no_such_package_ import go\n    HAS = True\nexcept ImportError:\n    HAS = False\n",
-        "bool(HAS)",
-        False,
-    ),
-}
-
-
-@pytest.mark.parametrize("case", ABSENT)
-def test_an_absent_package(behaves: Any, case: str) -> None:
-    head, expression, expected = ABSENT[case]
-    text = f"from torch import nn\n{head}class A(nn.Module):\n    def forward(self, x): return {expression}\n"
-    behaves({"p/a.py": text}, "A()(1)", expected)
-
-
 def test_an_absent_package_fails_as_it_is_used(corpus: Any, closed: Any, run: Any) -> None:
     made = corpus(
         """

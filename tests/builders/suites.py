@@ -1,0 +1,151 @@
+"""Tests that are documents: Markdown pages of cases, each a heading, files in fenced blocks, and what is expected.
+
+A block stands for the file whose path precedes it (`` `p/a.py`: ``), or for the only file of the case. What is expected
+stands in comments at the end of a block, `# verb: text`, or, where it has several lines, in a block after `` `verb`: ``.
+Blocks above the first case are files of every case; in one of them, a line `...` is where the only file of a case goes.
+
+    ## A name that is bound again
+
+    ```py
+    SIZE = 1
+    SIZE = SIZE + 1
+    # gives: SIZE == 2
+    ```
+
+A test names pages and the verbs that it checks: `@suite(__file__, "names.md", verbs=("gives", "has", "lacks"))`. A page fails to
+load if a case expects nothing, or has a verb that the test does not know: a misspelt expectation is not a comment.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import pytest
+
+_HEADING = re.compile(r"^(#+) (.+)$")
+_FENCE = re.compile(r"^(`{3,})\w*$")
+_NAME = re.compile(r"^`([^`]+)`:$")
+_EXPECTED = re.compile(r"^# ([a-z ]+): (.*)$")
+
+
+@dataclass(slots=True)
+class Case:
+    """One case of a page: files by path, and by verb what is expected, each in the order of the page."""
+
+    title: str
+    files: dict[str, str] = field(default_factory=dict)
+    expected: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        """The only file of the case, without what all cases of the page share."""
+        return self.files[""]
+
+    def all(self, verb: str) -> list[str]:
+        """Return the texts after a verb."""
+        return self.expected.get(verb, [])
+
+    def one(self, verb: str) -> str:
+        """Return the one text after a verb."""
+        (text,) = self.expected[verb]
+        return text
+
+    def value(self, verb: str, **names: object) -> Any:
+        """Return the one text after a verb as the Python value that it writes."""
+        return eval(self.one(verb), dict(names))
+
+    def equation(self, verb: str = "gives") -> tuple[str, Any]:
+        """Return the left side of `expression == value` as text, and the value."""
+        expression, _, value = self.one(verb).partition(" == ")
+        return expression, eval(value)
+
+    def check_text(self, text: str) -> None:
+        """Check that a text contains what it `has` and nothing that it `lacks`; several lines are whole lines of it."""
+        for part in self.all("has"):
+            assert (f"\n{part}\n" if "\n" in part else part) in f"\n{text}\n"
+        for line in self.all("has line"):
+            assert line in text.splitlines()
+        for part in self.all("lacks"):
+            assert part not in text
+
+
+def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
+    """Return the cases of a page in order.
+
+    Raises ValueError: a case without an expectation, or with an unknown verb; two cases of one title.
+    """
+    shared, *cases = [_read_case(title, lines, verbs) for title, lines in _sections(path)]
+    cases = [case for case in cases if case.files or case.expected]
+    titles = [case.title for case in cases]
+    if silent := [case.title for case in cases if not case.expected]:
+        raise ValueError(f"{path.name}: nothing is expected of {silent}")
+    if len(set(titles)) < len(titles):
+        raise ValueError(f"{path.name}: two cases have one title: {sorted(titles)}")
+    for case in cases:
+        _add_shared(case, shared.files)
+    return cases
+
+
+def suite(test: str, *pages: str, verbs: Collection[str]) -> pytest.MarkDecorator:
+    """Return the parameters `case` of a test: the cases of pages beside its file."""
+    cases = {page: read_suite(Path(test).with_name(page), verbs) for page in pages}
+    params = [pytest.param(case, id=f"{page}: {case.title}") for page in pages for case in cases[page]]
+    return pytest.mark.parametrize("case", params)
+
+
+def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield headings and the lines below each; a `#` in a fence is no heading."""
+    title, lines, fence = "", [], ""
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        mark = _FENCE.match(line)
+        if not fence and (heading := _HEADING.match(line)) and len(heading[1]) > 1:
+            yield title, lines
+            title, lines = heading[2], []
+            continue
+        if mark and not fence:
+            fence = mark[1]
+        elif line == fence:
+            fence = ""
+        lines.append(line)
+    yield title, lines
+
+
+def _read_case(title: str, lines: list[str], known: Collection[str]) -> Case:
+    case, name, rest = Case(title), "", iter(lines)
+    for line in rest:
+        if named := _NAME.match(line):
+            name = named[1]
+        elif mark := _FENCE.match(line):
+            block = []
+            while (inner := next(rest)) != mark[1]:
+                block.append(inner)
+            if name in known:
+                case.expected.setdefault(name, []).append("\n".join(block))
+            else:
+                _take_expected(case, block, known)
+                case.files[name] = "".join(f"{kept}\n" for kept in block)
+            name = ""
+    return case
+
+
+def _take_expected(case: Case, block: list[str], known: Collection[str]) -> None:
+    """Move the comments at the end of a block, `# verb: text`, from the block into the case."""
+    first = len(block)
+    while first and (match := _EXPECTED.match(block[first - 1])):
+        first -= 1
+        verb, text = match.groups()
+        if verb not in known:
+            raise ValueError(f"{case.title}: {verb!r} is not a verb that the test checks: {sorted(known)}")
+        case.expected.setdefault(verb, []).insert(0, text)
+    del block[first:]
+
+
+def _add_shared(case: Case, shared: dict[str, str]) -> None:
+    """Give a case the files of its page; one of them may have a line `...` for the only file of the case."""
+    for path, text in shared.items():
+        if hole := re.search(r"^( *)\.\.\.\n", text, re.M):
+            text = text[: hole.start()] + indent(case.files.pop("", ""), hole[1]) + text[hole.end() :]
+        case.files.setdefault(path, text)
