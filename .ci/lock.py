@@ -20,6 +20,7 @@ CHOSEN = ("torch==2.14.1", "torchvision==0.29.1")
 PYTHONS = ("3.11", "3.12", "3.13")
 
 _HEAD = "# The versions that `make` installs. Written by `make lock`; not to be edited.\n"
+_OLDEST = f"python_full_version >= '{PYTHONS[0]}'"
 _PLATFORM = re.compile(r"any|.*linux.*_(x86_64|aarch64)")
 _CPYTHONS = {f"cp{version.replace('.', '')}" for version in PYTHONS}
 _NEWER = re.compile(r"py3(1[4-9]|[2-9]\d)")
@@ -30,21 +31,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         chosen = Path(scratch) / "chosen.txt"
         chosen.write_text("\n".join(CHOSEN), encoding="utf-8")
-        lines = resolve(chosen, Path(scratch) / "constraints.txt").splitlines()
-        lock = tomllib.loads(resolve(chosen, Path(scratch) / "pylock.toml", "--format", "pylock.toml"))
-    (ROOT / "constraints.txt").write_text(_HEAD + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+        lock = tomllib.loads(resolve(chosen, Path(scratch) / "pylock.toml"))
+    (ROOT / "constraints.txt").write_text(_HEAD + constraints_text(lock), encoding="utf-8")
     (ROOT / "pylock.toml").write_text(_HEAD + lock_text(lock), encoding="utf-8")
 
 
-def resolve(chosen: Path, output: Path, *options: str) -> str:
+def resolve(chosen: Path, output: Path) -> str:
     """What uv resolves, in its own text."""
     command = [
         *(str(Path(sys.executable).with_name("uv")), "pip", "compile", "--quiet", "--universal", "--all-extras"),
         *("--python-version", PYTHONS[0], "--fork-strategy", "fewest", "--no-header", "--no-annotate"),
-        *("--constraints", str(chosen), "--output-file", str(output), *options, "pyproject.toml"),
+        *("--constraints", str(chosen), "--output-file", str(output), "--format", "pylock.toml", "pyproject.toml"),
     ]
     subprocess.run(command, cwd=ROOT, check=True)
     return output.read_text(encoding="utf-8")
+
+
+def constraints_text(lock: dict[str, Any]) -> str:
+    """Return one pinned version a line, for pip and uv."""
+    lines = []
+    for package in lock["packages"]:
+        # The oldest Python is a part of every marker of the lock, and `pyproject.toml` asks for it already.
+        marker = package.get("marker", "").removeprefix(_OLDEST).removeprefix(" and ")
+        lines.append(f"{package['name']}=={package['version']}{marker and f' ; {marker}'}\n")
+    return "".join(lines)
 
 
 def lock_text(lock: dict[str, Any]) -> str:

@@ -202,7 +202,6 @@ def curate(
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.model.options import CurateOptions, parse_upweight
-    from lemur_core.sandbox.runtime import expand_sets
     from manifests.provenance.licenses import stated_expression
 
     options = CurateOptions(
@@ -225,7 +224,7 @@ def curate(
         seed=seed,
         check_runs=check_runs,
         require_runs=require_runs,
-        runtime=expand_sets(runtime or ()),
+        runtime=tuple(runtime or ()),
         unsafe_no_sandbox=unsafe_no_sandbox,
         chat=chat,
         chat_max_tokens=chat_max_tokens,

@@ -4,9 +4,7 @@ Everything here calls the modules below; the command line and programs therefore
 """
 
 import contextlib
-import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,22 +14,19 @@ from typing import Any
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from curate.folder.explain import Explanation, explain, read_errors
-from curate.folder.explain import Snapshot as SnapshotTables
+from curate.folder.explain import Explanation, SnapshotTables, explain, read_errors
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
 from curate.published.delta_check import record_files
 from curate.published.novel import Neighbour, novel
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
-from lemur_core.files.atomic import check_free
+from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import quieted
 from manifests.folders.checks import Check
 from manifests.folders.manifest import Manifest
 from manifests.records import Decision, LemurRecord, first_fault
-
-PathLike = str | os.PathLike[str]
 
 
 def curate(
@@ -76,7 +71,7 @@ def curate(
     """
     sources = [source] if isinstance(source, str | os.PathLike) else source
     folder = Path(out)
-    with contextlib.nullcontext() if progress else quieted():
+    with quieted(unless=progress):
         rows = open_sources([os.fspath(item) for item in sources])
         check_free(folder, force=force)
         curate_source(
@@ -215,20 +210,17 @@ class Snapshot:
             UserError: if the code is not Python, or the folder cannot be compared with.
             UsageError: if the task is not known.
         """
-        with quieted(), tempfile.TemporaryDirectory(prefix="lemur-novelty-") as scratch:
-            path = Path(scratch) / "network.py"
-            path.write_text(code, encoding="utf-8", newline="")
+        with quieted():
             result = novel(
-                [path],
+                {"network.py": code},
                 [self.folder],
                 task=task,
-                prm=None if prm is None else json.dumps(dict(prm)),
+                prm=prm,
                 jobs=jobs,
                 unsafe=unsafe_no_sandbox,
-                runtime=tuple(runtime),
+                runtime=runtime,
             )
-        (facts,) = result.facts["files"]
-        return NoveltyReport(result.known, tuple(Neighbour(**near) for near in facts["nearest"]), facts["error"])
+        return NoveltyReport(result.known, tuple(result.nearest[0]), result.facts["files"][0]["error"])
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from extract.resolve.discover import Selection
 from extract.resolve.index import Policy
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
-from lemur_core.files.atomic import check_free
+from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import quieted
 from lemur_core.graphs.graph import Graph
@@ -35,8 +34,6 @@ from manifests.folders.kinds import Link, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS
 from manifests.records import Block, Level, Spec
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,7 @@ def extract(
     sources = [source] if isinstance(source, str | os.PathLike) else source
     folder = Path(out)
     run = plan_extraction([os.fspath(item) for item in sources], corpus=corpus, names=names, options=options, jobs=jobs)
-    with contextlib.nullcontext() if progress else quieted():
+    with quieted(unless=progress):
         check_free(folder, force=force)
         extract_to(folder, run, force=force)
     return BlockLibrary(folder)

@@ -3,7 +3,6 @@
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from lemur.pipeline.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipelin
 from lemur.synthesis.command import Ask, Service, Training, run_synthesis
 from lemur.synthesis.models.model import Sampling
 from lemur.synthesis.prompting.plan import Choice
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import quieted
 from manifests.folders.checks import Check
 from manifests.folders.frame import write_page
@@ -27,8 +27,6 @@ from manifests.interface import open_folder
 from manifests.publish.publishing import Published
 from manifests.publish.publishing import publish as publish_folder
 from train.interface import Run
-
-PathLike = str | os.PathLike[str]
 
 
 def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | None = None) -> tuple[Check, ...]:
@@ -229,7 +227,7 @@ def synthesize(
     choice = Choice(None if specs is None else Path(specs), query, blocks)
     origin = None if parents is None else Path(parents)
     ask = Ask(choice, goal, origin, attempts, rounds, plan_first, seed, sampling or Sampling())
-    with contextlib.nullcontext() if progress else quieted():
+    with quieted(unless=progress):
         counts = run_synthesis(
             Path(library),
             [model] if isinstance(model, str) else list(model),
@@ -322,7 +320,7 @@ def run_pipeline(
         ```
     """
     folder = Path(out)
-    with contextlib.nullcontext() if progress else quieted():
+    with quieted(unless=progress):
         plan = quick_plan(data=data, epochs=epochs, images=images, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
         done = run_stages(plan_stages(plan), folder, force=force)
         write_page(folder, pipeline_page(folder))

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,13 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import quieted
 from manifests.folders.manifest import Manifest
 from manifests.folders.manifest import read_manifest as read_manifest_of
 from manifests.publish.publishing import pull as pull_folder
-
-PathLike = str | os.PathLike[str]
 
 _TABLES = (".parquet", ".jsonl")
 

@@ -1,5 +1,6 @@
 """What else is installed changes nothing: the same bytes in an environment of what is declared, and in a fuller one."""
 
+import ast
 import json
 import os
 import subprocess
@@ -115,6 +116,21 @@ def test_a_fuller_environment_of_another_place_gives_the_same_bytes(tmp_path: Pa
             assert ours["versions"]["torch"]
         if "page" not in file.parts and file.name not in ("index.html", "report.md"):
             assert ours == theirs, file
+
+
+def test_every_import_of_the_product_is_declared() -> None:
+    """Also what another dependency brings today: it may not tomorrow."""
+    extras = [text for name, texts in DECLARED["optional-dependencies"].items() if name != "dev" for text in texts]
+    declared = {canonicalize_name(Requirement(text).name) for text in (*DECLARED["dependencies"], *extras)}
+    packages = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    foreign = {name.partition(".")[0] for name in names} - {*packages, *sys.stdlib_module_names}
+    distributions = {"PIL": "pillow", "yaml": "pyyaml"}
+    assert "networkx" in foreign
+    assert {canonicalize_name(distributions.get(name, name)) for name in foreign} - declared == set()
 
 
 def test_the_lock_is_what_is_installed_by() -> None:

@@ -3,12 +3,12 @@
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import quieted
 from manifests.folders.checks import Check
@@ -25,8 +25,6 @@ from train.runs.run_folder import NET, read_record
 from train.runs.verify import verify
 from train.studies.ablation import Row
 from train.studies.ablation import ablate as ablate_recipe
-
-PathLike = str | os.PathLike[str]
 
 
 def assemble(recipe: Recipe | PathLike, library: PathLike | None = None, *, unsafe_no_sandbox: bool = False) -> Network:
@@ -179,7 +177,7 @@ def train(
         recipe = network.recipe or "plain"
     wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
     folder = Path("runs") / f"{network.name}-seed{seed}" if out is None else Path(out)
-    with contextlib.nullcontext() if progress else quieted():
+    with quieted(unless=progress):
         limits, cifar10 = resources or Resources(), _open_data(data)
         count_images(cifar10, held_out, images)
         run = TrainingRun(network, wanted, seed, cifar10, held_out, images)
@@ -252,7 +250,7 @@ def ablate(
         ```
     """
     wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
-    with contextlib.nullcontext() if progress else quieted():
+    with quieted(unless=progress):
         rows = ablate_recipe(
             wanted,
             None if library is None else Path(library),

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def curate_in_tasks(
     parents = seen[: len(against)]
     plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
     with plan.files.begun("another run works there"):
-        request = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
+        request = {"sources": names, "options": options.recorded(), "tasks": tasks, "versions": package_versions()}
         request |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
         begin(plan.files, request | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
         steps.store_rows(plan, source)

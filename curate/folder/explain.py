@@ -76,9 +76,9 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, part
     Raises: UserError if the folder is not a snapshot, a parent of a delta is missing, or no or several networks match.
     """
     with read_errors(folder):
-        snapshot = Snapshot(folder)
+        snapshot = SnapshotTables(folder)
         parents = find_parents(folder, snapshot.manifest, against, partial=partial)
-        snapshot.parents = [Snapshot(parent) for parent in parents]
+        snapshot.parents = [SnapshotTables(parent) for parent in parents]
         return _explain(snapshot, name_or_id)
 
 
@@ -95,7 +95,7 @@ def read_errors(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or create it again") from error
 
 
-class Snapshot:
+class SnapshotTables:
     """The tables of a snapshot folder; code is read for single ids only.
 
     Attributes: parents: of a delta, the folders that it extends; records, graphs and codes are looked up there too.
@@ -104,7 +104,7 @@ class Snapshot:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.parents: Sequence[Snapshot] = ()
+        self.parents: Sequence[SnapshotTables] = ()
         self.manifest = read_manifest(folder)
         if self.manifest.kind != "snapshot":
             what = article(self.manifest.kind)
@@ -180,7 +180,7 @@ def _read_row(path: Path, digest: str, columns: Sequence[str]) -> list[dict[str,
 # # --- finding the network ------------------------------------------------------------------------------------------
 
 
-def _find(snapshot: Snapshot, wanted: str) -> list[dict[str, Any]]:
+def _find(snapshot: SnapshotTables, wanted: str) -> list[dict[str, Any]]:
     """Return the rows of the requested network (by name) or code (by id), in input order."""
     named = snapshot.select_rows("nn", wanted)
     if named:
@@ -204,7 +204,7 @@ def _find(snapshot: Snapshot, wanted: str) -> list[dict[str, Any]]:
     raise UserError(_unknown_message(snapshot, wanted))
 
 
-def _unknown_message(snapshot: Snapshot, wanted: str) -> str:
+def _unknown_message(snapshot: SnapshotTables, wanted: str) -> str:
     names = sorted(set(pc.unique(snapshot.decisions["nn"]).to_pylist()))
     part = wanted.casefold()
     holding = [name for name in names if part and part in name.casefold()]
@@ -264,7 +264,7 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
     return f"{path}: {plural(draw(graph, path, name), 'box', 'boxes')}, what it computes in eval mode"
 
 
-def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
+def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
     rows = _find(snapshot, wanted)
     row = _find_representative(rows)
     digest, name = row["id"], row["nn"]
@@ -307,7 +307,7 @@ def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
     return Explanation([shown(line) for line in _format_facts(facts)], facts)
 
 
-def _graph_difference(snapshot: Snapshot, canonical: str, removed: str) -> dict[str, Any] | None:
+def _graph_difference(snapshot: SnapshotTables, canonical: str, removed: str) -> dict[str, Any] | None:
     """Compare what two codes compute; None if a graph is unknown."""
     canonical_row, removed_row = (snapshot.graph(digest) for digest in (canonical, removed))
     if canonical_row is None or removed_row is None or canonical_row["graph"] is None or removed_row["graph"] is None:
@@ -327,7 +327,7 @@ def _graph_difference(snapshot: Snapshot, canonical: str, removed: str) -> dict[
     }
 
 
-def _describe_canonical(snapshot: Snapshot, digest: str) -> dict[str, Any]:
+def _describe_canonical(snapshot: SnapshotTables, digest: str) -> dict[str, Any]:
     """Describe the canonical record of a removed one."""
     record = snapshot.record(digest)
     if record is not None:
@@ -355,7 +355,7 @@ def _other_names(of_code: list[dict[str, Any]], name: str) -> list[dict[str, Any
     ]
 
 
-def _list_duplicates(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
+def _list_duplicates(snapshot: SnapshotTables, kept: dict[str, Any]) -> dict[str, Any]:
     """Return the duplicates of a kept record: how many by stage, the nearest and the least similar ones."""
     decisions = snapshot.decisions
     is_duplicate = pc.and_(
@@ -384,7 +384,7 @@ def _list_duplicates(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]
 
 
 def _difference(
-    snapshot: Snapshot, canonical: tuple[str | None, str], removed: tuple[str, str | None]
+    snapshot: SnapshotTables, canonical: tuple[str | None, str], removed: tuple[str, str | None]
 ) -> list[str] | None:
     """Return the unified difference from the canonical's code to the removed one's; None if a code is missing."""
     old = snapshot.code(canonical[1])

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.folder.explain import Snapshot, explain, read_errors
+from curate.folder.explain import SnapshotTables, explain, read_errors
 from curate.folder.page import snapshot_page
 from curate.folder.verify import verify
 from curate.published.published import list_parents
@@ -48,7 +48,7 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 def _record(folder: Path, wanted: str) -> RowTrace:
     facts = explain(folder, wanted, partial=True).facts
     digest: str | None = facts["id"]
-    code = Snapshot(folder).code(digest) if digest is not None else None
+    code = SnapshotTables(folder).code(digest) if digest is not None else None
     kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
     canonical, manifest = facts["canonical"], read_manifest(folder)
     link_facts = {

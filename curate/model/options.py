@@ -1,10 +1,11 @@
 """The options of a curation, and prefixes of names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 from lemur_core.files.errors import UsageError
+from lemur_core.sandbox.runtime import expand_sets
 from lemur_core.similarity.features.tokens import Detail
 
 Profile = Literal["strict", "nn-dup"]
@@ -46,7 +47,7 @@ class CurateOptions:
     seed: int = 42
     check_runs: bool = False
     require_runs: bool = False  # implies check_runs
-    runtime: tuple[str, ...] = ()  # packages that networks can import besides the declared runtime
+    runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime: packages, or named sets
     unsafe_no_sandbox: bool = False
     chat: bool = False
     chat_max_tokens: int = CHAT_MAX_TOKENS
@@ -90,6 +91,10 @@ class CurateOptions:
         for name in foreign:
             if getattr(self, name) != defaults[name]:
                 raise UsageError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options as they are written down: with the packages of a named set, which may change."""
+        return asdict(self) | {"runtime": expand_sets(self.runtime)}
 
     @property
     def checks_runs(self) -> bool:

@@ -81,13 +81,20 @@ class _File:
     )  # the network, then its modules; empty without a graph
     features: dict[Detail, Features] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, path: str, code: str) -> "_File":
+        """Return a file that is not traced yet."""
+        digest = hashlib.sha256(code.encode()).hexdigest()
+        return cls(path, code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
+
 
 @dataclass(frozen=True, slots=True)
 class Novelty:
-    """The result: `lines` to print as they are, `facts` for JSON."""
+    """The result: `lines` to print as they are, `facts` for JSON, and of each file the nearest codes, nearest first."""
 
     lines: list[str]
     facts: dict[str, Any]
+    nearest: Sequence[list[Neighbour]]
 
     @property
     def known(self) -> bool:
@@ -96,11 +103,11 @@ class Novelty:
 
 
 def novel(
-    paths: Sequence[Path],
+    codes: Sequence[Path] | Mapping[str, str],
     folders: Sequence[Path],
     *,
     task: str = "img-classification",
-    prm: str | None = None,
+    prm: str | Mapping[str, Any] | None = None,
     jobs: int | None = None,
     unsafe: bool = False,
     runtime: Sequence[str] = (),
@@ -108,10 +115,11 @@ def novel(
     """Check whether these networks are new compared with these folders.
 
     Args:
-        paths: Python files: LEMUR networks, or modules, which are compared by text and structure alone.
+        codes: Python files, or their texts by name: LEMUR networks, or modules, which are compared by text and
+            structure alone.
         folders: snapshots and extractions.
         task: the task whose inputs the networks take.
-        prm: hyperparameters as a JSON object; None: `PRM`, then those of the nearest records.
+        prm: hyperparameters, in JSON or not; None: `PRM`, then those of the nearest records.
         runtime: packages that the networks can import in addition to the declared runtime.
 
     Raises:
@@ -122,7 +130,8 @@ def novel(
         raise UsageError(f"--task {task}: not known; one of {', '.join(DATASETS)}")
     declared_runtime(tuple(runtime))  # report missing packages before anything runs
     parameters = PRM if prm is None else PRM | _parse_prm(prm)
-    files = [_read(path) for path in paths]
+    texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
+    files = [_File.of(name, code) for name, code in texts.items()]
     manifests = {folder: read_reference_manifest(folder) for folder in folders}
     for detail in {read_rules(manifest)["tokens"] for manifest in manifests.values()}:
         for file in files:
@@ -150,21 +159,21 @@ def novel(
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-def _parse_prm(text: str) -> dict[str, Any]:
+def _parse_prm(text: str | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(text, str):
+        return dict(text)
     parameters = read_parameters(text)
     if not parameters and text.strip() != "{}":
         raise UsageError(f"--prm {shown(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
     return parameters
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path) -> str:
     try:
-        code = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         message = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"{path}: cannot be read: {message}; give a Python file") from error
-    digest = hashlib.sha256(code.encode()).hexdigest()
-    return _File(str(path), code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
 
 
 def _features(file: _File, detail: Detail) -> Features:
@@ -371,7 +380,7 @@ def _summarize(files: Sequence[_File], nearest: Sequence[list[Neighbour]], notes
     lines += [f"note: {note}" for note in notes]
     counts = Counter(entry["verdict"] for entry in entries)
     facts = {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": list(notes)}
-    return Novelty([shown(line) for line in lines], facts)
+    return Novelty([shown(line) for line in lines], facts, nearest)
 
 
 def _verdict(file: _File, near: Sequence[Neighbour], *, known: bool) -> list[str]:

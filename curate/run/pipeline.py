@@ -3,7 +3,6 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +180,7 @@ def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
 
 def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Baseline | None) -> dict[str, Any]:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
-    chosen = asdict(options)
+    chosen = options.recorded()
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
     if against is not None:

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from lemur_core.files.errors import UserError
 
+#: What the Python interfaces take as a file or folder.
+PathLike = str | os.PathLike[str]
+
 
 @contextlib.contextmanager
 def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:

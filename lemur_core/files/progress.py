@@ -18,8 +18,11 @@ def quiet() -> bool:
 
 
 @contextlib.contextmanager
-def quieted() -> Iterator[None]:
-    """Hide progress until the end of the block, then restore the setting."""
+def quieted(*, unless: bool = False) -> Iterator[None]:
+    """Hide progress until the end of the block, then restore the setting; with `unless`, change nothing."""
+    if unless:
+        yield
+        return
     before = os.environ.get(QUIET)
     os.environ[QUIET] = "1"
     try:

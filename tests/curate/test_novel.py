@@ -114,6 +114,14 @@ def test_the_same_code_is_known(snapshot: Path, codes: dict[str, str], file: Cal
     assert told["error"].startswith("not_traced: ")
 
 
+def test_a_text_is_compared_as_its_file_is(snapshot: Path, codes: dict[str, str], file: Callable[[str], Path]) -> None:
+    by_file, by_text = novel([file(codes["copy"])], [snapshot]), novel({"copy": codes["copy"]}, [snapshot])
+    assert by_text.nearest == by_file.nearest
+    assert by_text.facts["files"][0] == by_file.facts["files"][0] | {"file": "copy"}
+    with pytest.raises(UserError, match=r"^copy: "):
+        novel({"copy": "def ("}, [snapshot])
+
+
 def test_a_near_text_is_known(snapshot: Path, file: Callable[[str], Path], network: Callable[..., str]) -> None:
     (told,) = novel([file(network(ALL, name="Other", comment="mine"))], [snapshot]).facts["files"]
     nearest = told["nearest"][0]

@@ -1,11 +1,15 @@
 """What foreign code can import: the declared runtime, and nothing else that is installed."""
 
 import importlib.metadata
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 
+from curate.model.options import CurateOptions
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
@@ -77,6 +81,23 @@ def test_a_named_set_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(NAMED_SETS, "lemur-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"pip install 'lemur-curator\[lemur-nets\]'"):
         declared_runtime(("lemur-nets",))
+
+
+def test_a_command_names_the_set_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lemur_here: Callable[..., Any]
+) -> None:
+    monkeypatch.setitem(NAMED_SETS, "some-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"nn": "a", "nn_code": "import torch\n"}) + "\n")
+    done = lemur_here("curate", "rows.jsonl", "--runtime", "some-nets", "--out", "out", cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "out").exists()) == (1, False)
+    assert done.stderr.splitlines()[-1] == (
+        "lemur: --runtime some-nets: nothing-such is not installed here; pip install 'lemur-curator[some-nets]'"
+    )
+
+
+def test_the_packages_of_a_set_are_written_down() -> None:
+    names = CurateOptions(runtime=("lemur-nets", "Einops")).recorded()["runtime"]
+    assert list(names) == sorted(NAMED_SETS["lemur-nets"].values())
 
 
 def test_names_of_sets_are_expanded() -> None:
