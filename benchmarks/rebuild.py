@@ -30,20 +30,18 @@ def main() -> None:
     lengths = {row.block: row.end_line - row.start_line + 1 for row in rows}
     specs = specs_in(given.folder, lengths)
     outcomes = {one.block: one for one in rebuild_rows(given.folder, specs)}
-    written = [one for one in outcomes.values() if "source" in one.found]
+    written = [one for one in outcomes.values() if one.answer.source is not None]
     equal = [one for one in written if one.step == "equal"]
     stated = sum(spec.algorithm is not None and spec.algorithm.rebuilds is True for spec in specs)
-    free = sum(bool(one.found["free"]) for one in equal)
+    free = sum(bool(one.answer.free) for one in equal)
     ratios = sorted(_lines(one) / lengths[one.block] for one in written)
     print(f"sample        {len(rows)} blocks that run forward: one in {given.every} from number {given.first} on")
     print(f"rebuilt       {len(written)} ({_share(len(written), len(rows))})")
     print(f"equal         {len(equal)} ({_share(len(equal), len(written))} of these),", end=" ")
-    print(f"{sum(bool(one.found['bits']) for one in equal)} in every bit; {stated} specs say so")
-    print(
-        f"same graph    {sum(bool(one.found['same_graph']) for one in written)} compute the graph of their spec again"
-    )
+    print(f"{sum(bool(one.answer.bits) for one in equal)} in every bit; {stated} specs say so")
+    print(f"same graph    {sum(bool(one.answer.same_graph) for one in written)} compute the graph of their spec again")
     print(f"other sizes   {free} of the equal ones take other sizes,", end=" ")
-    print(f"{sum(bool(one.found['proved_free']) for one in equal)} were compared at some that were never traced")
+    print(f"{sum(bool(one.answer.proved_free) for one in equal)} were compared at some that were never traced")
     if ratios:
         above = sum(ratio > 2 for ratio in ratios)
         print(
@@ -63,7 +61,7 @@ def _share(some: int, of: int) -> str:
 
 
 def _lines(one: Rewritten) -> int:
-    return sum(bool(line.strip()) and not line.startswith("#") for line in str(one.found["source"]).splitlines())
+    return sum(bool(line.strip()) and not line.startswith("#") for line in str(one.answer.source).splitlines())
 
 
 if __name__ == "__main__":

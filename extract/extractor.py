@@ -21,7 +21,7 @@ from extract.minimize.stage import Running, lean_all
 from extract.model.categories import category_of
 from extract.model.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.proofs.name_resolution import Bound, compare_bindings
-from extract.proofs.rebuild import Original, Rewritten, count_rewritten, rebuild_all
+from extract.proofs.rebuild import Original, count_rewritten, rebuild_all
 from extract.proofs.runtime import Runtime, original_folders, runtime_for
 from extract.proofs.trace import Traced, trace_all
 from extract.proofs.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
@@ -328,12 +328,10 @@ class BlockExtractor:
         running = [item for item in emitted if at_least(verdicts[item.found.block].level, "forward")]
         pairs = [self._pair(item, verdicts[item.found.block], {}) for item in running]
         traces: dict[str, Traced] = {}
-        with progress("trace", len(pairs), "blocks") as advance:
-            for trace in trace_all(
-                pairs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
-            ):
-                traces[trace.block] = trace
-                advance(1)
+        for trace in trace_all(
+            pairs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
+        ):
+            traces[trace.block] = trace
         reasons = Counter(trace.error for trace in traces.values() if trace.error is not None)
         self.facts.details["no_graph"] = by_size(reasons)
         return traces
@@ -371,19 +369,15 @@ class BlockExtractor:
         answers = {block: rebuilt.answer for block, rebuilt in traced.items() if rebuilt.answer is not None}
         items = [item for item in emitted if item.found.block in answers]
         specs = [self._original(item, verdicts[item.found.block], answers[item.found.block]) for item in items]
-        rewritten: list[Rewritten] = []
-        with progress("rebuild", len(specs), "blocks") as advance:
-            for rebuilt in rebuild_all(
-                specs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
-            ):
-                rewritten.append(rebuilt)
-                advance(1)
+        rewritten = list(
+            rebuild_all(specs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe)
+        )
         self.facts.details["rebuilt"] = count_rewritten(rewritten)
         self.facts.details["not_rebuilt"] = by_size(
             Counter(rebuilt.kind for rebuilt in rewritten if rebuilt.rebuilds is not True)
         )
         return {
-            rebuilt.block: judged(answers[rebuilt.block], rebuilt.rebuilds, rebuilt.found.get("sizes_fail"))
+            rebuilt.block: judged(answers[rebuilt.block], rebuilt.rebuilds, rebuilt.answer.sizes_fail)
             for rebuilt in rewritten
         }
 

@@ -289,10 +289,9 @@ class LibraryBlock:
             (result,) = rebuild_rows(self.folder, [spec], jobs=1, unsafe=unsafe_no_sandbox)
         if result.step not in ("equal", "traced"):
             raise UserError(f"{self.id}: cannot be rebuilt: {result.cause}")
-        proved, facts = result.step == "equal", result.found
-        return RebuiltBlock(
-            facts["source"], proved, proved and bool(facts["bits"]), proved and bool(facts["proved_free"])
-        )
+        proved, answer = result.step == "equal", result.answer
+        assert answer.source is not None
+        return RebuiltBlock(answer.source, proved, proved and bool(answer.bits), proved and bool(answer.proved_free))
 
     def trace(self) -> tuple[Link, ...]:
         """Return the steps from the block back to the lines of the release that its code is from."""

@@ -27,6 +27,7 @@ from extract.arguments.inputs import (
     has_shape,
     value_text,
 )
+from extract.arguments.messages import CompanionCode
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
 from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, differentiate, seed_all
 
@@ -80,7 +81,7 @@ def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, A
     return cls, {}
 
 
-def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namespace:
+def namespace(block: dict[str, Any], companions: Sequence[CompanionCode]) -> Namespace:
     """Return the names that expressions may use: the usual ones, then the block's, then its companions'."""
     names: dict[str, Any] = {}
     for index, item in enumerate(companions):
@@ -101,7 +102,7 @@ def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namesp
     return Namespace(names | usual)
 
 
-def _load_companion(item: dict[str, Any], index: int) -> Any:
+def _load_companion(item: CompanionCode, index: int) -> Any:
     existing = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
     if existing is not object or not item["code"]:  # `object` is a placeholder for names in annotations
         return None

@@ -1,7 +1,7 @@
 """Inside the sandbox: build and call one block with the arguments of the search."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.inputs import change_nested, flatten, has_shape
+from extract.arguments.messages import BlockRun
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, attempt, fill_unset, seed_all
@@ -19,35 +20,32 @@ Shape = tuple[int, ...]
 _SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
 
 
-def prepare(payload: Mapping[str, Any]) -> None:
-    """Set up this process to run the block as plain Python, without its own package.
+def prepare(folders: Sequence[str], origin: Collection[str]) -> None:
+    """Set up this process to run a block as plain Python, without its own package.
 
-    Args: payload: `folders` to append to sys.path; `origin`, packages to hide.
+    Args: folders: appended to sys.path. origin: packages to hide.
     """
     compile_nothing()
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
-    sys.path += payload["folders"]
-    hide(payload["origin"])
+    sys.path += folders
+    hide(origin)
 
 
 class Subject:
     """The class of a self-contained file, with its arguments.
 
-    Args:
-        payload: `code`, `name` of the class; `arguments` that work; `companions` that the arguments name.
-
     Raises: AttemptError if the file defines no module of this name.
     """
 
-    def __init__(self, payload: Mapping[str, Any]) -> None:
-        cls, stopped = define(dict(payload))
+    def __init__(self, request: BlockRun) -> None:
+        cls, stopped = define({"code": request.code, "name": request.name})
         if cls is None:
             raise AttemptError(RuntimeError(stopped["error"]))
         self.cls = cls
         self.file: ModuleType = sys.modules[MODULE_NAME]
-        self._names = namespace(vars(self.file), list(payload["companions"]))
-        self._init, forward = payload["arguments"]["init"], payload["arguments"]["forward"]
+        self._names = namespace(vars(self.file), request.companions)
+        self._init, forward = request.arguments["init"], request.arguments["forward"]
         self._call = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
 
     def build(self) -> nn.Module:

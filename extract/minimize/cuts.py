@@ -8,9 +8,8 @@ only their headers. `extract.minimize.cutter` decides which of the cuts to apply
 import ast
 import builtins
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import Lines
@@ -101,24 +100,20 @@ class Cuts:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The executed parts of a file; see `extract.minimize.watch_guest.watch_block`."""
+    """The executed parts of a file, as `extract.minimize.watch_guest.watch_block` reports them.
+
+    Args:
+        lines: that ran.
+        entered: functions that were called, by first line and name; `used`: those called after the file was loaded.
+        classes: that had instances.
+        bound: methods that override one of another class ("Class.method").
+    """
 
     lines: frozenset[int]
     entered: frozenset[tuple[int, str]]
     used: frozenset[tuple[int, str]]
     classes: frozenset[str]
     bound: frozenset[str]
-
-    @classmethod
-    def from_answer(cls, answer: Mapping[str, Any]) -> "Watched":
-        """Read the answer of the sandbox."""
-        return cls(
-            frozenset(answer["lines"]),
-            frozenset((line, name) for line, name in answer["entered"]),
-            frozenset((line, name) for line, name in answer["used"]),
-            frozenset(answer["classes"]),
-            frozenset(answer["bound"]),
-        )
 
     def has_entered(self, node: Function) -> bool:
         """Return True if the function was called."""

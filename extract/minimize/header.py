@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from extract.arguments.messages import CallTexts, WorkingCalls
 from extract.minimize.cutter import Lean
 from extract.minimize.stage import Leaned
 from extract.model.results import code_columns
@@ -50,7 +51,7 @@ class LeanFile:
 def lean_file(
     leaned: Leaned,
     full: str,
-    arguments: Mapping[str, Any],
+    arguments: WorkingCalls,
     root: tuple[str, str],
     places: Mapping[str, tuple[str, str]],
     licenses: Mapping[str, str],
@@ -95,7 +96,7 @@ def requires_of(code: str) -> tuple[str, ...]:
 
 
 def _header(
-    full: str, minimized: Lean, sets: Sequence[Mapping[str, Any]], files: Collection[tuple[str, str]], license_: str
+    full: str, minimized: Lean, sets: Sequence[WorkingCalls], files: Collection[tuple[str, str]], license_: str
 ) -> list[str]:
     head = full[: full.find("\n\n")].split("\n")
     others = [line for line in head if line.startswith("#   ") and _names_file(line, files)]
@@ -129,7 +130,7 @@ def _is_change(line: str, head: Sequence[str], names: Collection[str]) -> bool:
     return head.index(line) > start and (renamed is None or renamed[1] in names)
 
 
-def _call(name: str, call: Mapping[str, Any]) -> str:
+def _call(name: str, call: CallTexts) -> str:
     parts = [*call["args"], *(f"{key}={value}" for key, value in call["kwargs"].items())]
     text = " ".join(", ".join(parts).split())
     return f"{name}({text if len(text) <= _CALL else f'{text[:_CALL]} …'})"

@@ -2,27 +2,83 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from extract.arguments.messages import BlockUses, WorkingCalls
 from extract.minimize.cuts import Watched
 from extract.minimize.cutter import Cutter, Lean
-from extract.proofs.validate import Pair, payload_of
+from extract.proofs.validate import Pair
 from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import never_run
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import META_PRELOAD, Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
+from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 
-WATCH = "extract.minimize.watch_guest:watch_block"
-SIGN = "extract.minimize.watch_guest:sign_lean"
-
-#: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
-LIMITS = Limits(wall_seconds=600, cpu_seconds=60, memory_bytes=4 * 2**30)
 ROUNDS = 8  # attempts, each with fewer cuts
 _CHARACTERS = 300  # maximum length of an error message
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An error of a step: its message, its lines in the file (innermost first), and the missing name."""
+
+    message: str
+    lines: tuple[int, ...]
+    name: str | None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The results of a block in every known way: by step, the digest of all tensors, or the type of the error."""
+
+    steps: Mapping[str, str]
+    stops: tuple[Stop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a block cannot be constructed."""
+
+    error: str
+    stops: tuple[Stop, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherCall:
+    """The arguments of one call, as Python expressions."""
+
+    args: list[str]
+    kwargs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherCalls:
+    """Calls in the corpus that construct a block and run it forward."""
+
+    init: FurtherCall
+    forward: FurtherCall
+
+
+@dataclass(frozen=True, slots=True)
+class WatchAnswer:
+    """The executed parts of a block. `sets`: further arguments in the corpus that work."""
+
+    sets: tuple[FurtherCalls, ...]
+    signature: Signed
+    watched: Watched
+
+
+#: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
+LIMITS = Limits(wall_seconds=600, cpu_seconds=60, memory_bytes=4 * 2**30)
+WATCH = SandboxStage[WatchAnswer | Failure](
+    "extract.minimize.watch_guest:watch_block", WatchAnswer | Failure, LIMITS, Retries.WIDER, "watch"
+)
+SIGN = SandboxStage[Signed | Stopped]("extract.minimize.watch_guest:sign_lean", Signed | Stopped, LIMITS, Retries.WIDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +89,27 @@ class Leaned:
     lean: Lean | None
     error: str | None = None
     rounds: int = 0
-    sets: tuple[Mapping[str, Any], ...] = ()  # further arguments that the result was verified with
+    sets: tuple[WorkingCalls, ...] = ()  # further arguments that the result was verified with
 
 
 @dataclass(slots=True)
 class _Work:
     """A block in progress."""
 
-    payload: Mapping[str, object]
-    name: str
-    code: str
-    answer: Mapping[str, Any]
+    request: BlockUses
+    answer: WatchAnswer
     spared: set[int] = field(default_factory=set)
     lean: Lean | None = None
+
+    def cut(self) -> BlockUses:
+        """Cut the block, except for what was spared, and return the request to sign the rest."""
+        self.lean = Cutter(self.request.code, self.request.name, self.answer.watched).cut(self.spared)
+        return replace(self.request, code=self.lean.text, sets=self.sets)
+
+    @property
+    def sets(self) -> tuple[WorkingCalls, ...]:
+        """Further arguments that work."""
+        return tuple(cast(WorkingCalls, asdict(calls)) for calls in self.answer.sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +127,23 @@ class Running:
     hints: Mapping[str, Any] = field(default_factory=dict)
     traced: Mapping[str, Any] | None = None
 
-    def payload(self, runtime: Sequence[Path]) -> dict[str, object]:
-        """Return the payload for the sandbox."""
+    def request(self, runtime: Sequence[Path]) -> BlockUses:
+        """Return what the guests are asked."""
         others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
         own = {one["name"] for one in self.pair.companions}
         text = str(others)
         more = [one for one in self.hints.get("companions", ()) if one["name"] not in own and one["name"] in text]
-        return {
-            **payload_of(self.pair, runtime),
-            "companions": [*self.pair.companions, *more],
-            "sizes": list_sizes(self.observed, self.traced),
-            "others": others,
-        }
+        run = self.pair.run(runtime)
+        return BlockUses(
+            run.code,
+            run.name,
+            run.origin,
+            run.folders,
+            run.arguments,
+            [*run.companions, *more],
+            list_sizes(self.observed, self.traced),
+            others,
+        )
 
 
 def lean_all(
@@ -91,62 +160,55 @@ def lean_all(
         runtime: folders with the packages that closed files require.
     Raises: UserError if no sandbox is available.
     """
-    options: dict[str, Any] = {
-        "readable": list(runtime),
-        "unsafe": unsafe,
-        "preload": META_PRELOAD,
-        "entries": [WATCH, SIGN],
-    }
-    work_items = {one.pair.block: (one.payload(runtime), one.pair.name, one.pair.code) for one in blocks}
-    with CachedSandbox(store, workers=jobs, **options) as box:
+    requests = {one.pair.block: one.request(runtime) for one in blocks}
+    with CachedSandbox(
+        store,
+        workers=jobs,
+        readable=list(runtime),
+        unsafe=unsafe,
+        preload=META_PRELOAD,
+        entries=[WATCH.guest, SIGN.guest],
+    ) as box:
         waiting: dict[str, _Work] = {}
-        with progress("watch", len(work_items), "blocks") as advance:
-            for outcome in box.run_within(
-                Job(key, WATCH, payload, LIMITS) for key, (payload, _, _) in work_items.items()
-            ):
-                answer = _answer(outcome)
-                if "error" in answer:
-                    yield Leaned(outcome.key, None, _short(f"does not run again: {answer['error']}"))
-                else:
-                    waiting[outcome.key] = _Work(*work_items[outcome.key], answer)
-                advance(1)
+        for watched in WATCH.run(box, requests):
+            answer = watched.answer or watched.failure(_CHARACTERS)
+            if isinstance(answer, Failure):
+                yield Leaned(watched.key, None, _short(f"does not run again: {answer.error}"))
+            else:
+                waiting[watched.key] = _Work(requests[watched.key], answer)
         with progress("lean", len(waiting), "blocks") as advance:
             for number in range(1, ROUNDS + 1):
                 again: dict[str, _Work] = {}
                 # Files are cut while others are being verified.
-                for outcome in box.run_within(_proof(key, work) for key, work in waiting.items()):
-                    work = waiting[outcome.key]
-                    result = _judge(outcome, work, last=number == ROUNDS)
+                for reply in SIGN.run_jobs(box, (SIGN.job(key, work.cut()) for key, work in waiting.items())):
+                    work = waiting[reply.key]
+                    result = _judge(reply, work, last=number == ROUNDS)
                     if result is None:
-                        again[outcome.key] = work
+                        again[reply.key] = work
                         continue
                     yield replace(result, rounds=number)
                     advance(1)
                 waiting = again
 
 
-def _judge(outcome: Outcome, work: _Work, *, last: bool) -> Leaned | None:
+def _judge(reply: Reply[Signed | Stopped], work: _Work, *, last: bool) -> Leaned | None:
     """Return the result of comparing a minimized file with the original; None to retry with fewer cuts."""
-    answer, minimized = _answer(outcome), work.lean
+    answer, minimized = reply.answer or Stopped(reply.failure(_CHARACTERS).error), work.lean
     assert minimized is not None
-    wrong = f"only the full form runs: {answer['error']}" if "error" in answer else ""
-    if not wrong and (differs := difference(answer, work.answer["signature"]["steps"])):
+    steps = work.answer.signature.steps
+    if isinstance(answer, Stopped):
+        wrong = f"only the full form runs: {answer.error}"
+    elif differs := difference(answer, steps):
         wrong = f"not as the full form: {differs}"
-    if not wrong and answer["steps"].keys() != work.answer["signature"]["steps"].keys():
+    elif answer.steps.keys() != steps.keys():
         wrong = "not as the full form: other steps"
-    if not wrong:
-        return Leaned(outcome.key, minimized, sets=tuple(work.answer["sets"]))
-    spared = _blame_cuts(answer, minimized) - work.spared
+    else:
+        return Leaned(reply.key, minimized, sets=work.sets)
+    spared = _blame_cuts(answer.stops, minimized) - work.spared
     if last or not spared:
-        return Leaned(outcome.key, None, _short(wrong))
+        return Leaned(reply.key, None, _short(wrong))
     work.spared |= spared
     return None
-
-
-def _proof(block: str, work: _Work) -> Job:
-    work.lean = Cutter(work.code, work.name, Watched.from_answer(work.answer)).cut(work.spared)
-    payload = {**work.payload, "code": work.lean.text, "sets": work.answer["sets"]}
-    return Job(block, SIGN, payload, LIMITS)
 
 
 def list_sizes(observed: Mapping[str, Any], traced: Mapping[str, Any] | None = None) -> list[list[list[int]]]:
@@ -165,31 +227,24 @@ def list_sizes(observed: Mapping[str, Any], traced: Mapping[str, Any] | None = N
     return further
 
 
-def _answer(outcome: Outcome) -> Mapping[str, Any]:
-    if outcome.status is Status.OK:
-        assert isinstance(outcome.value, dict)
-        return outcome.value
-    return {"error": f"{outcome.status.value}: {outcome.error or ''}"}
-
-
-def difference(answer: Mapping[str, Any], steps: Mapping[str, Any]) -> str:
+def difference(signed: Signed, steps: Mapping[str, str]) -> str:
     """Return the first step whose signature differs from the expected one, with its error; "" if all agree.
 
-    Args: answer: from `extract.minimize.watch_guest.sign_lean`. steps: step -> expected signature.
+    Args: steps: step -> expected signature.
     """
-    wrong = next((name for name, value in steps.items() if answer["steps"].get(name) != value), None)
+    wrong = next((name for name, value in steps.items() if signed.steps.get(name) != value), None)
     if wrong is None:
         return ""
-    error = next((f": {stop['message']}" for stop in answer["stops"] if stop["step"] == wrong), "")
+    error = next((f": {stop.message}" for stop in signed.stops if stop.step == wrong), "")
     return f"{wrong}{error}"
 
 
-def _blame_cuts(answer: Mapping[str, Any], minimized: Lean) -> set[int]:
+def _blame_cuts(stops: Sequence[Stop], minimized: Lean) -> set[int]:
     """Return the cuts that caused an error: those that raised it, else those that removed the missing name."""
     spared: set[int] = set()
-    for stop in answer.get("stops", ()):
-        hit = {minimized.stops[line] for line in stop["lines"] if line in minimized.stops}
-        spared |= hit or set(minimized.named.get(stop["name"] or "", ()))
+    for stop in stops:
+        hit = {minimized.stops[line] for line in stop.lines if line in minimized.stops}
+        spared |= hit or set(minimized.named.get(stop.name or "", ()))
     return spared
 
 

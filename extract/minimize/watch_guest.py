@@ -5,8 +5,9 @@ import gc
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
 from extract.arguments.inputs import change_nested, flatten, has_shape
+from extract.arguments.messages import BlockUses, CallTexts, WorkingCalls
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.trials import (
@@ -41,98 +43,84 @@ _FILE = f"{MODULE_NAME}.py"
 Inputs = tuple[list[Any], dict[str, Any]]
 
 
-def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
+def watch_block(request: BlockUses) -> dict[str, object]:
     """Run one block in every known working way and report which parts of its file ran.
 
-    Args:
-        payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
-            `extract.proofs.equivalence_guest.sign_block`; `sizes`, the tensor shapes of each further call;
-            `others`, constructor and forward calls found in the corpus, in the format of
-            `extract.arguments.hints.Hints`.
-
-    Returns: `{"error"}`, or `sets`, further working arguments from `others`; `lines` that ran; `entered`, functions
-        that were called (first line and name), and `used`, those called after the file was loaded; `classes` that
-        had instances; `bound`, methods that override one of another class ("Class.method"); and `signature`, the
-        result of `sign_lean`.
+    Returns: `{"error"}`, or the fields of `extract.minimize.stage.WatchAnswer`.
     """
-    _prepare(payload)
+    _prepare(request)
     watch = _Watch()
-    scripts = "jit" in payload["code"]  # code compiled by TorchScript cannot be traced line by line
+    scripts = "jit" in request.code  # code compiled by TorchScript cannot be traced line by line
     if scripts:
         torch.jit._state.disable()
     try:
-        payload = {**payload, "sets": _further_sets(payload)}
+        request = replace(request, sets=_further_sets(request))
         with watch.watching():
-            cls, names = _load(payload)
+            cls, names = _load(request)
             watch.begin_use()
-            signature = exercise(cls, payload, names, watch.look)
+            signature = exercise(cls, request, names, watch.look)
         bound = sorted(_list_overrides())
         if scripts:
             torch.jit._state.enable()
-            signature = exercise(*_again(payload))
+            cls, names = _load(request)
+            signature = exercise(cls, request, names)
     except AttemptError as failure:
         return {"error": failure.message}
-    return {
-        "sets": payload["sets"],
+    watched = {
         "lines": sorted(watch.lines),
         "entered": sorted([line, name] for line, name in watch.entered),
         "used": sorted([line, name] for line, name in watch.used),
         "classes": sorted(watch.classes),
         "bound": bound,
-        "signature": signature,
     }
+    return {"sets": request.sets, "signature": signature, "watched": watched}
 
 
-def sign_lean(payload: dict[str, Any]) -> dict[str, Any]:
+def sign_lean(request: BlockUses) -> dict[str, object]:
     """Sign the results of a block in every known working way.
 
-    Args: payload: as for `watch_block`, with the `sets` that it returned.
+    Args: request: with the `sets` that `watch_block` returned.
 
     Returns: `{"error", "stops"}`, or `steps`: step -> digest of all tensors, or the type of the error; and `stops`:
         for each error its message, its lines in the file (innermost first), and the missing name.
     """
-    _prepare(payload)
+    _prepare(request)
     try:
-        cls, payload, names = _again(payload)
-        return exercise(cls, payload, names)
+        cls, names = _load(request)
+        return exercise(cls, request, names)
     except AttemptError as failure:
         return {"error": failure.message, "stops": [_stop(failure)]}
 
 
-def _prepare(payload: Mapping[str, Any]) -> None:
+def _prepare(request: BlockUses) -> None:
     compile_nothing()
-    sys.path += payload["folders"]
-    hide(payload["origin"])
+    sys.path += request.folders
+    hide(request.origin)
 
 
-def _again(payload: dict[str, Any]) -> tuple[type[nn.Module], dict[str, Any], Namespace]:
-    cls, names = _load(payload)
-    return cls, payload, names
-
-
-def _load(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
-    module = attempt(partial(load, payload["code"]), _SECONDS)
-    cls = getattr(module, payload["name"], None)
+def _load(request: BlockUses) -> tuple[type[nn.Module], Namespace]:
+    module = attempt(partial(load, request.code), _SECONDS)
+    cls = getattr(module, request.name, None)
     if not isinstance(cls, type):
-        raise AttemptError(NameError(f"the file defines no class {payload['name']}", name=payload["name"]))
-    return cls, namespace(vars(module), payload["companions"])
+        raise AttemptError(NameError(f"the file defines no class {request.name}", name=request.name))
+    return cls, namespace(vars(module), request.companions)
 
 
 # -- running a block ---------------------------------------------------------------------------------------------------
 
 
 def exercise(
-    cls: type[nn.Module], payload: Mapping[str, Any], names: Namespace, look: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+    cls: type[nn.Module], request: BlockUses, names: Namespace, look: Callable[[], None] = lambda: None
+) -> dict[str, object]:
     """Construct, print, save, load and run the block in eval and train mode, with each set of arguments in turn.
 
-    Args: payload: working `arguments`, run at all `sizes`, and further `sets`, as for `watch_block`.
+    Args: request: its `arguments` are run at all `sizes`.
     Returns: as `sign_lean`.
     Raises: AttemptError if the block cannot be constructed.
     """
     steps: dict[str, str] = {}
-    stops: list[dict[str, Any]] = []
-    for number, arguments in enumerate([payload["arguments"], *payload.get("sets", ())]):
+    stops: list[dict[str, object]] = []
+    for number, arguments in enumerate([request.arguments, *request.sets]):
         about = f"arguments {number}, " if number else ""
 
         def step(name: str, action: Callable[[], str], about: str = about) -> None:
@@ -149,7 +137,7 @@ def exercise(
                 raise
             step("construct", partial(_fail, failure))
             continue
-        _in_all_modes(module, arguments["forward"], names, [] if number else payload["sizes"], step)
+        _in_all_modes(module, arguments["forward"], names, [] if number else request.sizes, step)
         look()
     return {"steps": steps, "stops": stops}
 
@@ -158,7 +146,7 @@ def _fail(failure: AttemptError) -> str:
     raise failure.cause
 
 
-def _construct(cls: type[nn.Module], init: Mapping[str, Any], names: Namespace) -> nn.Module:
+def _construct(cls: type[nn.Module], init: CallTexts, names: Namespace) -> nn.Module:
     def construct() -> Any:
         args = [names.value(text) for text in init["args"]]
         kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
@@ -174,9 +162,9 @@ def _construct(cls: type[nn.Module], init: Mapping[str, Any], names: Namespace) 
 
 def _in_all_modes(
     module: nn.Module,
-    forward: Mapping[str, Any],
+    forward: CallTexts,
     names: Namespace,
-    sizes: list[list[list[int]]],
+    sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
 ) -> None:
     """Print, save and load, then run forward and backward in eval and train mode at every size."""
@@ -199,18 +187,18 @@ def _in_all_modes(
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
 
 
-def _further_sets(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _further_sets(request: BlockUses) -> list[WorkingCalls]:
     """Return the corpus calls that construct a small module which runs forward twice with the same outputs."""
-    others, own = payload["others"], payload["arguments"]
+    others, own = request.others, request.arguments
     if not others["init"]:
         return []
-    cls, names = _load(payload)
+    cls, names = _load(request)
     own_forward = own["forward"]
-    inputs: list[dict[str, Any]] = [{"args": own_forward["args"], "kwargs": list(own_forward["kwargs"].items())}]
+    inputs: list[Any] = [{"args": own_forward["args"], "kwargs": list(own_forward["kwargs"].items())}]
     inputs += others["forward"]
-    sets: list[dict[str, Any]] = []
+    sets: list[WorkingCalls] = []
     for call in others["init"]:
-        init: dict[str, Any] = {"args": list(call["args"]), "kwargs": dict(call["kwargs"])}
+        init = CallTexts(args=list(call["args"]), kwargs=dict(call["kwargs"]))
         if init == own["init"] or len(sets) == _MOST_SETS:
             continue
         budget = Budget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
@@ -221,7 +209,7 @@ def _further_sets(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
                 continue
             way = next(Forward(built, constructor, names, constructor.hints, budget).search(), None)
             if way is not None and len({digest(run(built.module, way, names)) for _ in range(2)}) == 1:
-                sets.append({"init": init, "forward": way.as_json()})
+                sets.append({"init": init, "forward": CallTexts(args=list(way.args), kwargs=dict(way.kwargs))})
         except AttemptError:
             continue
     return sets
@@ -265,7 +253,7 @@ def _state(module: nn.Module) -> str:
     return hashlib.sha256(f"{names} {digest(list(kept.values()))}".encode()).hexdigest()
 
 
-def _resize(inputs: Inputs, shapes: list[list[int]]) -> Inputs:
+def _resize(inputs: Inputs, shapes: Sequence[Sequence[int]]) -> Inputs:
     """Return the inputs in other shapes, filled by repeating their elements."""
     wanted = iter(shapes)
 
@@ -280,7 +268,7 @@ def _resize(inputs: Inputs, shapes: list[list[int]]) -> Inputs:
     return args, kwargs
 
 
-def _stop(failure: AttemptError) -> dict[str, Any]:
+def _stop(failure: AttemptError) -> dict[str, object]:
     cause = failure.cause
     name = getattr(cause, "name", None) if isinstance(cause, NameError | AttributeError | ImportError) else None
     if isinstance(cause, KeyError) and cause.args:

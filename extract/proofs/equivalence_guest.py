@@ -7,7 +7,7 @@ forward in eval and in train mode, and hash every tensor bit by bit.
 import hashlib
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -18,44 +18,31 @@ from torch import nn
 from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.inputs import flatten, has_shape
+from extract.arguments.messages import BlockRun, Originals, WorkingCalls
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, Namespace, attempt, fill_unset, seed_all, unset_is_nan
 
 
-def sign_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the signature of the class in a self-contained file, or `error`.
-
-    Args:
-        payload: `code`, `name`, `folders`, `origin` as for `extract.arguments.search_guest.climb`; `arguments` that
-            work; `companions` of the hints.
-    """
+def sign_block(request: BlockRun) -> dict[str, Any]:
+    """Return the signature of the class in a self-contained file, or `error`."""
     compile_nothing()
-    sys.path += payload["folders"]
-    hide(payload["origin"])
-    cls, stopped = define(payload)
+    sys.path += request.folders
+    hide(request.origin)
+    cls, stopped = define({"code": request.code, "name": request.name})
     if cls is None:
         return {"error": stopped["error"]}
-    return signature(cls, payload["arguments"], namespace(vars(sys.modules[MODULE_NAME]), payload["companions"]))
+    return signature(cls, request.arguments, namespace(vars(sys.modules[MODULE_NAME]), request.companions))
 
 
-def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the signatures of several classes, imported from their own packages.
-
-    Args:
-        payload: `folders` to prepend to sys.path: the packages and their dependencies; `blocks`, each with `block`, its
-            id, `module` to import, `name` in it (or an expression), `arguments`, and `companions` with their
-            `qualname`; `stir` fills free memory with other bytes, so that code that reads uninitialized memory gets
-            another signature.
-
-    Returns: a signature for each block id, or `missing` with the reason why there is no original.
-    """
+def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
+    """Return the signature of each block id, or `missing` with the reason why there is no original."""
     compile_nothing()
-    if payload.get("stir"):
+    if request.stir:
         _stir_memory()
-    sys.path[:0] = payload["folders"]
-    signatures: dict[str, Any] = {}
-    for item in payload["blocks"]:
+    sys.path[:0] = request.folders
+    signatures: dict[str, dict[str, Any]] = {}
+    for item in request.blocks:
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _IMPORT_SECONDS)
             name = item["name"]
@@ -75,7 +62,7 @@ def _stir_memory() -> None:
 _IMPORT_SECONDS = 120.0
 
 
-def _original_names(module: ModuleType, companions: list[dict[str, Any]]) -> Namespace:
+def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]]) -> Namespace:
     block = dict(vars(module))
     for item in companions:
         dotted, _, name = item["qualname"].rpartition(".")
@@ -88,7 +75,7 @@ def _original_names(module: ModuleType, companions: list[dict[str, Any]]) -> Nam
     return namespace(block, [])
 
 
-def signature(cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespace) -> dict[str, Any]:
+def signature(cls: type[nn.Module], arguments: WorkingCalls, names: Namespace) -> dict[str, Any]:
     """Return the names and shapes of a class's state, and the digests of its state and outputs, or `error`."""
     init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
     called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)

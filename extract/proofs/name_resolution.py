@@ -10,17 +10,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.proofs.validate import LIMITS_TOGETHER, collect_answers, group_by_package
+from extract.arguments.messages import FilesToCompare, FileToCompare
+from extract.proofs.validate import LIMITS_TOGETHER, Missing, group_by_package
 from extract.resolve.index import Index
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
-from lemur_core.sandbox import Job
+from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.records import Block
 
-ENTRY = "extract.proofs.name_resolution_guest:compare_bindings"
 MOST_OTHERS = 20  # names listed for one block
 _MAX_SHOWN = 10
 _MAX_CHARACTERS = 160  # of a name and the reason
+
+
+@dataclass(frozen=True, slots=True)
+class BoundNames:
+    """How many names of a block were compared, how many are the same or stubs, and what differs."""
+
+    compared: int
+    same: int
+    standin: int
+    others: tuple[str, ...]
+
+
+COMPARE_NAMES = SandboxStage[Mapping[str, BoundNames | Failure | Missing]](
+    "extract.proofs.name_resolution_guest:compare_bindings",
+    Mapping[str, BoundNames | Failure | Missing],
+    LIMITS_TOGETHER,
+    Retries.NONE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +65,37 @@ def compare_bindings(
     """
     readable = sorted({folder for file in files for folder in file.folders} | set(runtime))
 
-    def job(place: int, group: Sequence[Bound]) -> Job:
-        payload: dict[str, object] = {
-            "folders": [str(folder) for folder in group[0].folders],
-            "runtime": [str(folder) for folder in runtime],
-            "told": MOST_OTHERS,
-            "blocks": [
-                {name: getattr(file, name) for name in ("block", "name", "code", "module", "digest", "standins")}
-                for file in group
-            ],
-        }
-        return Job(str(place), ENTRY, payload, LIMITS_TOGETHER)
+    def request(group: Sequence[Bound]) -> FilesToCompare:
+        blocks = [
+            FileToCompare(
+                block=file.block,
+                name=file.name,
+                code=file.code,
+                module=file.module,
+                digest=file.digest,
+                standins=file.standins,
+            )
+            for file in group
+        ]
+        folders = [str(folder) for folder in group[0].folders]
+        return FilesToCompare(folders, [str(folder) for folder in runtime], blocks, MOST_OTHERS)
 
-    with CachedSandbox(index, attempts=1, workers=jobs, readable=readable, unsafe=unsafe, entries=[ENTRY]) as box:
-        for block, answer in collect_answers(box, list(group_by_package(files)), job, lambda file: file.block).items():
+    entries = [COMPARE_NAMES.guest]
+    with CachedSandbox(index, workers=jobs, readable=readable, unsafe=unsafe, entries=entries) as box:
+        groups = list(group_by_package(files))
+        for block, answer in COMPARE_NAMES.run_groups(box, groups, request, lambda file: file.block).items():
             yield block, to_columns(answer)
 
 
-def to_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns for an answer of `extract.proofs.name_resolution_guest.compare_bindings`."""
-    if "compared" not in answer:
+def to_columns(answer: BoundNames | Failure | Missing) -> dict[str, Any]:
+    """Return the columns for the names of a block; none if they could not be compared."""
+    if not isinstance(answer, BoundNames):
         return {}
     return {
-        "names_compared": answer["compared"],
-        "names_same": answer["same"],
-        "names_standin": answer["standin"],
-        "names_other": tuple(answer["others"]),
+        "names_compared": answer.compared,
+        "names_same": answer.same,
+        "names_standin": answer.standin,
+        "names_other": answer.others,
     }
 
 

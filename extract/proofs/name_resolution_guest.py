@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from extract.arguments.messages import FilesToCompare
 from extract.arguments.probe import load
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt
@@ -65,24 +66,19 @@ _GLOBAL = "global"
 Token = tuple[Any, ...]
 
 
-def compare_bindings(payload: dict[str, Any]) -> dict[str, Any]:
+def compare_bindings(request: FilesToCompare) -> dict[str, dict[str, Any]]:
     """Compare the bindings of global names for several blocks of one package.
-
-    Args:
-        payload: `folders` to prepend to sys.path: the package and its dependencies; `runtime`, folders to append;
-            `blocks`, each with `block`, its id, `module` and `name` to import, `code`, the self-contained file, and
-            names of the file that are stubs (key `standins`); the maximum length of `others` (key `told`).
 
     Returns: for each block id, `missing` with the reason if it cannot be compared, or the number of names, `compared`,
     how many of them are bound to the same object, `same`, or to a stub (key `standin`), and `others`, the first names
     that are bound to something else, each with the reason.
     """
     compile_nothing()
-    sys.path[:0] = payload["folders"]
-    sys.path += payload["runtime"]
+    sys.path[:0] = request.folders
+    sys.path += request.runtime
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    answers: dict[str, Any] = {}
-    for index, item in enumerate(payload["blocks"]):
+    answers: dict[str, dict[str, Any]] = {}
+    for index, item in enumerate(request.blocks):
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _SECONDS)
             theirs = getattr(module, item["name"])
@@ -92,7 +88,7 @@ def compare_bindings(payload: dict[str, Any]) -> dict[str, Any]:
             answers[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue
         answer = Bindings(frozenset(item["standins"])).compare(theirs, ours)
-        answers[item["block"]] = answer | {"others": answer["others"][: payload["told"]]}
+        answers[item["block"]] = answer | {"others": answer["others"][: request.most]}
     return answers
 
 

@@ -3,45 +3,77 @@
 import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from extract.arguments.messages import CompanionCode, SpecRebuild, WorkingCalls
 from extract.model.blocks import damaged, find_block, read_blocks, read_needs
 from extract.proofs.runtime import PROVIDED, runtime_for
-from extract.proofs.validate import Pair, payload_of
+from extract.proofs.validate import Pair
 from extract.resolve.index import Index
 from extract.specs.algorithm import stored_in
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.provenance import SPECS
 from manifests.records import Block, Spec, first_fault
 
-ENTRY = "extract.proofs.rebuild_guest:rebuild_block"
-#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
-LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
 _MAX_CHARACTERS = 300  # of the reason for a failure
 _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """The outcome for one block.
+class RebuildAnswer:
+    """The answer of the guest; from `written` on with `source`, for `equal` with all but the reasons.
 
     Args:
-        step: the last step reached: `read`, `written`, `traced` or `equal`; `failed` if the job itself failed.
-        cause: why it stopped there, in one line.
-        found: further answers of `extract.proofs.rebuild_guest.rebuild_block`.
+        step: the last one reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph) or
+            `equal` (to the original).
+        cause: why it stopped there.
+        source: the generated code. fixed: its inputs whose sizes it fixes. free: it accepts other sizes.
+        error: the largest one of the values. bits: there is none. proved_free: other sizes were compared.
+        outside_state: buffers that are in no state dict.
+        sizes_fail: the error of the size formulas, if only the code for the original sizes is right.
+        no_original: why the original cannot be built.
+    """
+
+    step: Literal["read", "written", "traced", "equal"]
+    cause: str
+    source: str | None = None
+    fixed: tuple[str, ...] | None = None
+    free: bool | None = None
+    same_graph: bool | None = None
+    error: float | None = None
+    bits: bool | None = None
+    proved_free: bool | None = None
+    outside_state: tuple[str, ...] | None = None
+    sizes_fail: str | None = None
+    no_original: str | None = None
+
+
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+REBUILD = SandboxStage[RebuildAnswer](
+    "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.WIDER, "rebuild"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The outcome for one block: the last step reached and why it stopped there, in one line.
+
+    If the job itself failed, the step is `failed`, and the answer says no more.
     """
 
     block: str
-    step: str
+    step: Literal["read", "written", "traced", "equal", "failed"]
     cause: str
-    found: Mapping[str, Any]
+    answer: RebuildAnswer
 
     @property
     def rebuilds(self) -> Literal[True] | str:
@@ -61,16 +93,17 @@ class Rewritten:
         return kinds.get(self.step, self.step)
 
 
-def count_rewritten(found: Sequence[Rewritten]) -> dict[str, int]:
+def count_rewritten(rewritten: Sequence[Rewritten]) -> dict[str, int]:
     """Count the blocks that were written, and those that are equal, bit-identical, proven at other sizes, and so on."""
-    equal = [rewritten.found for rewritten in found if rewritten.step == "equal"]
+    answers = [item.answer for item in rewritten]
+    equal = [answer for answer in answers if answer.step == "equal"]
     return {
-        "specs": len(found),
-        "written": sum("source" in rewritten.found for rewritten in found),
+        "specs": len(rewritten),
+        "written": sum(answer.source is not None for answer in answers),
         "equal": len(equal),
-        "in_every_bit": sum(rewritten["bits"] for rewritten in equal),
-        "other_sizes": sum(rewritten["proved_free"] for rewritten in equal),
-        "same_graph": sum(rewritten["same_graph"] for rewritten in equal),
+        "in_every_bit": sum(bool(answer.bits) for answer in equal),
+        "other_sizes": sum(bool(answer.proved_free) for answer in equal),
+        "same_graph": sum(bool(answer.same_graph) for answer in equal),
     }
 
 
@@ -95,7 +128,7 @@ def rebuild_all(
     specs: Iterable[Original],
     index: Index | None = None,
     *,
-    jobs: int | None = None,
+    jobs: int = 2,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
 ) -> Iterator[Rewritten]:
@@ -104,28 +137,26 @@ def rebuild_all(
     Args: runtime: folders with the requirements of self-contained files.
     Raises: UserError if no sandbox is available.
     """
-    options: dict[str, Any] = {} if jobs is None else {"workers": jobs}
-    options |= {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
-    with CachedSandbox(index, **options) as box:
-        for outcome in box.run_within([_job(spec, runtime) for spec in specs]):
-            yield _read_outcome(outcome)
+    with CachedSandbox(
+        index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[REBUILD.guest]
+    ) as box:
+        for reply in REBUILD.run(box, {spec.block: _request(spec, runtime) for spec in specs}):
+            if reply.answer is None:
+                cause = reply.failure(_MAX_CHARACTERS).error
+                yield Rewritten(reply.key, "failed", cause, RebuildAnswer("read", cause))
+            else:
+                cause = " ".join(reply.answer.cause.split())[:_MAX_CHARACTERS]
+                yield Rewritten(reply.key, reply.answer.step, cause, reply.answer)
 
 
-def _job(spec: Original, runtime: Sequence[Path]) -> Job:
-    payload: dict[str, object] = {
-        "name": spec.about["name"],
-        "header": format_header(spec.block, spec.about),
-        "graph": spec.graph,
-        "stored": spec.stored,
-    }
+def _request(spec: Original, runtime: Sequence[Path]) -> SpecRebuild:
+    original = None
     if spec.pair is not None:
-        pair_payload = payload_of(spec.pair, runtime)
-        pair_payload["origin"] = sorted(spec.pair.origin)
-        pair_payload["companions"] = [
-            {"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions
-        ]
-        payload |= pair_payload
-    return Job(spec.block, ENTRY, payload, LIMITS)
+        # The same whether the block comes from its source or from a folder, which states less: one cached answer.
+        companions = [{"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions]
+        stated = {"origin": sorted(spec.pair.origin), "companions": companions}
+        original = asdict(spec.pair.run(runtime)) | stated
+    return SpecRebuild(spec.about["name"], format_header(spec.block, spec.about), spec.graph, spec.stored, original)
 
 
 def format_header(block: str, about: Mapping[str, Any]) -> str:
@@ -140,21 +171,10 @@ def format_header(block: str, about: Mapping[str, Any]) -> str:
     )
 
 
-def _read_outcome(outcome: Outcome) -> Rewritten:
-    if outcome.status is not Status.OK:
-        error = f"{outcome.status.value}: {outcome.error or ''}"
-        return Rewritten(outcome.key, "failed", " ".join(error.split())[:_MAX_CHARACTERS], {})
-    value = outcome.value
-    assert isinstance(value, dict)
-    return Rewritten(outcome.key, value["step"], " ".join(value["cause"].split())[:_MAX_CHARACTERS], value)
-
-
 # --- from a folder ----------------------------------------------------------------------------------------------------
 
 
-def rebuild_rows(
-    folder: Path, specs: Sequence[Spec], *, jobs: int | None = None, unsafe: bool = False
-) -> Iterator[Rewritten]:
+def rebuild_rows(folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: bool = False) -> Iterator[Rewritten]:
     """Rebuild blocks of an extraction folder from their specs, and compare them with the originals in it.
 
     Args: specs: specs with `algorithm`.
@@ -182,12 +202,12 @@ def _original(spec: Spec, pair: Pair | None) -> Original:
 def _pair(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> Pair:
     arguments = json.loads(row.arguments or "")
     named = [name for name in _names(arguments) if name in codes]
-    companions = tuple({"name": name, "code": codes[name]} for name in named)
+    companions = tuple(CompanionCode(name=name, code=codes[name]) for name in named)
     origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
     return Pair(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
 
 
-def _names(arguments: Mapping[str, Any]) -> list[str]:
+def _names(arguments: WorkingCalls) -> list[str]:
     """Return the names in the expressions of the arguments."""
     names: set[str] = set()
     for call in (arguments["init"], arguments["forward"]):
@@ -234,15 +254,17 @@ def rebuild_to(
     if outcome.step not in ("equal", "traced"):
         what = "the generated code is not equal to it" if outcome.step == "written" else "cannot be rebuilt"
         raise UserError(f"{outcome.block}: {what}: {outcome.cause}")
-    answer = outcome.found
-    write_text(out, answer["source"])
+    answer = outcome.answer
+    assert answer.source is not None
+    write_text(out, answer.source)
     if as_json:
-        return json.dumps({"block": outcome.block, "file": str(out), **answer}, sort_keys=True)
-    lines = len(answer["source"].splitlines())
+        facts = {name: value for name, value in asdict(answer).items() if value is not None}
+        return json.dumps({"block": outcome.block, "file": str(out), **facts}, sort_keys=True)
+    lines = len(answer.source.splitlines())
     if outcome.step == "traced":
         return f"{out}: {lines} lines, which compute the graph of the spec; not proven: no original here"
-    how = "in every bit" if answer["bits"] else f"within {answer['error']:.0e} of the largest value"
-    sizes = "at sizes that were never traced" if answer["proved_free"] else "at the sizes of its arguments alone"
+    how = "in every bit" if answer.bits else f"within {answer.error:.0e} of the largest value"
+    sizes = "at sizes that were never traced" if answer.proved_free else "at the sizes of its arguments alone"
     return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how}, {sizes}"
 
 

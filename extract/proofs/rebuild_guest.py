@@ -5,12 +5,12 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from extract.arguments.inputs import change_nested, flatten
+from extract.arguments.messages import BlockRun, SpecRebuild
 from extract.arguments.target import Shape, Subject, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all, unset_is_nan
 from lemur_core.graphs.canonical import canonical
@@ -32,57 +32,48 @@ _FILE = "rebuilt"
 _TEXT_PACKAGES = ("torch", "torchvision")  # the generated text may import them, even if they are the origin
 
 
-def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
+def rebuild_block(request: SpecRebuild) -> dict[str, object]:
     """Rebuild one block from its spec and prove it.
 
-    Args:
-        payload: `name`; `header` of the file; `graph`, its identity; `stored`, its graphs as in the spec
-            (`serialization.restore`); and, if the original is available, `code`, `folders`, `origin`, `arguments` and
-            `companions`, as for `extract.proofs.trace_guest.trace_block`.
-
-    Returns: the last `step` reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph)
-        or `equal` (to the original); `cause`, why it stopped there, in one line; from `written` on `source`, `fixed`,
-        `free` (it accepts other sizes), `same_graph`; for `equal` also `error`, the largest one of the values, `bits`,
-        `proved_free` (other sizes were compared), and `outside_state`, buffers that are in no state dict. `sizes_fail`
-        describes the error of the size formulas if only the code for the original sizes is right; `no_original` why
-        the original cannot be built.
+    Returns: the fields of `extract.proofs.rebuild.RebuildAnswer`.
     """
-    hidden = [name for name in payload.get("origin", ()) if name not in _TEXT_PACKAGES]
-    prepare({"folders": [], **payload, "origin": hidden})
-    sized = restore(payload["stored"])
-    answer = _rebuild(payload, sized)
+    original = None if request.original is None else BlockRun(**request.original)
+    folders, origin = ((), ()) if original is None else (original.folders, original.origin)
+    prepare(folders, [name for name in origin if name not in _TEXT_PACKAGES])
+    sized = restore(request.stored)
+    answer = _rebuild(request, original, sized)
     if sized.sizes and answer["step"] in ("read", "written"):
         trained = None if sized.trained is None else at(sized.trained)
-        single = _rebuild(payload, Sized(at(sized.evaluated), trained))
+        single = _rebuild(request, original, Sized(at(sized.evaluated), trained))
         if single["step"] not in ("read", "written"):
             return single | {"sizes_fail": answer["cause"]}
     return answer
 
 
-def _rebuild(payload: dict[str, Any], sized: Sized) -> dict[str, Any]:
-    header = f"{payload['header']}\n{_inputs_line(sized)}"
+def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> dict[str, object]:
+    header = f"{request.header}\n{_inputs_line(sized)}"
     try:
-        module_text = rebuild(sized.evaluated, sized.trained, name=payload["name"], header=header)
+        module_text = rebuild(sized.evaluated, sized.trained, name=request.name, header=header)
     except RebuildError as error:
         return {"step": "read", "cause": str(error)}
-    answer: dict[str, Any] = {
+    answer: dict[str, object] = {
         "source": module_text.source,
         "fixed": list(module_text.fixed),
         "free": bool(_has_free_sizes(sized)),
     }
     subject, original_inputs = None, None
-    if "code" in payload:
+    if original is not None:
         try:
-            subject = Subject(payload)
+            subject = Subject(original)
             original_inputs = flatten(list(subject.inputs()))
         except AttemptError as failure:
             answer["no_original"] = failure.message
     try:
-        answer["same_graph"] = _identity(module_text, payload["name"], sized, original_inputs) == payload["graph"]
+        answer["same_graph"] = _identity(module_text, request.name, sized, original_inputs) == request.graph
     except AttemptError as failure:
         return answer | {"step": "written", "cause": f"what was written does not run: {failure.message}"}
     if subject is not None:
-        answer |= _prove(payload["name"], subject, sized, module_text)
+        answer |= _prove(request.name, subject, sized, module_text)
         if answer["step"] != "built":
             return answer
     if answer["same_graph"]:
@@ -173,7 +164,7 @@ def _inputs(sized: Sized, tensors: Sequence[Tensor] | None) -> list[Tensor]:
 # --- against the original ---------------------------------------------------------------------------------------------
 
 
-def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> dict[str, Any]:
+def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> dict[str, object]:
     """Compare the generated code with the original; the step is `built` if the original cannot be built here."""
     try:
         with unset_is_nan():
@@ -188,7 +179,7 @@ def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> d
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         return {"step": "written", "cause": f"its state: {type(error).__name__}: {error}"}
     pair = _Pair(subject, original, rebuilt, module_text, sized.trained is not None)
-    answer: dict[str, Any] = {"outside_state": missing}
+    answer: dict[str, object] = {"outside_state": missing}
     cause, largest_error = pair.differs(None)
     if cause is None:
         cause = "the original does not run again"

@@ -3,23 +3,47 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from extract.proofs.validate import Pair, payload_of
+from extract.proofs.validate import Pair
 from extract.resolve.index import Index
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import META_PRELOAD, Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 
-ENTRY = "extract.proofs.trace_guest:trace_block"
-
-#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
-LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
 _MAX_CHARACTERS = 300  # of the error
 
 
 @dataclass(frozen=True, slots=True)
+class BlockGraphs:
+    """The answer of the guest, which goes into the spec as it is."""
+
+    route: Literal["meta", "cpu"]
+    graph: str
+    graph_widths: str
+    graph_repeats: str
+    train_error: str | None
+    reads_values: bool
+    initial: str
+    dead_classes: tuple[str, ...]
+    unused_parameters: tuple[str, ...]
+    returns: object
+    sizes: Mapping[str, tuple[int | float, ...]]
+    fixed: str | None
+    eval: Mapping[str, object]
+    train: Mapping[str, object] | None
+
+
+#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+TRACE = SandboxStage[BlockGraphs | Failure](
+    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.WIDER, "trace"
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Traced:
-    """The trace of one block: the answer of `trace_block`, or the error."""
+    """The trace of one block: the answer of `trace_block` as JSON, or the error."""
 
     block: str
     answer: Mapping[str, Any] | None
@@ -35,18 +59,17 @@ def trace_all(
     Args: runtime: folders with the requirements of self-contained files.
     Raises: UserError if no sandbox is available.
     """
-    options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
-    work = [Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs]
-    with CachedSandbox(index, workers=jobs, **options) as box:
-        yield from (_read_outcome(outcome) for outcome in box.run_within(work))
+    with CachedSandbox(
+        index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[TRACE.guest]
+    ) as box:
+        for reply in TRACE.run(box, {pair.block: pair.run(runtime) for pair in pairs}):
+            yield _read_reply(reply)
 
 
-def _read_outcome(outcome: Outcome) -> Traced:
-    if outcome.status is not Status.OK:
-        error = f"{outcome.status.value}: {outcome.error or ''}"
-    else:
-        assert isinstance(outcome.value, dict)
-        if outcome.value["traced"]:
-            return Traced(outcome.key, outcome.value, None, outcome.reused)
-        error = outcome.value["error"]
-    return Traced(outcome.key, None, " ".join(error.split())[:_MAX_CHARACTERS], outcome.reused)
+def _read_reply(reply: Reply[BlockGraphs | Failure]) -> Traced:
+    answer = reply.answer or reply.failure(_MAX_CHARACTERS)
+    if isinstance(answer, Failure):
+        error = " ".join(answer.error.split())[:_MAX_CHARACTERS]
+        return Traced(reply.key, None, error, reply.outcome.reused)
+    assert isinstance(reply.outcome.value, dict)
+    return Traced(reply.key, reply.outcome.value, None, reply.outcome.reused)

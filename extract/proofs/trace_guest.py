@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from extract.arguments.inputs import flatten
+from extract.arguments.messages import BlockRun
 from extract.arguments.target import Shape, Subject, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.graphs.canonical import canonical
@@ -15,6 +16,7 @@ from lemur_core.graphs.record.recorder import Recorder
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, trace_sizes
 from lemur_core.graphs.tracing.trace import ROUTES, Traced, both_modes, initial_values, run
+from lemur_core.sandbox.server.jobs import Failure
 
 _SECONDS = 60.0  # of CPU time, for one run; the sandbox sets the hard limit
 _SECONDS_FURTHER = 6.0  # for one run at other sizes
@@ -22,31 +24,27 @@ _SECONDS_FURTHER = 6.0  # for one run at other sizes
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
-def trace_block(payload: dict[str, Any]) -> dict[str, Any]:
+def trace_block(request: BlockRun) -> dict[str, object] | Failure:
     """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts.
 
-    Args:
-        payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
-            `extract.proofs.equivalence_guest.sign_block`.
-
-    Returns: `{"traced": false, "error"}` with the error of the last route, or `{"traced": true}` with the answer of
+    Returns: the fields of `extract.proofs.trace.BlockGraphs`: the answer of
         `lemur_core.graphs.tracing.trace.Traced.answer`, the graphs as returned by `serialization.store`, and
-        `returns`, the structure of the output of forward (see `structure_of`).
+        `returns`, the structure of the output of forward (see `structure_of`); or the error of the last route.
     """
-    prepare(payload)
+    prepare(request.folders, request.origin)
     errors: list[str] = []
     for route, live in _WAYS:
         try:
-            return {"traced": True, **_trace(payload, route, live)}
+            return _trace(request, route, live)
         except AttemptError as failure:
             errors.append(f"{failure.kind}: {failure.message}")
-    return {"traced": False, "error": errors[len(ROUTES) - 1]}
+    return Failure(errors[len(ROUTES) - 1])
 
 
-def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]:
+def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
     recorder = Recorder(route)
     with recorder.recording():
-        subject = Subject(payload)
+        subject = Subject(request)
         module = subject.build()
         returned: list[Any] = []
         hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(structure_of(output)))

@@ -2,20 +2,21 @@
 
 import ast
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+from extract.arguments.messages import BlockRun, CompanionCode, Original, Originals, WorkingCalls
 from extract.emit.emit import Emitted
 from extract.model.results import at_least
 from extract.resolve.index import Index
 from extract.resolve.modules import FOUNDATION
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 from manifests.records import Level
-
-T = TypeVar("T")
 
 
 class Placed(Protocol):
@@ -32,13 +33,40 @@ class Placed(Protocol):
 
 P = TypeVar("P", bound=Placed)
 
-ENTRY = "extract.arguments.search_guest:climb"
 _BACK_OFF_SECONDS = 0.5
+_MAX_ERROR = 400  # characters
 _TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search would exceed its memory limit again
 
 # Executing a file takes milliseconds, the search for arguments a few seconds; anything longer hangs.
 LIMITS = Limits(wall_seconds=60, cpu_seconds=30)
 _SEARCH_LIMITS = Limits(wall_seconds=90, cpu_seconds=30, memory_bytes=4 * 2**30)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A file to validate up to a goal; `origin`: packages to hide; `folders`: for the end of sys.path."""
+
+    code: str
+    name: str
+    origin: Sequence[str]
+    folders: Sequence[str]
+    goal: Level
+    hints: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """The level that a file reached; `kind` and `error` if it stopped before the goal."""
+
+    level: Level
+    kind: str | None = None
+    error: str | None = None
+    arguments: Mapping[str, object] | None = None
+    observed: Mapping[str, object] | None = None
+
+
+EXECUTE = SandboxStage[SearchAnswer]("extract.arguments.search_guest:climb", SearchAnswer, LIMITS)
+SEARCH = replace(EXECUTE, limits=_SEARCH_LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +131,10 @@ def validate_all(
     Raises: UserError if no sandbox is available.
     """
 
+    stage = EXECUTE if goal == "executed" else SEARCH
+
     def usable(job: Job, outcome: Outcome) -> bool:
-        return not retry_failed or _verdict(outcome).level == job.payload["goal"]
+        return not retry_failed or _verdict(stage.read(outcome)).level == job.payload["goal"]
 
     box = CachedSandbox(
         index,
@@ -115,54 +145,54 @@ def validate_all(
         readable=list(folders),
         unsafe=unsafe,
         preload=META_PRELOAD,
-        entries=[ENTRY],
+        entries=[stage.guest],
     )
     with box:
         candidates_by_key: dict[str, Candidate] = {}
-        failed: dict[str, Outcome] = {}
+        failed: dict[str, Verdict] = {}
 
         def searches() -> Iterator[Job]:
             for candidate in candidates:
                 candidates_by_key[candidate.key] = candidate
-                yield _job(candidate, folders, goal)
+                yield stage.job(candidate.key, _request(candidate, folders, goal))
 
-        for outcome in box.run(searches()):
-            if outcome.status is Status.OK or goal == "executed":
-                yield candidates_by_key.pop(outcome.key), _verdict(outcome)
+        for reply in stage.run_jobs(box, searches()):
+            verdict = _verdict(reply)
+            if reply.answer is not None or goal == "executed":
+                yield candidates_by_key.pop(reply.key), verdict
             else:
-                failed[outcome.key] = outcome
-        for lower in box.run((_job(candidates_by_key[key], folders, "executed") for key in failed), attempts=1):
-            verdict, below = _verdict(failed[lower.key]), _verdict(lower)
+                failed[reply.key] = verdict
+        lower = {key: _request(candidates_by_key[key], folders, "executed") for key in failed}
+        for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
+            verdict, below = failed[reply.key], _verdict(reply)
             if below.level == "executed":
                 seconds, reused = verdict.seconds + below.seconds, verdict.reused and below.reused
                 below = replace(verdict, level="executed", seconds=seconds, reused=reused)
-            yield candidates_by_key[lower.key], below
+            yield candidates_by_key[reply.key], below
 
 
-def _job(candidate: Candidate, folders: Sequence[Path], goal: Level) -> Job:
-    payload: dict[str, object] = {
-        "code": candidate.code,
-        "name": candidate.name,
-        "origin": [package for package in candidate.origin if package != FOUNDATION],
-        "folders": [str(folder) for folder in folders],
-        "goal": goal,
-        "hints": candidate.hints if at_least(goal, "constructed") else None,
-    }
-    return Job(candidate.key, ENTRY, payload, LIMITS if goal == "executed" else _SEARCH_LIMITS)
+def _request(candidate: Candidate, folders: Sequence[Path], goal: Level) -> SearchRequest:
+    return SearchRequest(
+        code=candidate.code,
+        name=candidate.name,
+        origin=[package for package in candidate.origin if package != FOUNDATION],
+        folders=[str(folder) for folder in folders],
+        goal=goal,
+        hints=candidate.hints if at_least(goal, "constructed") else None,
+    )
 
 
-def _verdict(outcome: Outcome) -> Verdict:
-    if outcome.status is not Status.OK:
-        error = " ".join((outcome.error or outcome.status.value).split())[:400]
+def _verdict(reply: Reply[SearchAnswer]) -> Verdict:
+    answer, outcome = reply.answer, reply.outcome
+    if answer is None:
+        error = reply.reason(_MAX_ERROR)
         return Verdict("compiled", outcome.status.value, error, seconds=outcome.seconds, reused=outcome.reused)
-    value = outcome.value
-    assert isinstance(value, dict)
     return Verdict(
-        level=value["level"],
-        kind=value.get("kind"),
-        error=value.get("error"),
-        arguments=_text(value.get("arguments")),
-        observed=_text(value.get("observed")),
+        level=answer.level,
+        kind=answer.kind,
+        error=answer.error,
+        arguments=_text(answer.arguments),
+        observed=_text(answer.observed),
         seconds=outcome.seconds,
         reused=outcome.reused,
     )
@@ -172,13 +202,43 @@ def _text(value: object) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
-BLOCK = "extract.proofs.equivalence_guest:sign_block"
-ORIGINALS = "extract.proofs.equivalence_guest:sign_originals"
 _MAX_TOGETHER = 40  # originals of one package in one process (at most)
-_LIMITS = Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30)
 LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
+_MAX_CHARACTERS = 200  # of the reason for a failure
 _PARTS = ("state", "values", "eval", "train", "after")
 _MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # the original's package is incomplete here
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The digests of a class's state and outputs, by step."""
+
+    state: tuple[str, ...]  # names and shapes
+    values: str
+    eval: str
+    train: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why an original cannot be imported."""
+
+    missing: str
+
+
+Ours = Signature | Failure
+Theirs = Signature | Failure | Missing
+
+SIGN_BLOCK = SandboxStage[Ours](
+    "extract.proofs.equivalence_guest:sign_block",
+    Ours,
+    Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30),
+    Retries.NONE,
+)
+SIGN_ORIGINALS = SandboxStage[Mapping[str, Theirs]](
+    "extract.proofs.equivalence_guest:sign_originals", Mapping[str, Theirs], LIMITS_TOGETHER, Retries.NONE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +251,28 @@ class Pair:
     module: str  # imported for the original
     origin: tuple[str, ...]  # packages that the self-contained file must not import
     folders: tuple[Path, ...]  # with the original and its dependencies
-    arguments: Mapping[str, Any]
+    arguments: WorkingCalls
     digest: str = ""  # of the source of the original
-    companions: tuple[Mapping[str, Any], ...] = ()
+    companions: tuple[CompanionCode, ...] = ()
     original: str = ""  # the expression for the original in its module, if not its name
+
+    def run(self, runtime: Sequence[Path]) -> BlockRun:
+        """Return the block as guests run it. Args: runtime: folders with what it requires."""
+        folders = [str(folder) for folder in runtime]
+        return BlockRun(self.code, self.name, self.origin, folders, self.arguments, self.companions)
+
+    def as_original(self) -> Original:
+        """Return what guests need to run the original."""
+        companions = [{"name": item["name"], "qualname": item.get("qualname", "")} for item in self.companions]
+        name = self.original or self.name
+        return Original(
+            block=self.block,
+            module=self.module,
+            name=name,
+            arguments=self.arguments,
+            companions=companions,
+            digest=self.digest,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,24 +295,23 @@ def compare_all(
     """
     by_block = {pair.block: pair for pair in pairs}
     folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
-    with CachedSandbox(
-        index, attempts=1, workers=jobs, readable=folders, unsafe=unsafe, entries=[BLOCK, ORIGINALS]
-    ) as box:
-        theirs = _originals(box, list(group_by_package(pairs)))
-        missing = [pair for pair in pairs if "missing" in theirs[pair.block]]
-        yield from (compare(pair.block, None, theirs[pair.block]) for pair in missing)
-        present = [pair for pair in pairs if "missing" not in theirs[pair.block]]
-        doubtful: dict[str, Mapping[str, Any]] = {}
-        for outcome in box.run(Job(pair.block, BLOCK, payload_of(pair, runtime), _LIMITS) for pair in present):
-            ours = _value(outcome)
-            comparison = compare(outcome.key, ours, theirs[outcome.key])
+    entries = [SIGN_BLOCK.guest, SIGN_ORIGINALS.guest]
+    with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, entries=entries) as box:
+        theirs = _sign_originals(box, list(group_by_package(pairs)))
+        missing = {block: answer for block, answer in theirs.items() if isinstance(answer, Missing)}
+        yield from (Comparison(block, None, f"no original: {answer.missing}") for block, answer in missing.items())
+        runs = {pair.block: pair.run(runtime) for pair in pairs if pair.block not in missing}
+        doubtful: dict[str, Ours] = {}
+        for reply in SIGN_BLOCK.run(box, runs):
+            ours = reply.answer or Failure(reply.reason(_MAX_CHARACTERS))
+            comparison = compare(reply.key, ours, theirs[reply.key])
             if comparison.fidelity == "mismatch":
-                doubtful[outcome.key] = ours
+                doubtful[reply.key] = ours
             else:
                 yield comparison
         # Originals in one process share module state such as counters and caches, so mismatches are repeated alone.
         groups = [[by_block[block]] for block in doubtful]
-        alone, again = _originals(box, groups), _originals(box, groups, stir=True)
+        alone, again = _sign_originals(box, groups), _sign_originals(box, groups, stir=True)
         for block, ours in doubtful.items():
             comparison = compare(block, ours, alone[block])
             if comparison.fidelity == "mismatch" and alone[block] != again[block]:
@@ -244,81 +321,38 @@ def compare_all(
             yield comparison
 
 
-def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any]) -> Comparison:
+def compare(block: str, ours: Ours, theirs: Theirs) -> Comparison:
     """Compare two signatures; the detail states where they first differ."""
-    if ours is None or "missing" in theirs:
-        return Comparison(block, None, f"no original: {theirs.get('missing', '')}")
-    if "error" in theirs:
-        return Comparison(block, None, f"the original does not run: {theirs['error']}")
-    if "error" in ours:
-        return Comparison(block, "mismatch", f"only the original runs: {ours['error']}")
-    differs = next((part for part in _PARTS if ours[part] != theirs[part]), None)
-    if differs is None:
-        return Comparison(block, "match")
-    if theirs[differs] in _MISSING_PACKAGE:
-        return Comparison(block, None, f"the original does not run: {differs}: {theirs[differs]}")
-    detail = f"{differs}: {_first_difference(ours[differs], theirs[differs])}"
-    return Comparison(block, "mismatch", detail)
+    if isinstance(theirs, Missing):
+        return Comparison(block, None, f"no original: {theirs.missing}")
+    if isinstance(theirs, Failure):
+        return Comparison(block, None, f"the original does not run: {theirs.error}")
+    if isinstance(ours, Failure):
+        return Comparison(block, "mismatch", f"only the original runs: {ours.error}")
+    for step in _PARTS:
+        here, there = getattr(ours, step), getattr(theirs, step)
+        if here == there:
+            continue
+        if there in _MISSING_PACKAGE:
+            return Comparison(block, None, f"the original does not run: {step}: {there}")
+        return Comparison(block, "mismatch", f"{step}: {_first_difference(here, there)}")
+    return Comparison(block, "match")
 
 
 def _first_difference(ours: object, theirs: object) -> str:
-    if isinstance(ours, list) and isinstance(theirs, list):
-        pairs = zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False)
-        a, b = next(((a, b) for a, b in pairs if a != b), ("", ""))
+    if isinstance(ours, tuple) and isinstance(theirs, tuple):
+        a, b = next((pair for pair in zip_longest(ours, theirs, fillvalue="") if pair[0] != pair[1]), ("", ""))
         return f"{a or 'nothing'} here, {b or 'nothing'} there"
     return f"{str(ours)[:24]} here, {str(theirs)[:24]} there"
 
 
-def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
+def _sign_originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Theirs]:
     """Return the signatures of the originals, by block."""
 
-    def job(index: int, group: Sequence[Pair]) -> Job:
-        return Job(str(index), ORIGINALS, {**_originals_payload(group), "stir": stir}, LIMITS_TOGETHER)
+    def request(group: Sequence[Pair]) -> Originals:
+        return Originals([str(folder) for folder in group[0].folders], [pair.as_original() for pair in group], stir)
 
-    return collect_answers(box, groups, job, lambda pair: pair.block)
-
-
-def collect_answers(
-    box: CachedSandbox, groups: Sequence[list[T]], job: Callable[[int, Sequence[T]], Job], key: Callable[[T], str]
-) -> dict[str, Mapping[str, Any]]:
-    """Run one job per group and return the answers by item; a group whose process dies is split in half and repeated.
-
-    Args:
-        job: creates the job of a group from its index, which is the job's key.
-        key: returns the key of an item in the answers.
-    """
-    answers: dict[str, Mapping[str, Any]] = {}
-    while groups:
-        again: list[list[T]] = []
-        for outcome in box.run(job(index, group) for index, group in enumerate(groups)):
-            group = groups[int(outcome.key)]
-            if outcome.status is Status.OK:
-                assert isinstance(outcome.value, dict)
-                answers |= outcome.value
-            elif len(group) == 1:
-                answers[key(group[0])] = {"error": _reason(outcome)}
-            else:
-                middle = len(group) // 2
-                again += [group[:middle], group[middle:]]
-        groups = again
-    return answers
-
-
-def _originals_payload(group: Sequence[Pair]) -> dict[str, object]:
-    return {
-        "folders": [str(folder) for folder in group[0].folders],
-        "blocks": [
-            {
-                "block": pair.block,
-                "module": pair.module,
-                "name": pair.original or pair.name,
-                "arguments": pair.arguments,
-                "companions": [{k: c[k] for k in ("name", "qualname")} for c in pair.companions],
-                "digest": pair.digest,
-            }
-            for pair in group
-        ],
-    }
+    return SIGN_ORIGINALS.run_groups(box, groups, request, lambda pair: pair.block)
 
 
 def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
@@ -330,26 +364,3 @@ def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
         members.sort(key=lambda item: item.module)
         for start in range(0, len(members), _MAX_TOGETHER):
             yield members[start : start + _MAX_TOGETHER]
-
-
-def payload_of(pair: Pair, runtime: Sequence[Path]) -> dict[str, object]:
-    """Return the payload to run a block in the sandbox with its working arguments."""
-    return {
-        "code": pair.code,
-        "name": pair.name,
-        "origin": list(pair.origin),
-        "folders": [str(folder) for folder in runtime],
-        "arguments": pair.arguments,
-        "companions": list(pair.companions),
-    }
-
-
-def _value(outcome: Outcome) -> Mapping[str, Any]:
-    if outcome.status is Status.OK:
-        assert isinstance(outcome.value, dict)
-        return outcome.value
-    return {"error": _reason(outcome)}
-
-
-def _reason(outcome: Outcome) -> str:
-    return " ".join((outcome.error or outcome.status.value).split())[:200]

@@ -1,6 +1,6 @@
 """Sandbox for foreign code: jobs in, outcomes out; each job is a confined process forked from a preloaded server."""
 
 from lemur_core.sandbox.client import META_PRELOAD, PRELOAD, Sandbox
-from lemur_core.sandbox.server.jobs import Job, Limits, Outcome, Status
+from lemur_core.sandbox.server.jobs import Failure, Job, Limits, Outcome, Status
 
-__all__ = ["META_PRELOAD", "PRELOAD", "Job", "Limits", "Outcome", "Sandbox", "Status"]
+__all__ = ["META_PRELOAD", "PRELOAD", "Failure", "Job", "Limits", "Outcome", "Sandbox", "Status"]

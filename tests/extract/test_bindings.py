@@ -11,9 +11,11 @@ import pytest
 
 from extract.extractor import BlockExtractor
 from extract.model.results import _names
-from extract.proofs.name_resolution import Bound, compare_bindings, section, to_columns
+from extract.proofs.name_resolution import Bound, BoundNames, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
+from extract.proofs.validate import Missing
 from extract.resolve.index import Index
+from lemur_core.sandbox import Failure
 from manifests.records import Block
 
 HEAD = "import torch\nfrom torch import nn\nimport math\n\n\n"
@@ -228,7 +230,7 @@ def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
     bound = [Bound(key, "Net", code, module, (site,), "0" * 64, ()) for key, (code, module) in files.items()]
     found = dict(compare_bindings(bound, index, jobs=1))
     assert set(found) == set(files)
-    assert found["same"] == to_columns({"compared": 3, "same": 3, "standin": 0, "others": []})
+    assert found["same"] == to_columns(BoundNames(3, 3, 0, ()))
     assert found["other"]["names_other"] == ("lib.net: LIMIT: another value",)
     assert (found["fails"], found["dies"], found["gone"]) == ({}, {}, {})
     assert not [name for name in sys.modules if name.partition(".")[0] == "lib"]
@@ -249,7 +251,7 @@ def test_a_real_package(tmp_path: Path) -> None:
 
 def test_nothing_compared_is_no_section() -> None:
     assert section([], _names([])) == []
-    assert to_columns({"missing": "x"}) == to_columns({"error": "x"}) == {}
+    assert to_columns(Missing("x")) == to_columns(Failure("x")) == {}
     assert {"names_compared", "names_same", "names_standin", "names_other"} <= Block.model_fields.keys()
 
 

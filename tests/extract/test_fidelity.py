@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import torch
 
 from extract.extractor import BlockExtractor
 from extract.proofs.equivalence_guest import digest
-from extract.proofs.validate import Comparison, Pair, compare, compare_all
+from extract.proofs.validate import Comparison, Missing, Pair, Signature, compare, compare_all
 from extract.resolve.index import Index
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import cached
+from lemur_core.sandbox import Failure, cached
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 GATE = (
@@ -179,27 +180,27 @@ def test_originals_do_not_disturb_each_other(site: Path, tmp_path: Path) -> None
 
 # --- the parts --------------------------------------------------------------------------------------------------------
 
-SIGNED = {"state": ["a (2,)"], "values": "1" * 64, "eval": "2" * 64, "train": "3" * 64, "after": "4" * 64}
+SIGNED = Signature(("a (2,)",), "1" * 64, "2" * 64, "3" * 64, "4" * 64)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected", "detail"),
     [
         (SIGNED, SIGNED, "match", ""),
-        ({**SIGNED, "state": ["b (2,)"]}, SIGNED, "mismatch", "state: b (2,) here, a (2,) there"),
-        ({**SIGNED, "state": []}, SIGNED, "mismatch", "state: nothing here, a (2,) there"),
-        ({**SIGNED, "state": ["a (2,)", "b ()"]}, SIGNED, "mismatch", "state: b () here, nothing there"),
-        ({**SIGNED, "values": "5" * 64}, SIGNED, "mismatch", f"values: {'5' * 24} here, {'1' * 24} there"),
-        ({**SIGNED, "eval": "5", "after": "6"}, SIGNED, "mismatch", f"eval: 5 here, {'2' * 24} there"),
-        ({**SIGNED, "train": "raises ValueError"}, SIGNED, "mismatch", f"train: raises ValueError here, {'3' * 24} there"),
-        ({**SIGNED, "after": "5"}, SIGNED, "mismatch", f"after: 5 here, {'4' * 24} there"),
-        (SIGNED, {**SIGNED, "eval": "raises ValueError"}, "mismatch", f"eval: {'2' * 24} here, raises ValueError there"),
-        (SIGNED, {**SIGNED, "eval": "raises ImportError"}, None, "the original does not run: eval: raises ImportError"),
-        ({"error": "E"}, SIGNED, "mismatch", "only the original runs: E"),
-        (SIGNED, {"error": "E"}, None, "the original does not run: E"),
-        ({"error": "E"}, {"error": "F"}, None, "the original does not run: F"),
-        (SIGNED, {"missing": "no module"}, None, "no original: no module"),
-        (None, {"missing": "no module"}, None, "no original: no module"),
+        (replace(SIGNED, state=("b (2,)",)), SIGNED, "mismatch", "state: b (2,) here, a (2,) there"),
+        (replace(SIGNED, state=()), SIGNED, "mismatch", "state: nothing here, a (2,) there"),
+        (replace(SIGNED, state=("a (2,)", "b ()")), SIGNED, "mismatch", "state: b () here, nothing there"),
+        (replace(SIGNED, values="5" * 64), SIGNED, "mismatch", f"values: {'5' * 24} here, {'1' * 24} there"),
+        (replace(SIGNED, eval="5", after="6"), SIGNED, "mismatch", f"eval: 5 here, {'2' * 24} there"),
+        (replace(SIGNED, train="raises ValueError"), SIGNED, "mismatch", f"train: raises ValueError here, {'3' * 24} there"),
+        (replace(SIGNED, after="5"), SIGNED, "mismatch", f"after: 5 here, {'4' * 24} there"),
+        (SIGNED, replace(SIGNED, eval="raises ValueError"), "mismatch", f"eval: {'2' * 24} here, raises ValueError there"),
+        (SIGNED, replace(SIGNED, eval="raises ImportError"), None, "the original does not run: eval: raises ImportError"),
+        (Failure("E"), SIGNED, "mismatch", "only the original runs: E"),
+        (SIGNED, Failure("E"), None, "the original does not run: E"),
+        (Failure("E"), Failure("F"), None, "the original does not run: F"),
+        (SIGNED, Missing("no module"), None, "no original: no module"),
+        (Failure("E"), Missing("no module"), None, "no original: no module"),
     ],
 )  # fmt: skip
 def test_compare(ours: Any, theirs: Any, expected: Any, detail: str) -> None:

@@ -106,9 +106,9 @@ def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFa
 def test_written_and_equal(told: dict[str, Rewritten]) -> None:
     one = told["blur"]
     assert (one.step, one.cause, one.rebuilds) == ("equal", "", True)
-    assert one.found["same_graph"]
-    assert one.found["proved_free"], "compared at sizes that were never traced"
-    source = one.found["source"]
+    assert one.answer.same_graph
+    assert one.answer.proved_free, "compared at sizes that were never traced"
+    source = one.answer.source
     assert source.startswith(
         "# Blur, written from what blur computes.\n#\n# Origin:  a/blur.py, lines 3-9\n# Licence: MIT"
     )
@@ -118,7 +118,7 @@ def test_written_and_equal(told: dict[str, Rewritten]) -> None:
 
 def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, Rewritten]) -> None:
     assert told["blur alone"].step == "traced"
-    first, other = (told[name].found["source"].partition("\n") for name in ("blur alone", "blur"))
+    first, other = (told[name].answer.source.partition("\n") for name in ("blur alone", "blur"))
     assert first[2] == other[2]
     assert told["draws alone"].step == "traced"
 
@@ -131,8 +131,8 @@ def test_a_wrong_spec_fails(told: dict[str, Rewritten]) -> None:
 def test_formulas_that_do_not_hold_are_left_out(told: dict[str, Rewritten], answers: dict[str, dict[str, Any]]) -> None:
     found = told["formula"]
     assert found.step == "equal"
-    assert "at [" in found.found["sizes_fail"]
-    algorithm = algorithm_of(judged(answers["blur"], found.rebuilds, found.found["sizes_fail"]), NAMES)
+    assert "at [" in found.answer.sizes_fail
+    algorithm = algorithm_of(judged(answers["blur"], found.rebuilds, found.answer.sizes_fail), NAMES)
     assert algorithm.sizes == {}
     assert algorithm.fixed is not None
     assert algorithm.fixed.startswith("the formulas do not hold: ")

@@ -232,8 +232,8 @@ def test_only_failures_run_again_when_asked(answers: Answers, fresh: Index) -> N
 
 def test_what_a_job_is_given(tmp_path: Path) -> None:
     hints: dict[str, object] = {"init": [], "companions": []}
-    job = validate._job(candidate("X", hints=hints, origin=("torch", "lib")), [tmp_path], "backward")
-    assert job.payload == {
+    request = validate._request(candidate("X", hints=hints, origin=("torch", "lib")), [tmp_path], "backward")
+    assert dataclasses.asdict(request) == {
         "code": "X",
         "name": "A",
         "origin": ["lib"],  # torch is what blocks run on
@@ -241,9 +241,8 @@ def test_what_a_job_is_given(tmp_path: Path) -> None:
         "goal": "backward",
         "hints": hints,
     }
-    executed = validate._job(candidate("X", hints=hints), [], "executed")
-    assert (executed.limits, executed.payload["hints"]) == (validate.LIMITS, None)
-    assert job.limits == validate._SEARCH_LIMITS
+    assert validate._request(candidate("X", hints=hints), [], "executed").hints is None
+    assert (validate.EXECUTE.limits, validate.SEARCH.limits) == (validate.LIMITS, validate._SEARCH_LIMITS)
 
 
 # --- without execution ------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from extract.arguments.inputs import flatten
+from extract.arguments.messages import BlockRun, BlockUses
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import Subject
 from extract.arguments.trials import AttemptError, attempt, seed_all
@@ -78,7 +79,8 @@ def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(cls, type):
         return {"error": f"{payload['module']} defines no class {payload['name']}"}
     try:
-        signature = exercise(cls, payload, namespace(vars(module), []))
+        use = BlockUses("", payload["name"], (), (), payload["arguments"], (), payload["sizes"], {})
+        signature = exercise(cls, use, namespace(vars(module), []))
     except AttemptError as failure:
         return {"error": one_line(failure.message, 300)}
     return {**signature, "test": _run_tests(Path(payload["test"]))}
@@ -133,7 +135,8 @@ def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        subject = Subject(payload)
+        run = BlockRun(payload["code"], payload["name"], (), (), payload["arguments"], payload["companions"])
+        subject = Subject(run)
         facts = _run(subject)
     except AttemptError as failure:
         return {"error": failure.message}

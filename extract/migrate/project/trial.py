@@ -14,7 +14,7 @@ from typing import Any
 
 from extract.migrate.project.layout import Definition, Place, Project, TestPlace
 from extract.migrate.project.writing import Donated
-from extract.minimize.stage import SIGN, difference, list_sizes
+from extract.minimize.stage import SIGN, Signed, Stop, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
 from lemur_core.files.errors import UserError
@@ -122,7 +122,7 @@ class Trial:
         prove = {"module": place.module, "test": str(self.copy / test.path)}
         imports = [(IMPORT, {"module": name}) for name in sorted(others)]
         alone, within, *imported = self._run(
-            [(SIGN, {"code": self.donated.code, "origin": []}), (PROVE, prove), *imports]
+            [(SIGN.guest, {"code": self.donated.code, "origin": []}), (PROVE, prove), *imports]
         )
         if "error" in alone:
             return Proof(f"the block itself does not run again: {alone['error']}")
@@ -130,7 +130,8 @@ class Trial:
             if "error" in answer:
                 return Proof(str(answer["error"]))
         steps = {name: value for name, value in alone["steps"].items() if name != _PRINTED}
-        if wrong := difference(within, steps):
+        signed = Signed(within["steps"], tuple(Stop(**stop) for stop in within["stops"]))
+        if wrong := difference(signed, steps):
             return Proof(f"differs from the block in {wrong}")
         if not isinstance(within["test"], int) or not within["test"]:
             return Proof(f"its smoke test fails: {within['test'] or 'none is found in its file'}")
@@ -150,7 +151,7 @@ class Trial:
     def _start(self, requires: Collection[str]) -> None:
         self._open.close()
         self._folders = runtime_for(sorted(requires)).folders
-        options: dict[str, Any] = {"preload": META_PRELOAD, "entries": [COMPARE, PROVE, IMPORT, SIGN]}
+        options: dict[str, Any] = {"preload": META_PRELOAD, "entries": [COMPARE, PROVE, IMPORT, SIGN.guest]}
         box = Sandbox(workers=1, readable=[self.copy, *self._folders], unsafe=self.unsafe, **options)
         self._box = self._open.enter_context(box)
 
@@ -163,10 +164,14 @@ class Trial:
             "arguments": {name: {"args": list(c.args), "kwargs": dict(c.kwargs or {})} for name, c in calls.items()},
             "companions": [],
             "folders": [str(one) for one in self._folders],
-            "roots": [str(self.copy / one) if one else str(self.copy) for one in self.project.import_roots],
-            "packages": sorted(self.project.packages),
             "sizes": list_sizes(json.loads(self.donated.row.observed or "{}")),
         }
-        queue = [Job(str(number), entry, payload | dict(more), LIMITS) for number, (entry, more) in enumerate(jobs)]
+        roots = [str(self.copy / one) if one else str(self.copy) for one in self.project.import_roots]
+        project: dict[str, object] = {"roots": roots, "packages": sorted(self.project.packages)}
+        unwatched: dict[str, object] = {"others": {}}
+        queue = [
+            Job(str(number), entry, payload | (unwatched if entry == SIGN.guest else project) | dict(more), LIMITS)
+            for number, (entry, more) in enumerate(jobs)
+        ]
         assert self._box is not None
         return [answer_of(outcome) for outcome in self._box.run(queue)]

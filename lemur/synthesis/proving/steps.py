@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,9 +33,9 @@ from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.published.novel import PRM, novel
+from extract.arguments.messages import BlockRun, WorkingCalls
 from extract.migrate.network.network import LIMITS, PROVE
-from extract.proofs.trace import ENTRY as TRACE
-from extract.proofs.trace import LIMITS as TRACE_LIMITS
+from extract.proofs.trace import TRACE
 from extract.specs.algorithm import algorithm_of, stored_in
 from lemur.synthesis.prompting.plan import Attempt, RequestedBlock
 from lemur.synthesis.prompting.prompts import CLASSES, IN_SHAPE
@@ -112,7 +112,7 @@ class Prover:
         workers = workers_within_memory(jobs or available_cores(), LIMITS)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
         self._box = CachedSandbox(
-            entries=[PROVE, TRACE], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
+            entries=[PROVE, TRACE.guest], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
         )
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
         self._kept: list[Candidate] = []
@@ -173,21 +173,15 @@ class Prover:
         jobs = []
         for place, one in enumerate(candidates):
             for number, block in enumerate(one.attempt.requested):
-                payload: dict[str, Any] = {
-                    "code": one.code,
-                    "name": block.name,
-                    "origin": [],
-                    "folders": [],
-                    "companions": [],
-                }
-                payload["arguments"] = dict(block.arguments)
-                jobs.append(Job(f"{place} {number}", TRACE, payload, TRACE_LIMITS))
+                assert one.code is not None
+                run = BlockRun(one.code, block.name, (), (), cast(WorkingCalls, block.arguments), ())
+                jobs.append(TRACE.job(f"{place} {number}", run))
         results: dict[str, dict[str, Any]] = {}
         for outcome in self._box.run(jobs, attempts=1):
             answer = answer_of(outcome)
             where, which = map(int, outcome.key.split(" "))
             block = candidates[where].attempt.requested[which]
-            results[outcome.key] = conformance(block, answer if answer.get("traced") else None, answer.get("error", ""))
+            results[outcome.key] = conformance(block, None if "error" in answer else answer, answer.get("error", ""))
         for place, one in enumerate(candidates):
             blocks = [results[f"{place} {number}"] for number in range(len(one.attempt.requested))]
             one.facts["conformance"] = blocks

@@ -6,6 +6,7 @@ does NOT stop: the entry and the foreign code that it calls share one process, s
 the stack for the key. A result says what well-meaning code did, not what hostile code is.
 """
 
+import dataclasses
 import errno
 import json
 import os
@@ -80,7 +81,7 @@ def _call(entry: Callable[[dict[str, object]], object], payload: dict[str, objec
 def _report(result: int, key: bytes, status: Status, value: object, message: str) -> None:
     """Write the report and end the process: no exit handlers, no waiting for threads."""
     try:
-        body = _dumps({"status": status, "value": value, "error": message}).encode()
+        body = _dumps({"status": status, "value": value, "error": message}, default=_to_json).encode()
     except BaseException as error:  # noqa: BLE001 (__str__ and the like of foreign objects may run here)
         failure = f"the entry returned what JSON cannot hold: {_describe(error)}"
         body = _dumps({"status": Status.ERROR, "value": None, "error": failure}).encode()
@@ -93,6 +94,13 @@ def _report(result: int, key: bytes, status: Status, value: object, message: str
             frame = frame[_write(result, frame) :]
     finally:
         _exit(0)
+
+
+def _to_json(value: object) -> dict[str, object]:
+    """Return an answer's dataclass as a dictionary; called by `json` for what it cannot hold."""
+    if not dataclasses.is_dataclass(value):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def _leave_server(server_id: int) -> None:

@@ -82,6 +82,13 @@ class Outcome:
     reused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The answer of a guest that could not do what it was asked."""
+
+    error: str
+
+
 def read_report(text: str) -> tuple[Status, object, str]:
     """Parse a report, which foreign code may have influenced, into status, value and message."""
     try:

@@ -4,6 +4,7 @@ One thread, one loop. It ends when the caller closes the socket, and its childre
 """
 
 import contextlib
+import dataclasses
 import gc
 import importlib.abc
 import importlib.util
@@ -73,13 +74,14 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         return self._entries[name]
 
     def call(self, entry: Entry, payload: dict[str, object]) -> object:
-        """In a job: call the entry and return its result. The foreign code it runs cannot import the caller's
-        packages.
+        """In a job: call the entry with its payload, as the dataclass that it declares if any, and return its result.
+        The foreign code that it runs cannot import the caller's packages.
         """
         self._hidden = True
         for name in [name for name in sys.modules if name.partition(".")[0] in self._packages]:
             del sys.modules[name]
-        return entry(payload)
+        kind = next(iter(getattr(entry, "__annotations__", {}).values()), None)
+        return entry(kind(**payload) if dataclasses.is_dataclass(kind) else payload)  # type: ignore[operator, arg-type]
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /

@@ -180,7 +180,7 @@ def test_nothing_hides_in_what_is_shown(gate: RequestedBlock) -> None:
 
 def judged(gate: RequestedBlock, answers: dict[str, Any], name: str) -> dict[str, Any]:
     answer = answers[name]
-    assert answer["traced"]
+    assert answer["graph"]
     return conformance(gate, answer, "")
 
 

@@ -1,0 +1,135 @@
+"""What guests that run blocks are asked. Standard library only: the guests import it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+
+class CallTexts(TypedDict):
+    """The arguments of one call, as Python expressions."""
+
+    args: Sequence[str]
+    kwargs: Mapping[str, str]
+
+
+class WorkingCalls(TypedDict):
+    """The calls that construct a block and run it forward, as the column `arguments` states them."""
+
+    init: CallTexts
+    forward: CallTexts
+
+
+class CompanionCode(TypedDict):
+    """A class that arguments name, with its self-contained file; `qualname` is where its origin imports it from."""
+
+    name: str
+    code: str
+    qualname: NotRequired[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """A self-contained file to run, with arguments that work.
+
+    Args:
+        folders: for the end of sys.path, with what the file requires.
+        origin: packages of its origin, which it must not import.
+    """
+
+    code: str
+    name: str
+    origin: Sequence[str]
+    folders: Sequence[str]
+    arguments: WorkingCalls
+    companions: Sequence[CompanionCode]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUses(BlockRun):
+    """A self-contained file to run in every known way.
+
+    Args:
+        sizes: the tensor shapes of each further call.
+        others: constructor and forward calls in the corpus, as `extract.arguments.hints.Hints` states them.
+        sets: further arguments that work.
+    """
+
+    sizes: Sequence[Sequence[Sequence[int]]]
+    others: Mapping[str, Sequence[Any]]
+    sets: Sequence[WorkingCalls] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRebuild:
+    """A block to rebuild from its spec.
+
+    Args:
+        header: of the generated file.
+        graph: the graph identity in the spec.
+        stored: its graphs as in the spec (`lemur_core.graphs.serialization.restore`).
+        original: the block to compare with, as the fields of `BlockRun`, if available.
+    """
+
+    name: str
+    header: str
+    graph: str
+    stored: Mapping[str, object]
+    original: Mapping[str, Any] | None
+
+
+class Original(TypedDict):
+    """A class to run from its own package. `name` is its name in the module, or an expression for it.
+
+    `digest` is that of its source: another one asks again.
+    """
+
+    block: str
+    module: str
+    name: str
+    arguments: WorkingCalls
+    companions: Sequence[Mapping[str, str]]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Originals:
+    """Classes of one package to run.
+
+    Args:
+        folders: for the front of sys.path, with the package and its dependencies.
+        stir: fill free memory with other bytes, so that code that reads uninitialized memory gives another answer.
+    """
+
+    folders: Sequence[str]
+    blocks: Sequence[Original]
+    stir: bool
+
+
+class FileToCompare(TypedDict):
+    """A self-contained file whose names are compared with those of its original.
+
+    `standins`: names of the file that are stubs. `digest`: as of `Original`.
+    """
+
+    block: str
+    name: str
+    code: str
+    module: str
+    digest: str
+    standins: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesToCompare:
+    """Self-contained files of one package.
+
+    Args:
+        folders: for the front of sys.path, with the package and its dependencies.
+        runtime: for its end, with what the files require.
+        most: the maximum number of differing names to list.
+    """
+
+    folders: Sequence[str]
+    runtime: Sequence[str]
+    blocks: Sequence[FileToCompare]
+    most: int

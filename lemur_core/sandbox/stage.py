@@ -1,0 +1,158 @@
+"""One stage of work in the sandbox: a guest, its limits, retries and progress, and the types of what it is asked.
+
+A stage takes payloads and yields replies. Payloads are frozen dataclasses whose fields are JSON values; the guest's
+function declares the same type and gets an instance. An answer comes from a process that ran foreign code, so it is
+checked against its declared type whenever it arrives, from the guest or from the cache; one that does not fit is a
+crash of the job.
+
+    >>> stage = SandboxStage[Level | Failure]("extract.guest:validate", Level | Failure, Limits(), label="validate")
+    >>> with CachedSandbox(entries=[stage.guest]) as box:
+    ...     for reply in stage.run(box, {"timm::SEModule": Candidate(code="…")}):
+    ...         print(reply.key, reply.answer or reply.failure(300))
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from enum import Enum, auto
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from lemur_core.files.progress import progress
+from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.server.jobs import Failure, Job, Limits, Outcome, Status
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance as Payload
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+_FAULT_CHARACTERS = 200
+
+
+class Retries(Enum):
+    """When a job runs a second time."""
+
+    TRANSIENT = auto()  # what a busy machine may have ended, alone, after pauses, as the sandbox is told
+    WIDER = auto()  # out of time or crashed: once, alone, with four times the seconds, because limits decide
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[Answer]):
+    """The outcome of one job. `answer` is None unless the guest returned one of the declared type."""
+
+    outcome: Outcome
+    answer: Answer | None
+
+    @property
+    def key(self) -> str:
+        """The key of its payload."""
+        return self.outcome.key
+
+    def reason(self, limit: int) -> str:
+        """Return the message of a job without an answer in one line; if there is none, its status."""
+        return " ".join((self.outcome.error or self.outcome.status.value).split())[:limit]
+
+    def failure(self, limit: int) -> Failure:
+        """Return how a job without an answer ended, in one line: its status and message."""
+        return Failure(" ".join(f"{self.outcome.status.value}: {self.outcome.error}".split())[:limit])
+
+
+@dataclass(frozen=True)  # with slots, Python 3.11 cannot construct SandboxStage[Answer](…)
+class SandboxStage(Generic[Answer]):
+    """One kind of job.
+
+    Args:
+        guest: the function that runs in the sandbox, as in `Job.entry`.
+        answer: the type of its answers: a dataclass, a union of them, or any type that pydantic knows.
+        limits: of one job.
+        label: of the progress; without one, no progress is shown.
+        unit: the things that are counted.
+    """
+
+    guest: str
+    answer: Any
+    limits: Limits
+    retries: Retries = Retries.TRANSIENT
+    label: str = ""
+    unit: str = "blocks"
+
+    def job(self, key: str, payload: "Payload") -> Job:
+        """Return the job of one payload."""
+        return Job(key, self.guest, {f.name: getattr(payload, f.name) for f in fields(payload)}, self.limits)
+
+    def run(self, box: CachedSandbox, payloads: "Mapping[str, Payload]") -> Iterator[Reply[Answer]]:
+        """Yield the replies; those of jobs that were retried come last.
+
+        Args: payloads: what to ask, by the key of the reply.
+        Raises: UserError if no sandbox is available.
+        """
+        with progress(self.label, len(payloads), self.unit) if self.label else nullcontext(_ignore) as advance:
+            for reply in self.run_jobs(box, (self.job(key, payload) for key, payload in payloads.items())):
+                yield reply
+                advance(1)
+
+    def run_jobs(self, box: CachedSandbox, jobs: Iterable[Job]) -> Iterator[Reply[Answer]]:
+        """Yield the replies of jobs that are made one by one, as the sandbox takes them."""
+        if self.retries is Retries.WIDER:
+            outcomes = box.run_within(jobs)
+        else:
+            outcomes = box.run(jobs, attempts=1 if self.retries is Retries.NONE else None)
+        return map(self.read, outcomes)
+
+    def run_groups(
+        self,
+        box: CachedSandbox,
+        groups: Sequence[Sequence[Item]],
+        payload: "Callable[[Sequence[Item]], Payload]",
+        name: Callable[[Item], str],
+    ) -> "dict[str, Any | Failure]":
+        """Run one job per group, and return the answers by item; a group whose job fails is halved and repeated.
+
+        Args:
+            payload: returns the payload of a group, which the guest answers with one answer per name.
+            name: returns the name of an item.
+        """
+        answers: dict[str, Any | Failure] = {}
+        while groups:
+            again: list[Sequence[Item]] = []
+            for reply in self.run(box, {str(place): payload(group) for place, group in enumerate(groups)}):
+                group = groups[int(reply.key)]
+                names = [name(item) for item in group]
+                if isinstance(reply.answer, Mapping) and reply.answer.keys() == set(names):
+                    answers |= reply.answer
+                elif len(group) == 1:
+                    missing = "answered nonsense: about other items" if reply.answer is not None else ""
+                    answers[names[0]] = Failure(missing or reply.reason(_FAULT_CHARACTERS))
+                else:
+                    middle = len(group) // 2
+                    again += [group[:middle], group[middle:]]
+            groups = again
+        return answers
+
+    def read(self, outcome: Outcome) -> Reply[Answer]:
+        """Check an outcome's answer."""
+        if outcome.status is not Status.OK:
+            return Reply(outcome, None)
+        try:
+            # As JSON, because there strict checking accepts a list for a tuple: nothing else is converted.
+            return Reply(outcome, _adapter(self.answer).validate_json(json.dumps(outcome.value), strict=True))
+        except (ValidationError, RecursionError) as error:
+            fault = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deeply"}
+            where = ".".join(map(str, fault["loc"]))
+            text = f"answered nonsense: {where}: {fault['msg']}"[:_FAULT_CHARACTERS]
+            return Reply(replace(outcome, status=Status.CRASHED, value=None, error=text), None)
+
+
+@cache
+def _adapter(answer: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(answer)
+
+
+def _ignore(_count: int) -> None:
+    """Show no progress."""

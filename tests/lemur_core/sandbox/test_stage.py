@@ -1,0 +1,191 @@
+"""A stage: how its payloads are sent and its answers are checked, on receipt and on recall; with a sandbox that answers as told."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from lemur_core.sandbox import Failure, Job, Limits, Outcome, Status, cached
+from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+
+GUEST = "lemur_core.sandbox.net:run_network"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    code: str
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    lines: tuple[int, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    level: Literal["built", "ran"]
+    seconds: float
+    steps: Mapping[str, Step]
+
+
+STAGE = SandboxStage[Answered | Failure](GUEST, Answered | Failure, Limits(), Retries.NONE)
+GROUPS = SandboxStage[Mapping[str, int | Failure]](GUEST, Mapping[str, int | Failure], Limits(), Retries.NONE)
+GOOD = {"level": "ran", "seconds": 1, "steps": {"eval": {"lines": [3, 4]}}}
+
+
+class Guest:
+    """In the place of the sandbox: answers a job as its code says."""
+
+    def __init__(self) -> None:
+        self.answers: dict[object, Any] = {}
+        self.jobs: list[Job] = []
+
+    def __call__(self, **_: Any) -> "Guest":
+        return self
+
+    def __enter__(self) -> "Guest":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        for job in jobs:
+            self.jobs.append(job)
+            answer = self.answers[job.payload["code"]]
+            if isinstance(answer, Status):
+                yield Outcome(job.key, answer, None, "line one\n  line two" if answer is Status.ERROR else "")
+            else:
+                yield Outcome(job.key, Status.OK, answer)
+
+
+@pytest.fixture(autouse=True)
+def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Guest:
+    guest = Guest()
+    monkeypatch.setattr(cached, "Sandbox", guest)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    return guest
+
+
+def ask(guest: Guest, answer: Any) -> Reply[Answered | Failure]:
+    guest.answers["x"] = answer
+    with CachedSandbox() as box:
+        (reply,) = STAGE.run(box, {"a": Question("x", (1, 2))})
+    return reply
+
+
+def test_a_payload_is_its_fields_and_an_answer_an_instance(guest: Guest) -> None:
+    reply = ask(guest, GOOD)
+    assert (reply.key, reply.answer) == ("a", Answered("ran", 1.0, {"eval": Step((3, 4))}))
+    (job,) = guest.jobs
+    assert (job.entry, job.payload, job.limits) == (GUEST, {"code": "x", "sizes": (1, 2)}, Limits())
+    assert ask(guest, GOOD).outcome.reused
+    assert ask(guest, GOOD).answer == reply.answer, "checked on recall, too"
+    assert len(guest.jobs) == 1
+
+
+def test_what_a_guest_could_not_do_is_an_answer(guest: Guest) -> None:
+    assert ask(guest, {"error": "no class Net"}).answer == Failure("no class Net")
+
+
+@pytest.mark.parametrize(
+    ("answer", "where"),
+    [
+        (None, "Answered"),
+        (3, "Answered"),
+        ([GOOD], "Answered"),
+        ({}, "level"),
+        ({**GOOD, "level": "won"}, "level"),
+        ({**GOOD, "level": 1}, "level"),
+        ({**GOOD, "seconds": "1"}, "seconds"),
+        ({**GOOD, "seconds": True}, "seconds"),
+        ({**GOOD, "steps": []}, "steps"),
+        ({**GOOD, "steps": {"eval": {"lines": [3, "4"]}}}, "steps.eval.lines.1"),
+        ({**GOOD, "steps": {"eval": {"lines": [3.5]}}}, "steps.eval.lines.0"),
+        ({**GOOD, "steps": {"eval": {"lines": "34"}}}, "steps.eval.lines"),
+        ({**GOOD, "steps": {"eval": {"lines": [], "name": 0}}}, "steps.eval.name"),
+        ({"error": None}, "level"),
+    ],
+)
+def test_nonsense_is_a_crash_of_the_job(guest: Guest, answer: Any, where: str) -> None:
+    """Nothing is converted, and no traceback reaches the caller."""
+    for _ in range(2):  # on receipt and on recall
+        reply = ask(guest, answer)
+        assert reply.answer is None
+        assert (reply.outcome.status, reply.outcome.value) == (Status.CRASHED, None)
+        assert reply.outcome.error.startswith("answered nonsense: ")
+        assert where in reply.outcome.error
+        assert len(reply.outcome.error) <= 200
+
+
+def test_nonsense_that_is_nested_too_deeply(guest: Guest) -> None:
+    answer: Any = {}
+    for _ in range(100_000):
+        answer = {"steps": answer}
+    reply = STAGE.read(Outcome("a", Status.OK, answer))
+    assert reply.reason(200).startswith("answered nonsense")
+
+
+def test_a_job_without_an_answer(guest: Guest) -> None:
+    reply = ask(guest, Status.ERROR)
+    assert reply.answer is None
+    assert reply.failure(300) == Failure("error: line one line two")
+    assert reply.failure(8) == Failure("error: l")
+    assert reply.reason(300) == "line one line two"
+    assert ask(guest, Status.ERROR).reason(4) == "line"
+
+
+@pytest.mark.parametrize(
+    ("retries", "status", "runs", "seconds"),
+    [
+        (Retries.NONE, Status.TIMEOUT, 1, 30.0),
+        (Retries.TRANSIENT, Status.TIMEOUT, 3, 30.0),
+        (Retries.TRANSIENT, Status.ERROR, 1, 30.0),
+        (Retries.WIDER, Status.TIMEOUT, 2, 120.0),
+        (Retries.WIDER, Status.OUT_OF_MEMORY, 1, 30.0),
+    ],
+)
+def test_retries(
+    guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Status, runs: int, seconds: float
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    guest.answers["x"] = status
+    stage = SandboxStage[Answered](GUEST, Answered, Limits(), retries)
+    with CachedSandbox() as box:
+        (reply,) = stage.run(box, {"a": Question("x")})
+    assert reply.outcome.status is status
+    assert len(guest.jobs) == runs
+    assert guest.jobs[-1].limits == Limits(wall_seconds=seconds, cpu_seconds=seconds)
+
+
+def test_a_group_that_fails_is_halved_until_the_culprit_is_alone(guest: Guest) -> None:
+    guest.answers |= {"abc": Status.CRASHED, "a": {"a": 1}, "bc": {"b": 2}, "b": {"b": 2}, "c": {"c": "nonsense"}}
+    guest.answers["d"] = {"d": {"error": "no original"}}
+    with CachedSandbox() as box:
+        answers = GROUPS.run_groups(box, ["abc", "d"], lambda group: Question("".join(group)), str)
+    assert answers == {
+        "a": 1,
+        "b": 2,
+        "c": Failure("answered nonsense: c.int: Input should be a valid integer"),
+        "d": Failure("no original"),
+    }
+
+
+def test_an_answer_about_other_items_is_nonsense(guest: Guest) -> None:
+    guest.answers |= {"a": {"b": 1}}
+    with CachedSandbox() as box:
+        answers = GROUPS.run_groups(box, ["a"], lambda group: Question("".join(group)), str)
+    assert answers == {"a": Failure("answered nonsense: about other items")}
+
+
+def test_progress_is_counted_by_the_stage(guest: Guest, capsys: pytest.CaptureFixture[str]) -> None:
+    guest.answers["x"] = GOOD
+    stage = SandboxStage[Answered](GUEST, Answered, Limits(), label="trace", unit="networks")
+    with CachedSandbox() as box:
+        assert len(list(stage.run(box, {"a": Question("x"), "b": Question("x", (1,))}))) == 2
+    assert "trace" in capsys.readouterr().err
