@@ -23,7 +23,7 @@ from train.model.recipe import Network, Recipe
 from train.runs.job import read_history, weights_digest
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
 from train.runs.run_folder import own_folder
-from train.studies.study import train_all
+from train.studies.study import Study
 
 pytestmark = pytest.mark.slow
 
@@ -366,9 +366,10 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path:
     again = TrainingRun(
         Network("tiny", NET.replace("pass  # HERE", "raise KeyError('mine')"), {"lr": 0.1}), RECIPE, 0, data, 64
     )
-    assert train_all({"bad": again}, tmp_path / "study", ONE, library=None, again=False)[0].status == "error"
+    study = Study(tmp_path / "study", data, ONE)
+    assert study.train({"bad": again})[0].status == "error"
     inode = (tmp_path / "study" / "runs" / "bad").stat().st_ino
-    assert train_all({"bad": again}, tmp_path / "study", ONE, library=None, again=False)[0].status == "error"
+    assert study.train({"bad": again})[0].status == "error"
     assert (tmp_path / "study" / "runs" / "bad").stat().st_ino == inode, "of a study, what failed stays"
     assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
     assert run(data, box, tmp_path / "bad").status == "ok", "another run that failed is not in the way"

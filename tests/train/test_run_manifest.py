@@ -24,8 +24,9 @@ from train.model.recipe import Recipe
 from train.model.slots import Filler
 from train.runs.job import EpochFigures
 from train.runs.page import runs_library
+from train.runs.run import Resources
 from train.runs.run_folder import read_identity, read_record, renew_parents, write_run_manifest
-from train.studies.study import close_study, open_study
+from train.studies.study import Study
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -295,21 +296,22 @@ def study_page(folder: Path, manifest: Manifest) -> Page:
     return Page("Study", manifest.kind, "A study.", (), runs_library(folder, names))
 
 
-def make_study(out: Path, library: Path) -> list[TrainingRecord]:
-    open_study(out, PLAN, force=False)
+def make_study(out: Path, library: Path) -> tuple[Study, list[TrainingRecord]]:
+    study = Study(out, DATA, Resources(), force=True)
+    study.open(PLAN, library)
     records = []
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"
         records.append(make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed))
         finish(folder, library)
     (out / "records.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in records))
-    return records
+    return study, records
 
 
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    records = make_study(out, library)
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2}, study_page)
+    study, records = make_study(out, library)
+    study.close(records, {"records.jsonl": 2}, study_page)
     manifest = read_manifest(out)
     assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [parent_of(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
@@ -317,21 +319,21 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert read_manifest(out / "runs" / "full-seed1").parents == [parent_of(library)]
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
-    open_study(out, {**PLAN, "seeds": (0, 1)}, force=True)
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2}, study_page)
+    study.open({**PLAN, "seeds": (0, 1)}, library)
+    study.close(records, {"records.jsonl": 2}, study_page)
     assert (out / "manifest.json").read_bytes() == before
-    open_study(out, {**PLAN, "seeds": [0, 1, 2]}, force=True)
+    study.open({**PLAN, "seeds": [0, 1, 2]}, library)
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {}, study_page)
+    study.close(records, {}, study_page)
     (out / "runs" / "full-seed2.partial").mkdir()
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {}, study_page)
+    study.close(records, {}, study_page)
     assert not (out / "manifest.json").exists(), "a run can go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    records = make_study(out, library)
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {}, study_page)
+    study, records = make_study(out, library)
+    study.close(records, {}, study_page)
     links = trace("full-seed1", [out, library])
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")

@@ -14,7 +14,7 @@ from train.runs.run import Resources, TrainingRun
 from train.runs.run_folder import own_folder
 from train.studies.ablation import ablate
 from train.studies.search import Plan, search
-from train.studies.study import check_study, open_study, train_all
+from train.studies.study import Study
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -70,11 +70,11 @@ def test_another_study_or_folder_is_left_alone(
             ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
     with pytest.raises(UserError, match="is not the folder of such a study"):  # told before any block is looked at
         search(TINY, tmp_path / "no blocks", Plan(budget=2, held_out=50), data=data, out=tmp_path, resources=RESOURCES)
-    open_study(tmp_path / "study", {"study": "search"}, force=False)
+    Study(tmp_path / "study", data, RESOURCES).open({"study": "search"}, None)
     monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
-    check_study(tmp_path / "study")  # its own folder can be written, the one around it cannot
+    Study(tmp_path / "study", data, RESOURCES)  # its own folder can be written, the one around it cannot
     with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
-        check_study(tmp_path / "new")
+        Study(tmp_path / "new", data, RESOURCES)
 
 
 def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
@@ -121,7 +121,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
 
     monkeypatch.setattr("train.studies.study.note", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        train_all(runs, tmp_path / "out", RESOURCES, library=None, again=False)
+        Study(tmp_path / "out", data, RESOURCES).train(runs)
     with own_folder(tmp_path / "out" / "runs" / "run1"):
         pass  # it is nobody's now
     assert list(temporary.iterdir()) == []

@@ -15,7 +15,7 @@ from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
 from manifests.folders import frame
-from manifests.folders.manifest import Manifest, Stopwatch
+from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import Prober
@@ -24,7 +24,7 @@ from train.model.recipe import Recipe, read_changes
 from train.runs.page import RUNS, list_finished_runs, runs_library
 from train.runs.run import Resources, TrainingRun, count_images
 from train.runs.run_folder import read_record
-from train.studies.study import check_study, close_study, open_study, train_all
+from train.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,9 +108,8 @@ def ablate(
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; use different ones, for example 0,1,2")
     recipes = variants(recipe, written)
-    check_study(out)  # check this and the images before assembling networks
+    study = Study(out, data, resources, force=force)  # check this and the images before assembling networks
     trained = count_images(data, held_out, images)
-    watch = Stopwatch()
     with Prober(unsafe=resources.unsafe) as prober:
         nets = {name: assemble(changed, folder, prober=prober) for name, changed in recipes.items()}
     plan = {
@@ -122,20 +121,20 @@ def ablate(
         "seeds": list(seeds),
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }
-    open_study(out, plan, force=force)
+    library = folder if any(net.ingredients for net in nets.values()) else None
+    study.open(plan, library)
     cases = [(name, seed) for seed in seeds for name in recipes]
     runs = {
         f"{folder_name(name)}-seed{seed}": TrainingRun(nets[name], recipes[name], seed, data, held_out, images)
         for name, seed in cases
     }
-    library = folder if any(net.ingredients for net in nets.values()) else None
-    every = train_all(runs, out, resources, library=library, again=force)
+    every = study.train(runs)
     records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
     for (name, seed), record in zip(cases, every, strict=True):
         records[name][seed] = record
     rows = [_row(name, records_by_seed, records[FULL]) for name, records_by_seed in records.items()]
     _write(out, rows, records, data)
-    close_study(out, plan, every, library, data, watch, {RECORDS: len(every)}, ablation_page)
+    study.close(every, {RECORDS: len(every)}, ablation_page)
     note(f"ablation: {len(every)} runs of {len(recipes)} variants -> {out}")
     return rows
 

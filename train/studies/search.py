@@ -15,7 +15,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
 from manifests.folders import frame
-from manifests.folders.manifest import Manifest, Stopwatch
+from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import Prober, candidates
@@ -24,7 +24,7 @@ from train.data import Cifar10
 from train.model.recipe import Network, Recipe
 from train.runs.page import list_finished_runs, percent_text, runs_library
 from train.runs.run import Resources, TrainingRun
-from train.studies.study import check_study, close_study, open_study, summarize_record, train_all
+from train.studies.study import Study, summarize_record
 
 TRIALS = "trials.jsonl"
 
@@ -92,19 +92,24 @@ def search(
     """
     if len(data.train_images) <= plan.held_out:
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds out {plan.held_out}, use more")
-    check_study(out)  # before probing, which takes minutes
-    watch = Stopwatch()
+    study = Study(out, data, resources, force=force)  # before probing, which takes minutes
     with Prober(unsafe=resources.unsafe, jobs=resources.jobs) as prober:
         choices = find_choices(folder, plan.slots, base, prober)
-        parameters = _plan_parameters(plan, base, choices, data)
-        open_study(out, parameters, force=force)
+        identity = {
+            "study": "search",
+            "data": data.label,
+            "data_sha256": data.sha256,
+            "base": json.loads(base.to_json()),
+            "choices": choices,
+            **{name: value for name, value in asdict(plan).items() if name != "slots"},
+        }
+        study.open(identity, folder)
         drawn = compositions(base, choices, plan.budget, plan.seed)
         trials = [_assemble_trial(recipe, plan.epochs, folder, prober) for recipe in drawn]
-    _screen(trials, plan, out, data, resources, folder, again=force)
+    _screen(study, trials, plan, data, out)
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
-    every = [record for trial in trials for record in trial.records]
-    close_study(out, parameters, every, folder, data, watch, {TRIALS: len(trials)}, search_page)
+    study.close([record for trial in trials for record in trial.records], {TRIALS: len(trials)}, search_page)
     return trials
 
 
@@ -173,23 +178,14 @@ def plan_rounds(plan: Plan, count: int, available: int) -> list[int]:
     return sizes
 
 
-def _screen(
-    trials: Sequence[Trial],
-    plan: Plan,
-    out: Path,
-    data: Cifar10,
-    resources: Resources,
-    folder: Path,
-    *,
-    again: bool,
-) -> None:
+def _screen(study: Study, trials: Sequence[Trial], plan: Plan, data: Cifar10, out: Path) -> None:
     """In each round, train the remaining compositions, write the results, and keep the best."""
     left = [trial for trial in trials if trial.net is not None]
     for number, images in enumerate(plan_rounds(plan, len(left), len(data.train_images) - plan.held_out)):
         size = f"{images:,} images, {plural(plan.epochs, 'epoch')}"
         note(f"round {number + 1}: {plural(len(left), 'composition')}, {size}")
         runs = {f"rung{number + 1}-{trial.name}": _run(trial, images, plan, data) for trial in left}
-        for trial, record in zip(left, train_all(runs, out, resources, library=folder, again=again), strict=True):
+        for trial, record in zip(left, study.train(runs), strict=True):
             trial.records.append(record)
         _write(out, trials, data.label, plan)
         left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
@@ -209,19 +205,6 @@ def _run(trial: Trial, images: int, plan: Plan, data: Cifar10) -> TrainingRun:
     assert trial.net is not None
     recipe = trial.recipe.changed(training__epochs=plan.epochs)
     return TrainingRun(trial.net, recipe, plan.seed, data, plan.held_out, images, tested=False)
-
-
-def _plan_parameters(
-    plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str]], data: Cifar10
-) -> dict[str, object]:
-    return {
-        "study": "search",
-        "data": data.label,
-        "data_sha256": data.sha256,
-        "base": json.loads(base.to_json()),
-        "choices": {slot: list(names) for slot, names in choices.items()},
-        **{name: value for name, value in asdict(plan).items() if name != "slots"},
-    }
 
 
 def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
