@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD
-from curate.published.delta_check import record_files
 from lemur_core.files.errors import UserError
 from lemur_core.similarity.features.tokens import Detail
 from lemur_core.similarity.join import pairs_between
+from manifests.folders.formats import SNAPSHOT
 from manifests.provenance import TABLE
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 
@@ -103,7 +103,9 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
 def read_snapshot(folder: Path) -> list[Text]:
     """The kept records of a snapshot, by id. Raises: UserError if it is none."""
     columns = ["id", "nn", "nn_code", "cluster", "task"]
-    rows = [row for path in record_files(folder) for row in pq.read_table(path, columns=columns).to_pylist()]
+    rows = [
+        row for path in SNAPSHOT.files(folder, "records") for row in pq.read_table(path, columns=columns).to_pylist()
+    ]
     if not rows:
         raise UserError(f"{folder}: holds no records; give a snapshot that lemur curate wrote")
     made = (Text(row["id"], row["nn_code"], row["nn"], row["cluster"] or row["id"], row["task"] or "") for row in rows)

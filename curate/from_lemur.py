@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from curate.model.options import CurateOptions, Profile
-from curate.published.delta_check import record_files
 from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
+from manifests.folders.formats import SNAPSHOT
 
 Texts = str | Sequence[str]
 
@@ -113,7 +113,7 @@ def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         decision["rid"] = f"{decision['id']}_{decision['row']}"
     rid = {decision["id"]: decision["rid"] for decision in decisions if decision["kept"]}
     columns = ["id", "nn", "nn_code", "accuracy", "family", "split", "weight"]
-    tables = [pq.read_table(path, columns=columns) for path in record_files(snapshot)]
+    tables = [pq.read_table(path, columns=columns) for path in SNAPSHOT.files(snapshot, "records")]
     records = [
         record | {"rid": rid[record["id"]]} for table in tables for record in table.to_pylist() if record["nn_code"]
     ]

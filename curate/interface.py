@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from curate.folder.explain import Explanation, SnapshotTables, explain, read_errors
+from curate.folder.explain import SnapshotTables, explain, read_errors
+from curate.folder.explanation import Explanation
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
-from curate.published.delta_check import record_files
 from curate.published.novel import Neighbour, novel
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
@@ -25,6 +25,7 @@ from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import quieted
 from manifests.folders.checks import Check
+from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.records import Decision, LemurRecord, first_fault
 
@@ -145,7 +146,7 @@ class Snapshot:
     def kept(self) -> tuple[LemurRecord, ...]:
         """Return the kept records of all splits, with their codes."""
         with read_errors(self.folder), _schema_errors(self.folder):
-            tables = [pq.read_table(path) for path in record_files(self.folder)]
+            tables = [pq.read_table(path) for path in SNAPSHOT.files(self.folder, "records")]
             rows = [row for table in tables for row in table.to_pylist()]
             return tuple(LemurRecord.model_validate(row) for row in rows)
 

@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.model.rights import is_withheld
-from curate.published.delta_check import record_files
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
+from manifests.folders.formats import SNAPSHOT
 from manifests.folders.frame import (
     Entry,
     Library,
@@ -31,7 +31,8 @@ from manifests.folders.frame import (
     versions,
 )
 from manifests.folders.manifest import Manifest
-from manifests.records import SPLITS
+from manifests.folders.tables import as_records
+from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, Removed
 
 #: The stages that remove codes, in order, with their labels.
 _STAGES = {
@@ -63,7 +64,9 @@ _RECORD_COLUMNS = (
 def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     """Build the page of a snapshot from its tables: some columns of all rows, whole rows only for what it lists."""
     decisions = _best_decisions(folder)
-    records = pa.concat_tables([pq.read_table(path, columns=list(_COUNTED)) for path in record_files(folder)])
+    records = pa.concat_tables(
+        [pq.read_table(path, columns=list(_COUNTED)) for path in SNAPSHOT.files(folder, "records")]
+    )
     stages = Counter(dict(zip(*_count_values(pc.fill_null(decisions["stage"], "kept")), strict=True)))
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
     kept, codes = records.num_rows, stages.total()
@@ -82,7 +85,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
         numbers=("stands for", "score"),
-        entries=[_entry(row, *duplicates[row["id"]]) for row in listed],
+        entries=[_entry(row, *duplicates[row.id]) for row in listed],
         views=_views(folder, listed, duplicates, str(manifest.details.get("license"))),
         total=kept,
         elsewhere="data/records",
@@ -189,7 +192,7 @@ def _groups(manifest: Manifest, name: str, title: str) -> View:
 # -- records ------------------------------------------------------------------------------------------------------
 
 
-def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[dict[str, Any]]:
+def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[LemurRecord]:
     """Return the whole rows of the records with most duplicates, similar texts next to each other."""
     numbers = np.zeros(records.num_rows, int)
     ids = records["id"].combine_chunks()
@@ -199,102 +202,101 @@ def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[
     numbers[indices.drop_null().to_numpy()] = counts.field("counts").to_numpy()[in_folder]
     order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
     chosen = set(ids.take(pa.array(order)).to_pylist())
-    rows = [row for path in record_files(folder) for row in _read(path, _RECORD_COLUMNS, chosen)]
-    return sorted(rows, key=lambda row: (row["prefix"], row["cluster"], row["nn"], row["id"]))
+    rows = SNAPSHOT.rows(folder, LemurRecord, _RECORD_COLUMNS, ids=chosen)
+    return sorted(rows, key=lambda row: (row.prefix, row.cluster, row.nn, row.id))
 
 
-def _choose_duplicates(
-    removed: pa.Table, listed: Sequence[Mapping[str, Any]]
-) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict[str, tuple[int, list[Decision]]]:
     """Return the number of duplicates of each record, and the ones to compare: all, unless there are too many."""
     duplicates = removed.filter(
-        pc.is_in(removed["canonical"], value_set=pa.array([row["id"] for row in listed], pa.string()))
+        pc.is_in(removed["canonical"], value_set=pa.array([row.id for row in listed], pa.string()))
     )
     numbers = Counter(dict(zip(*_count_values(duplicates["canonical"]), strict=True)))
     limit = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
     duplicates = duplicates.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
     groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
     rank = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
-    chosen: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in listed}
-    for row in duplicates.filter(pa.array(rank < limit)).to_pylist():
-        chosen[row["canonical"]].append(row)
+    chosen: dict[str, list[Decision]] = {row.id: [] for row in listed}
+    for row in as_records(duplicates.filter(pa.array(rank < limit)), Decision):
+        chosen[row.canonical or ""].append(row)
     return {name: (numbers[name], rows) for name, rows in chosen.items()}
 
 
-def _entry(row: Mapping[str, Any], number: int, removed: Sequence[Mapping[str, Any]]) -> Entry:
+def _entry(row: LemurRecord, number: int, removed: Sequence[Decision]) -> Entry:
     return Entry(
-        name=row["nn"] or row["id"][:16],
-        note=f"{row['family']} · group {row['cluster']}",
+        name=row.nn or row.id[:16],
+        note=f"{row.family} · group {row.cluster}",
         facets=(
-            row["split"],
-            row["prefix"],
-            row["family"],
-            "known" if row.get("graph") else "not known",
-            "pretrained" if row["pretrained"] else "from scratch",
+            row.split,
+            row.prefix,
+            row.family,
+            "known" if row.graph else "not known",
+            "pretrained" if row.pretrained else "from scratch",
         ),
-        numbers=(number, None if row["score"] is None else round(row["score"], 4)),
-        further=tuple(duplicate["nn"] or duplicate["id"][:16] for duplicate in removed),
+        numbers=(number, None if row.score is None else round(row.score, 4)),
+        further=tuple(duplicate.nn or (duplicate.id or "")[:16] for duplicate in removed),
     )
 
 
 def _views(
     folder: Path,
-    listed: Sequence[Mapping[str, Any]],
-    duplicates: Mapping[str, tuple[int, list[dict[str, Any]]]],
+    listed: Sequence[LemurRecord],
+    duplicates: Mapping[str, tuple[int, list[Decision]]],
     shared: str,
 ) -> Iterator[list[View]]:
     """Yield the views of each record, without code that may not be published. Args: shared: the folder's licence."""
-    wanted = {row["id"] for row in listed}
-    others = {duplicate["id"] for _, removed in duplicates.values() for duplicate in removed}
-    texts = _codes(record_files(folder), wanted, shared) | _codes([folder / "removed.parquet"], others, shared)
+    wanted = {row.id for row in listed}
+    others = {duplicate.id or "" for _, removed in duplicates.values() for duplicate in removed}
+    columns = ("id", "nn_code", "license")
+    texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
+    texts |= _pack_codes(SNAPSHOT.rows(folder, Removed, columns, ids=others), shared)
     graphs = _graphs(folder, wanted & texts.keys())
     for row in listed:
-        number, removed = duplicates[row["id"]]
-        drawn, text = graphs.get(row["id"]), _text(texts, row["id"])
+        number, removed = duplicates[row.id]
+        drawn, text = graphs.get(row.id), _text(texts, row.id)
         views = [facts("Record", _record(row))]
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
             intro = f"{plural(number, 'code')} removed for it{some}. Left the kept code, right the removed one."
-            compared = [(_describe_removal(duplicate), _text(texts, duplicate["id"])) for duplicate in removed]
+            compared = [(_describe_removal(duplicate), _text(texts, duplicate.id or "")) for duplicate in removed]
             views.append(versions("Stands for", text, compared, intro))
         views += [*([graph("What it computes", drawn)] if drawn else []), code("Code", text)]
         yield views
 
 
-def _record(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    measured = ", ".join(str(row[name]) for name in ("task", "dataset", "metric") if row[name])
-    accuracy = None if row["accuracy"] is None else f"{row['accuracy']:.4f} after {row['epoch']} epochs ({measured})"
-    origin = row.get("origin")
-    runs = {True: "yes", False: f"no: {row.get('runs_error')}", None: None}[row.get("runs")]
+def _record(row: LemurRecord) -> list[tuple[str, Any]]:
+    measured = ", ".join(name for name in (row.task, row.dataset, row.metric) if name)
+    accuracy = None if row.accuracy is None else f"{row.accuracy:.4f} after {row.epoch} epochs ({measured})"
+    origin = row.origin
+    runs = {True: "yes", False: f"no: {row.runs_error}", None: None}[row.runs]
     return [
-        ("id (SHA-256)", row["id"]),
-        ("split, group", f"{row['split']}, {row['cluster']}"),
-        ("prefix, family", f"{row['prefix']}, {row['family']}"),
+        ("id (SHA-256)", row.id),
+        ("split, group", f"{row.split}, {row.cluster}"),
+        ("prefix, family", f"{row.prefix}, {row.family}"),
         ("best result", accuracy),
-        ("score", None if row["score"] is None else f"{row['score']:.4f}, its percentile within that benchmark"),
+        ("score", None if row.score is None else f"{row.score:.4f}, its percentile within that benchmark"),
         ("runs", runs),
-        ("licence", row.get("license")),
-        ("from", origin and f"{origin} ({row['origin_license']}), similarity {ratio(row['origin_similarity'])}"),
-        ("pretrained", "loads trained weights" if row["pretrained"] else None),
-        ("dead classes", ", ".join(row.get("dead_classes") or ())),
-        ("unused parameters", ", ".join(row.get("unused_parameters") or ())),
+        ("licence", row.license),
+        ("from", origin and f"{origin} ({row.origin_license}), similarity {ratio(row.origin_similarity or 0.0)}"),
+        ("pretrained", "loads trained weights" if row.pretrained else None),
+        ("dead classes", ", ".join(row.dead_classes or ())),
+        ("unused parameters", ", ".join(row.unused_parameters or ())),
     ]
 
 
-def _describe_removal(row: Mapping[str, Any]) -> str:
-    similarity = "" if row["similarity"] is None else f" {ratio(row['similarity'])}"
-    agrees = _AGREEMENT.get(row.get("agreement") or "")
-    return f"{row['stage']}{similarity}{f', {agrees}' if agrees else ''}"
+def _describe_removal(row: Decision) -> str:
+    similarity = "" if row.similarity is None else f" {ratio(row.similarity)}"
+    agrees = _AGREEMENT.get(row.agreement or "")
+    return f"{row.stage}{similarity}{f', {agrees}' if agrees else ''}"
 
 
-def _codes(files: Sequence[Path], wanted: set[str], shared: str) -> dict[str, bytes]:
-    """Return the publishable codes of some ids, compressed: they may be many."""
-    texts: dict[str, bytes] = {}
-    for path in files:
-        for row in _read(path, ("id", "nn_code", "license"), wanted):
-            if not is_withheld(row.get("license") or shared, shared):
-                texts[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
-    return texts
+def _pack_codes(rows: Iterable[LemurRecord | Removed], shared: str) -> dict[str, bytes]:
+    """Return the publishable codes of some rows by id, compressed: they may be many."""
+    return {
+        row.id: zlib.compress(row.nn_code.encode("utf-8", "surrogatepass"), 1)
+        for row in rows
+        if not is_withheld(row.license or shared, shared)
+    }
 
 
 def _text(texts: Mapping[str, bytes], digest: str) -> str:
@@ -303,20 +305,11 @@ def _text(texts: Mapping[str, bytes], digest: str) -> str:
 
 def _graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
     """Return what some codes compute in eval mode, if this release of torch can read it."""
-    path, drawn = folder / "graphs.parquet", {}
-    for row in _read(path, ("id", "eval"), wanted) if path.exists() else ():
-        if row["eval"]:
+    drawn = {}
+    for row in SNAPSHOT.rows(folder, GraphRow, ("id", "eval"), ids=wanted):
+        if row.eval:
             try:
-                drawn[row["id"]] = boxes(Graph.from_json(json.loads(row["eval"])), _BOXES)
+                drawn[row.id] = boxes(Graph.from_json(json.loads(row.eval)), _BOXES)
             except ValueError:  # recorded by another torch
                 return {}
     return drawn
-
-
-def _read(path: Path, columns: Sequence[str], wanted: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some ids, with the columns that the table has; older tables lack some."""
-    names = pa.array(sorted(wanted), pa.string())
-    with pq.ParquetFile(path) as file:
-        present = [name for name in columns if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=500, columns=present):
-            yield from batch.filter(pc.is_in(batch["id"], value_set=names)).to_pylist()

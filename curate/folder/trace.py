@@ -46,23 +46,23 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 
 
 def _record(folder: Path, wanted: str) -> RowTrace:
-    facts = explain(folder, wanted, partial=True).facts
-    digest: str | None = facts["id"]
+    explained = explain(folder, wanted, partial=True)
+    digest = explained.id
     code = SnapshotTables(folder).code(digest) if digest is not None else None
-    kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
-    canonical, manifest = facts["canonical"], read_manifest(folder)
+    kept = f"kept, split {explained.record.split}" if explained.record else None
+    canonical, manifest = explained.canonical, read_manifest(folder)
     link_facts = {
         "id": digest,
-        "outcome": kept or f"removed at stage {facts['stage']}: {facts['reason']}",
-        "stands_for_it": f"{canonical['name'] or 'a published record'} {canonical['id']}" if canonical else None,
-        "row": facts["row"],
-        "also_named": [other["name"] for other in facts["other_names"]],
+        "outcome": kept or f"removed at stage {explained.stage}: {explained.reason}",
+        "stands_for_it": f"{canonical.name or 'a published record'} {canonical.id}" if canonical else None,
+        "row": explained.row,
+        "also_named": [other.name for other in explained.other_names],
     }
     links = (
-        Link("record", facts["name"] or "(none)", link_facts),
-        *_origin(manifest, facts["name"], facts["row"], code),
+        Link("record", explained.name or "(none)", link_facts),
+        *_origin(manifest, explained.name, explained.row, code),
     )
-    codes = [digest, canonical["id"] if canonical and list_parents(manifest) else None]  # a parent may hold both
+    codes = [digest, canonical.id if canonical and list_parents(manifest) else None]  # a parent may hold both
     return RowTrace(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 

@@ -20,7 +20,7 @@ from curate.dedup.strict import assign_splits, group_names, split_groups
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import check_rights
-from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, record_files
+from curate.published.delta_check import DeltaCheck, Member, PublishedRecords
 from curate.published.outcome import DUPLICATE_STAGES, count_runs
 from curate.published.published import check_rules, find_parents
 from lemur_core.graphs.graph import Graph
@@ -96,7 +96,7 @@ def _check_content(snapshot: "_Snapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
     checks = [*check_description(folder, manifest, SNAPSHOT.tables)]
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
-    codes = {"kept": record_files(folder), "removed": [folder / "removed.parquet"]}
+    codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": [folder / "removed.parquet"]}
     checks += [_check_counts(snapshot), *sound, check_rights(manifest, codes, snapshot.withheld)]
     if manifest.parameters.get("check_runs"):
         checks.append(_check_runs(snapshot))
@@ -451,7 +451,7 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
 
 def _licenses(folder: Path) -> dict[str, str | None]:
     """Return the licence of each kept record; older snapshots have none."""
-    paths = [path for path in record_files(folder) if "license" in pq.read_schema(path).names]
+    paths = [path for path in SNAPSHOT.files(folder, "records") if "license" in pq.read_schema(path).names]
     tables = [pq.read_table(path, columns=["id", "license"]).to_pylist() for path in paths]
     return {row["id"]: row["license"] for rows in tables for row in rows}
 
@@ -459,7 +459,7 @@ def _licenses(folder: Path) -> dict[str, str | None]:
 def _splits(folder: Path) -> dict[str, str]:
     """Return the split of each kept record, by the file that holds it."""
     split_of = {}
-    for path in record_files(folder):
+    for path in SNAPSHOT.files(folder, "records"):
         for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
             split_of[id_] = path.name.partition("-")[0]
     return split_of

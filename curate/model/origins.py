@@ -11,24 +11,24 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.model.corpus import Corpus
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import Origin
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article, plural
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.features.classes import ClassIndex, ClassText, class_texts
-from manifests.folders.manifest import Parent, parent_of, read_manifest
-from manifests.provenance import TABLE
+from manifests.folders.formats import EXTRACTION
+from manifests.folders.manifest import Parent, parent_of
 from manifests.provenance.licenses import is_permissive
+from manifests.records import Block
 
 #: The Jaccard from which a class is attributed to a block: the same as for sharing a split.
 THRESHOLD = LEAK_THRESHOLD
@@ -76,20 +76,20 @@ class Origins:
     def _read(self, folder: Path) -> Iterator[_Block]:
         """Yield the blocks of a folder whose class is long enough."""
         rows = list(_rows(folder))
-        withheld = sum(row["code"] is None and row["code_sha256"] is not None for row in rows)
-        there = [row for row in rows if row["code"] is not None]
+        withheld = sum(row.code is None and row.code_sha256 is not None for row in rows)
+        there = [row for row in rows if row.code is not None]
         if not there:
             raise UserError(f"{folder}: holds no code of blocks; extract with --level emitted or more")
         if withheld:
             note(f"{folder}: the code of {plural(withheld, 'block')} was not published, so they are not compared")
-        codes = ((row["code"], row["name"]) for row in there)
+        codes = ((row.code or "", row.name) for row in there)
         with progress("blocks", len(there), "classes") as advance:
             for row, texts in zip(there, _map(codes, self._jobs, len(there)), strict=True):
                 advance(1)
                 for text in texts:
                     if len(text.shingles) >= LEAST_SHINGLES:
-                        barred = not is_permissive(row["license"])
-                        yield _Block(barred, row["block"], row["license"], text.shingles)
+                        barred = not is_permissive(row.license)
+                        yield _Block(barred, row.block, row.license, text.shingles)
 
     def find_origins(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
         """Return the origins of codes, by code; codes without a known origin are left out."""
@@ -137,17 +137,13 @@ def check_origins(folders: Sequence[Path]) -> list[Parent]:
 
 
 def _parent(folder: Path) -> Parent:
-    kind = read_manifest(folder).kind
-    if kind != "extraction":
-        raise UserError(f"{folder}: holds {article(kind)}, not an extraction; give a folder that `lemur extract` wrote")
+    EXTRACTION.open(folder)
     return parent_of(folder)
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+def _rows(folder: Path) -> Iterator[Block]:
     try:
-        with pq.ParquetFile(folder / TABLE) as file:
-            for batch in file.iter_batches(_ROWS, columns=["block", "name", "license", "code", "code_sha256"]):
-                yield from batch.to_pylist()
+        yield from EXTRACTION.rows(folder, Block, ("block", "name", "license", "code", "code_sha256"))
     except (OSError, pa.ArrowException, KeyError) as error:
         detail = str(error).splitlines()[0]
         raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or extract it again") from error

@@ -22,8 +22,10 @@ from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.similarity.features.minhash import Banding, IntArray
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import ExactPairs, in_order, measure_recall, pairs_between
+from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
-from manifests.records import LemurRecord
+from manifests.folders.tables import read_rows
+from manifests.records import LemurRecord, Removed
 
 Row = Mapping[str, Any]
 
@@ -44,11 +46,6 @@ class Member:
     withheld: set[str] = field(default_factory=set)  # ids of codes that were left out when it was published
 
 
-def record_files(folder: Path) -> list[Path]:
-    """Return the tables of a snapshot's records."""
-    return sorted((folder / "data" / "records").glob("*.parquet"))
-
-
 class DeltaCheck:
     """The records of all members, decided by the same rules; a member comes after those that it extends."""
 
@@ -59,7 +56,7 @@ class DeltaCheck:
         self.records: list[dict[str, Any]] = []
         self._digests: list[bytes] = []
         for member in members:
-            for path in record_files(member.path):
+            for path in SNAPSHOT.files(member.path, "records"):
                 columns = {*pq.read_schema(path).names} & {*LemurRecord.model_fields} - {"nn_code"}
                 member.records.extend(
                     record | {"folder": member.number}
@@ -75,22 +72,20 @@ class DeltaCheck:
         for member in self.members:
             related = (member, *(self.members[number] for number in member.parents))
             may_withhold = any(other.manifest.details.get("withheld") for other in related)
-            for path in (*record_files(member.path), member.path / "removed.parquet"):
-                with pq.ParquetFile(path) as file:
-                    for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn", "nn_code"]):
-                        for row in batch.to_pylist():
-                            digest = hashlib.sha256(row["nn_code"].encode()).digest()
-                            member.ids.add(row["id"])
-                            if may_withhold and not row["nn_code"]:
-                                member.withheld.add(row["id"])
-                                continue
-                            if digest.hex() != row["id"]:
-                                member.wrong_ids.append(f"{row['nn']}: id is not the SHA-256 of its code")
-                            if row["id"] not in self.code_of:
-                                self.code_of[row["id"]] = len(self._digests)
-                                self._digests.append(digest)
-                                if digest not in store:
-                                    yield digest, row["nn_code"]
+            for path in (*SNAPSHOT.files(member.path, "records"), member.path / "removed.parquet"):
+                for row in read_rows([path], Removed, ("id", "nn", "nn_code")):  # records have these columns, too
+                    digest = hashlib.sha256(row.nn_code.encode()).digest()
+                    member.ids.add(row.id)
+                    if may_withhold and not row.nn_code:
+                        member.withheld.add(row.id)
+                        continue
+                    if digest.hex() != row.id:
+                        member.wrong_ids.append(f"{row.nn}: id is not the SHA-256 of its code")
+                    if row.id not in self.code_of:
+                        self.code_of[row.id] = len(self._digests)
+                        self._digests.append(digest)
+                        if digest not in store:
+                            yield digest, row.nn_code
 
     def fingerprint(self, id_: str) -> int:
         """Return the number of a code's fingerprint."""

@@ -21,19 +21,19 @@ import pyarrow.parquet as pq
 from curate.model.corpus import fill_store
 from curate.model.features import FEATURES_VERSION, FeatureStore
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
-from curate.published.delta_check import record_files
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
 from lemur_core.files.atomic import atomic_folder, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article
 from lemur_core.files.progress import note
 from lemur_core.graphs.graph import FORM, TORCH
 from lemur_core.similarity.features.minhash import SCHEME
 from lemur_core.similarity.features.tokens import Detail
 from lemur_core.similarity.stored import StoredIndex, write_index
 from manifests.folders.checks import check_files
-from manifests.folders.manifest import FILE_NAME, Manifest, Parent, parent_of, read_manifest
+from manifests.folders.formats import SNAPSHOT
+from manifests.folders.manifest import FILE_NAME, Manifest, Parent, parent_of
+from manifests.records import LemurRecord
 
 #: Part of the index's name; increased whenever its contents change.
 _VERSION = 2
@@ -119,7 +119,7 @@ class PublishedFolder:
                 f"{self.folder}: is not as its {FILE_NAME} states: {check.detail}; give it as it was published"
             )
         note(f"{self.folder}: building its index, once")
-        records = pa.concat_tables(_record_table(path) for path in record_files(self.folder)).sort_by("id")
+        records = pa.concat_tables(_record_table(path) for path in SNAPSHOT.files(self.folder, "records")).sort_by("id")
         ids: list[str] = records.column("id").to_pylist()
         self.have(ids)
         parameters = self.manifest.parameters
@@ -209,9 +209,7 @@ def check_parents(folders: Sequence[Path]) -> dict[Path, Manifest]:
     manifests: dict[Path, Manifest] = {}
     digests: dict[str, Path] = {}
     for folder in folders:
-        manifest = read_manifest(folder)
-        if manifest.kind != "snapshot":
-            raise UserError(f"{folder}: holds {article(manifest.kind)}, not a snapshot; give what `lemur curate` wrote")
+        manifest = SNAPSHOT.open(folder)
         digest = sha256_file(folder / FILE_NAME)
         if digest in digests:
             raise UserError(f"{folder}: is the same snapshot as {digests[digest]}; name it once")
@@ -326,16 +324,10 @@ def _removals(folder: Path, kept: set[str]) -> pa.Table:
 
 
 def _iter_codes(folder: Path, ids: set[str]) -> Iterator[tuple[bytes, str]]:
-    for path in record_files(folder):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn_code"]):
-                for row in batch.to_pylist():
-                    if row["id"] in ids and not row["nn_code"]:
-                        raise UserError(
-                            f"{folder}: is a copy without the codes that were not published; give the original"
-                        )
-                    if row["id"] in ids:
-                        yield bytes.fromhex(row["id"]), row["nn_code"]
+    for row in SNAPSHOT.rows(folder, LemurRecord, ("id", "nn_code"), ids=ids):
+        if not row.nn_code:
+            raise UserError(f"{folder}: is a copy without the codes that were not published; give the original")
+        yield bytes.fromhex(row.id), row.nn_code
 
 
 def _graph_forms(folder: Path) -> list[list[Any]]:

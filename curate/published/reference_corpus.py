@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace
 from curate.model.corpus import fill_store
 from curate.model.features import Features, FeatureStore, FeatureTable
 from curate.model.options import CurateOptions
-from curate.published.delta_check import record_files
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
@@ -26,9 +24,10 @@ from lemur_core.graphs.identity import identities_of, similarity, subtrees
 from lemur_core.graphs.serialization import forms_of
 from lemur_core.similarity.features.minhash import jaccard
 from lemur_core.similarity.features.tokens import Detail
+from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.provenance import SPECS, TABLE
-from manifests.records import Agreement
+from manifests.provenance import SPECS
+from manifests.records import Agreement, Block, Decision, LemurRecord, Removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,30 +191,24 @@ def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = N
 def _iter_records(folder: Path, ids: Collection[str], graphs: Collection[str]) -> Iterator[tuple[ReferenceCode, str]]:
     """Yield the kept records, and those of their duplicates that have one of these ids or graphs."""
     names: dict[str, str] = {}
-    for path in record_files(folder):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=500, columns=["id", "nn", "nn_code", "prm"]):
-                for row in batch.to_pylist():
-                    names[row["id"]] = row["nn"]
-                    if row["nn_code"]:  # not withheld from a published copy
-                        yield ReferenceCode(row["nn"], row["id"], row["prm"]), row["nn_code"]
+    for record in SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", "nn_code", "prm")):
+        names[record.id] = record.nn
+        if record.nn_code:  # not withheld from a published copy
+            yield ReferenceCode(record.nn, record.id, record.prm), record.nn_code
     rows = _iter_graph_rows(folder, ["id", "graph", "torch", "form"])
     wanted = {*ids, *(row["id"] for row in rows if row["graph"] in graphs)}
     if wanted <= names.keys():
         return
-    decisions = pq.read_table(folder / "decisions.parquet", columns=["id", "stage", "canonical"]).to_pylist()
-    canonical_of = {row["id"]: row["canonical"] for row in decisions if row["stage"] in DUPLICATE_STAGES}
-    removed = pq.read_table(folder / "removed.parquet", columns=["id", "nn", "nn_code"], filters=[("id", "in", wanted)])
-    for row in removed.to_pylist():
-        if row["id"] in canonical_of and row["nn_code"]:
-            kept = names.get(canonical_of[row["id"]], canonical_of[row["id"]][:16])
-            yield ReferenceCode(row["nn"], row["id"], None, kept), row["nn_code"]
+    decisions = SNAPSHOT.rows(folder, Decision, ("id", "stage", "canonical"))
+    canonical_of = {row.id: row.canonical or "" for row in decisions if row.stage in DUPLICATE_STAGES}
+    for removed in SNAPSHOT.rows(folder, Removed, ("id", "nn", "nn_code"), ids=wanted):
+        if removed.id in canonical_of and removed.nn_code:
+            kept = names.get(canonical_of[removed.id], canonical_of[removed.id][:16])
+            yield ReferenceCode(removed.nn, removed.id, None, kept), removed.nn_code
 
 
 def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:
     """Yield the blocks whose code is in the folder."""
-    with pq.ParquetFile(folder / TABLE) as file:
-        for batch in file.iter_batches(batch_size=500, columns=["block", "code_sha256", "code"]):
-            for row in batch.to_pylist():
-                if row["code"] is not None:
-                    yield ReferenceCode(row["block"], row["code_sha256"]), row["code"]
+    for row in EXTRACTION.rows(folder, Block, ("block", "code_sha256", "code")):
+        if row.code is not None:
+            yield ReferenceCode(row.block, row.code_sha256 or ""), row.code

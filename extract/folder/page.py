@@ -6,11 +6,10 @@ allow that remain in the folder's files, which the page lists.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from extract.model.results import reached
@@ -19,12 +18,13 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import from_notation
 from lemur_core.graphs.symbolic import at
+from manifests.folders.formats import EXTRACTION
 from manifests.folders.frame import Cell, Entry, Library, Page, View, bars, code, facts, graph, link, note, table
 from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS, TABLE, barred_blocks, lean_path, read_parts, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.records import LEVELS, Observed
+from manifests.records import LEVELS, Block, Observed
 
 _LARGEST = 15
 #: Maximum number of boxes with one operation each.
@@ -43,52 +43,50 @@ _OPENED = (
 
 def extraction_page(folder: Path, manifest: Manifest) -> Page:
     """Return the page of an extraction, from its table and specs; code is read when the page is written."""
-    counted = pq.read_table(folder / TABLE, columns=list(_COUNTED)).to_pylist()
-    number, ran = len(counted), sum(LEVELS.index(row["level"]) >= LEVELS.index("executed") for row in counted)
-    learn = sum(row["level"] == "backward" for row in counted)
+    counted = list(EXTRACTION.rows(folder, Block, _COUNTED))
+    number, ran = len(counted), sum(LEVELS.index(row.level) >= LEVELS.index("executed") for row in counted)
+    learn = sum(row.level == "backward" for row in counted)
     corpus = manifest.parameters.get("corpus")
     views = [
         facts("Overview", _overview(manifest, counted)),
         _level_view(counted),
         _sources(counted),
         _commonest("By category", counted, "category", "Classes by what they are for; dark, those that execute."),
-        _commonest(
-            "What stopped", [r for r in counted if r["error_kind"]], "error_kind", "Why classes came no further."
-        ),
+        _commonest("What stopped", [r for r in counted if r.error_kind], "error_kind", "Why classes came no further."),
     ]
     library = Library(
         title="Library",
         noun="blocks",
         facets=("level", "category", "source", "licence", "fidelity"),
         numbers=("parameters", "lines", "lean lines", "quality"),
-        entries=[_entry(row) for row in _rows(folder, _LISTED)],
+        entries=[_entry(row) for row in EXTRACTION.rows(folder, Block, _LISTED)],
         views=_views(folder),
         total=number,
         elsewhere=TABLE,
     )
     lead = (
-        f"{plural(number, 'class', 'classes')} of {plural(len({row['source'] for row in counted}), 'source')}:"
+        f"{plural(number, 'class', 'classes')} of {plural(len({row.source for row in counted}), 'source')}:"
         f" {count(ran)} execute as closed files ({percent(ran, number)}), {count(learn)} are seen to learn."
     )
     title = f"Blocks of the corpus {corpus}" if corpus else "Extracted PyTorch blocks"
     return Page(title, "extraction", lead, [view for view in views if view["rows"]], library)
 
 
-def _overview(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
-    outcomes = Counter(row["fidelity"] for row in rows)
+def _overview(manifest: Manifest, rows: Sequence[Block]) -> list[tuple[str, Any]]:
+    outcomes = Counter(row.fidelity for row in rows)
     compared = outcomes["match"] + outcomes["mismatch"]
     versions = manifest.versions
     return [
         ("classes", count(len(rows))),
         ("same as the original", f"{count(outcomes['match'])} of {count(compared)} compared" if compared else None),
-        ("licences", ", ".join(f"{name} {count(n)}" for name, n in Counter(r["license"] for r in rows).most_common(6))),
+        ("licences", ", ".join(f"{name} {count(n)}" for name, n in Counter(r.license for r in rows).most_common(6))),
         ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
         ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
     ]
 
 
-def _level_view(rows: Sequence[Mapping[str, Any]]) -> View:
-    counts = reached(Counter(row["level"] for row in rows))
+def _level_view(rows: Sequence[Block]) -> View:
+    counts = reached(Counter[str](row.level for row in rows))
     lines = [
         (level, float(counts[level]), float(len(rows)), f"{count(counts[level])}  {percent(counts[level], len(rows))}")
         for level in LEVELS
@@ -96,10 +94,10 @@ def _level_view(rows: Sequence[Mapping[str, Any]]) -> View:
     return bars("How far they came", lines, "Classes that reached at least this level.")
 
 
-def _sources(rows: Sequence[Mapping[str, Any]]) -> View:
+def _sources(rows: Sequence[Block]) -> View:
     levels: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
-        levels.setdefault((row["source"], row["license"]), Counter())[row["level"]] += 1
+        levels.setdefault((row.source, row.license), Counter())[row.level] += 1
     lines: list[list[Cell]] = []
     for (source, licence), counter in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
         counts = reached(counter)
@@ -108,9 +106,9 @@ def _sources(rows: Sequence[Mapping[str, Any]]) -> View:
     return table("By source", ["source", "licence", "classes", "execute", "share", "learn"], lines)
 
 
-def _commonest(title: str, rows: Sequence[Mapping[str, Any]], column: str, intro: str) -> View:
-    all_of = Counter(row[column] for row in rows)
-    ran = Counter(row[column] for row in rows if LEVELS.index(row["level"]) >= LEVELS.index("executed"))
+def _commonest(title: str, rows: Sequence[Block], column: str, intro: str) -> View:
+    all_of = Counter(getattr(row, column) for row in rows)
+    ran = Counter(getattr(row, column) for row in rows if LEVELS.index(row.level) >= LEVELS.index("executed"))
     lines = []
     for name, number in sorted(all_of.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]:
         shown = count(number) if column == "error_kind" else f"{count(ran[name])} of {count(number)}"
@@ -121,29 +119,21 @@ def _commonest(title: str, rows: Sequence[Mapping[str, Any]], column: str, intro
 # -- blocks -------------------------------------------------------------------------------------------------------
 
 
-def _rows(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield rows of the table with those of the columns that exist; older tables lack some."""
-    with pq.ParquetFile(folder / TABLE) as file:
-        there = [name for name in columns if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=200, columns=there):
-            yield from batch.to_pylist()
-
-
-def _entry(row: Mapping[str, Any]) -> Entry:
-    seen = _parse_observed(row.get("observed"))
+def _entry(row: Block) -> Entry:
+    seen = _parse_observed(row.observed)
     return Entry(
-        name=row["name"],
-        note=row["block"],
-        facets=(row["level"], row["category"], row["source"], row["license"], row["fidelity"] or "not compared"),
-        numbers=(None if seen is None else seen.parameters, row["n_lines"], row.get("lean_lines"), row.get("quality")),
+        name=row.name,
+        note=row.block,
+        facets=(row.level, row.category, row.source, row.license, row.fidelity or "not compared"),
+        numbers=(None if seen is None else seen.parameters, row.n_lines, row.lean_lines, row.quality),
     )
 
 
 def _views(folder: Path) -> Iterator[list[View]]:
     withheld = barred_blocks(folder, read_parts(folder))
     specs = _specs(folder, withheld)
-    for row in _rows(folder, (*_LISTED, *_OPENED)):
-        yield _detail_views(row, *specs.get(row["block"], ("", [])), withheld=row["block"] in withheld)
+    for row in EXTRACTION.rows(folder, Block, (*_LISTED, *_OPENED)):
+        yield _detail_views(row, *specs.get(row.block, ("", [])), withheld=row.block in withheld)
 
 
 def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list[Box]]]:
@@ -164,15 +154,15 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
     return specs
 
 
-def _detail_views(row: Mapping[str, Any], summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
-    seen = _parse_observed(row.get("observed"))
-    minimized = row.get("lean_code")
+def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
+    seen = _parse_observed(row.observed)
+    minimized = row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
-    worked = worked_of(row.get("arguments"))
+    worked = worked_of(row.arguments)
     if worked is not None:
         call = worked.forward_call()
         views.append(
-            code("How it runs", f"block = {worked.constructor_call(row['name'])}" + (f"\n{call}" if call else ""))
+            code("How it runs", f"block = {worked.constructor_call(row.name)}" + (f"\n{call}" if call else ""))
         )
     if seen is not None and seen.cases:
         cases = [
@@ -185,35 +175,35 @@ def _detail_views(row: Mapping[str, Any], summary: str, drawn: Sequence[Box], *,
         views.append(table("Shapes", ["in", "out"], cases))
     if drawn:
         views.append(graph("What it computes", drawn))
-    if minimized is not None and not withheld and is_permissive(row.get("lean_license") or NOASSERTION):
-        views.append(code("Lean code", minimized, lean_path(row.get("file") or "")))
-    elif row.get("file") is not None:
+    if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):
+        views.append(code("Lean code", minimized, lean_path(row.file or "")))
+    elif row.file is not None:
         why = "its licence is not known to let it be passed on" if minimized is not None else "there is no lean form"
         views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
     return views
 
 
-def _facts(row: Mapping[str, Any], seen: Observed | None, summary: str, *, withheld: bool) -> list[tuple[str, Any]]:
-    use = " (not known to be permissive: for local use)" if withheld or not is_permissive(row["license"]) else ""
-    stopped = None if row["error_kind"] is None else f"{row['error_kind']}: {without_source(row['error'] or '')}"
-    file = row.get("file") or ""
-    files = [link(f"{file} ({plural(row['n_lines'] or 0, 'line')})", file)] if file else []
-    if file and row.get("lean_code") is not None:
-        files.append(link(f"{lean_path(file)} ({plural(row['lean_lines'] or 0, 'line')})", lean_path(file)))
+def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -> list[tuple[str, Any]]:
+    use = " (not known to be permissive: for local use)" if withheld or not is_permissive(row.license) else ""
+    stopped = None if row.error_kind is None else f"{row.error_kind}: {without_source(row.error or '')}"
+    file = row.file or ""
+    files = [link(f"{file} ({plural(row.n_lines or 0, 'line')})", file)] if file else []
+    if file and row.lean_code is not None:
+        files.append(link(f"{lean_path(file)} ({plural(row.lean_lines or 0, 'line')})", lean_path(file)))
     return [
         ("summary", summary),
-        ("level", row["level"]),
+        ("level", row.level),
         ("stopped", stopped),
-        ("from", f"{row['source']}, {row['path']}, lines {lines_text(row['start_line'], row['end_line'])}"),
-        ("licence", f"{row['license']}{use}"),
-        ("fidelity", row["fidelity"] and f"{row['fidelity']} with the class of the installed package"),
-        ("requires", ", ".join(row["requires"])),
+        ("from", f"{row.source}, {row.path}, lines {lines_text(row.start_line, row.end_line)}"),
+        ("licence", f"{row.license}{use}"),
+        ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
+        ("requires", ", ".join(row.requires)),
         ("parameters", None if seen is None else count(seen.parameters)),
         ("layers", seen and ", ".join(f"{layer} {count(n)}" for layer, n in seen.layers.items())),
-        ("dynamic", (row.get("dynamic") or "").splitlines()),
-        ("lean form", None if not row.get("lean_error") else f"none: {without_source(row['lean_error'])}"),
+        ("dynamic", (row.dynamic or "").splitlines()),
+        ("lean form", None if not row.lean_error else f"none: {without_source(row.lean_error)}"),
         ("files", files),
-        ("swhid", row["swhid"]),
+        ("swhid", row.swhid),
     ]
 
 

@@ -78,11 +78,15 @@ def read_rows(
     names = columns or list(record.model_fields)
     wanted = None if ids is None else pa.array(sorted(ids), pa.string())
     for path in files:
-        with pq.ParquetFile(path) as file:
+        try:
+            file = pq.ParquetFile(path)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"{path}: {error}") from error
+        with file:
             present = [name for name in names if name in file.schema_arrow.names]
             for name in {*names} - {*present}:
                 if record.model_fields[name].is_required():
-                    raise pa.ArrowInvalid(f"{path.name}: no column {name}")
+                    raise pa.ArrowInvalid(f"{path}: no column {name}")
             for batch in file.iter_batches(batch_size=_ROWS_READ, columns=present):
                 chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
                 yield from as_records(chosen, record)

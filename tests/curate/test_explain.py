@@ -14,12 +14,14 @@ import pytest
 import torch
 from torch import nn
 
-from curate.folder.explain import Explanation, draw_graph, explain
+from curate.folder.explain import draw_graph, explain
+from curate.folder.explanation import Explanation
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.tracing.trace import trace
+from manifests.records import GraphRow
 
 ALL = tuple(range(12))
 UNUSED = """
@@ -384,7 +386,8 @@ def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) ->
 
 
 def told_of(graph: dict[str, Any] | None) -> Explanation:
-    return Explanation([], {"name": "net", "id": "ab" * 32, "graph": graph})
+    row = None if graph is None else GraphRow.model_construct(**graph)
+    return Explanation("net", "ab" * 32, True, None, None, "kept", 0, graph=row)
 
 
 def test_the_graph_is_drawn(tmp_path: Path) -> None:

@@ -14,17 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from curate.published.delta_check import record_files
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.markdown import article
-from manifests.folders.manifest import read_manifest
-from manifests.provenance import SPECS, TABLE
+from manifests.folders.formats import EXTRACTION, SNAPSHOT
+from manifests.provenance import SPECS
 from manifests.provenance.licenses import is_permissive
-from manifests.records import Spec
+from manifests.records import Block, LemurRecord, Spec
 
 _HITS = 20  # search hits to draw from
 _PARENT_LINES = 400  # maximum length of a network to change
@@ -114,9 +110,7 @@ def _rounds(pool: Sequence[Any], generator: random.Random) -> Iterator[Any]:
 
 
 def _pool(library: Path, choice: Choice) -> list[RequestedBlock]:
-    manifest = read_manifest(library)
-    if manifest.kind != "extraction":
-        raise UserError(f"{library}: contains {article(manifest.kind)}; pass a folder written by `lemur extract`")
+    EXTRACTION.open(library)
     wanted = None
     if choice.spec is not None:
         wanted = set(read_block_names(choice.spec))
@@ -160,24 +154,21 @@ def _parse_specs(text: str) -> list[Any]:
     return specs if isinstance(specs, list) else [specs]
 
 
-def _rows(library: Path) -> dict[str, dict[str, Any]]:
-    columns = ["block", "arguments", "license", "lean_license", "code"]
-    table = pq.read_table(library / TABLE, columns=columns, filters=[("level", "in", _RUNS)])
-    return {row["block"]: row for row in table.to_pylist()}
+def _rows(library: Path) -> dict[str, Block]:
+    rows = EXTRACTION.rows(library, Block, ("block", "level", "arguments", "license", "lean_license", "code"))
+    return {row.block: row for row in rows if row.level in _RUNS}
 
 
-def _make_eligible(
-    facts: dict[str, Any], known: Mapping[str, dict[str, Any]], wanted: set[str] | None
-) -> RequestedBlock | None:
+def _make_eligible(facts: dict[str, Any], known: Mapping[str, Block], wanted: set[str] | None) -> RequestedBlock | None:
     row = known.get(facts["block"])
-    if row is None or row["arguments"] is None or (wanted is not None and facts["block"] not in wanted):
+    if row is None or row.arguments is None or (wanted is not None and facts["block"] not in wanted):
         return None
-    spec, arguments = Spec.model_validate(facts), json.loads(row["arguments"])
+    spec, arguments = Spec.model_validate(facts), json.loads(row.arguments)
     if spec.algorithm is None or spec.algorithm.returns != "tensor" or spec.identity_in_eval or spec.name == "Net":
         return None
-    if not is_permissive(row["lean_license"] or row["license"]) or not _plain(arguments):
+    if not is_permissive(row.lean_license or row.license) or not _plain(arguments):
         return None
-    return RequestedBlock(spec, arguments, row["code"])
+    return RequestedBlock(spec, arguments, row.code or "")
 
 
 def _plain(arguments: Mapping[str, Any]) -> bool:
@@ -193,14 +184,11 @@ def _plain(arguments: Mapping[str, Any]) -> bool:
 
 
 def _parents(snapshot: Path) -> Iterator[Parent]:
-    if read_manifest(snapshot).kind != "snapshot":
-        raise UserError(f"{snapshot}: not a snapshot; --parents takes a folder written by `lemur curate`")
-    columns = ["id", "nn", "nn_code", "pretrained", "task"]
-    for path in record_files(snapshot):
-        for row in pq.read_table(path, columns=columns).to_pylist():
-            few = row["nn_code"].count("\n") < _PARENT_LINES
-            if few and row["nn_code"] and not row["pretrained"] and row["task"] == "img-classification":
-                yield Parent(row["nn"], row["id"], row["nn_code"])
+    SNAPSHOT.open(snapshot)
+    for row in SNAPSHOT.rows(snapshot, LemurRecord, ("id", "nn", "nn_code", "pretrained", "task")):
+        few = row.nn_code.count("\n") < _PARENT_LINES
+        if few and row.nn_code and not row.pretrained and row.task == "img-classification":
+            yield Parent(row.nn, row.id, row.nn_code)
 
 
 def digest_attempts(attempts: Sequence[Attempt]) -> str:

@@ -1,0 +1,259 @@
+"""The explanation of one network of a snapshot: its facts, the same as JSON, and as lines to print."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from lemur_core.files.markdown import plural, ratio, shown
+from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Stage
+
+#: Entries of each list.
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """The record that a removed network is represented by."""
+
+    id: str
+    name: str | None
+    kept: bool
+    split: str | None = None
+    score: float | None = None
+    folder: str | None = None  # of a record that is published already
+
+
+@dataclass(frozen=True, slots=True)
+class OtherName:
+    """Another name of the same code, and its outcome."""
+
+    name: str
+    kept: bool
+    stage: Stage | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableRow:
+    """A row of the same name without usable code."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A network that a kept record represents."""
+
+    name: str
+    id: str
+    stage: Stage
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """The networks that a kept record represents: the number by stage, the nearest and the least similar ones."""
+
+    networks: int
+    by_stage: Mapping[str, int]
+    nearest: Sequence[Duplicate]
+    least_similar: Sequence[Duplicate]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDifference:
+    """How the computations of a removed network and its canonical compare."""
+
+    agreement: Agreement
+    share: float  # of the subtrees that both have
+    starts_alike: bool  # equal initialization of parameters
+    trains_alike: bool  # equal train_setup and learn
+    differences: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a network was kept or removed: `lines` to print as they are, `facts` for JSON."""
+
+    name: str
+    id: str | None
+    kept: bool
+    stage: Stage | None
+    rescued: Literal["prefix", "topup"] | None
+    reason: str
+    row: int
+    further_rows: int = 0
+    unusable_rows: Sequence[UnusableRow] = ()
+    other_names: Sequence[OtherName] = ()
+    canonical: Canonical | None = None  # of a removed duplicate
+    similarity: float | None = None
+    threshold: float | None = None
+    score: float | None = None
+    record: LemurRecord | None = None  # of a kept network, without its code
+    stands_for: Duplicates | None = None
+    diff: Sequence[str] | None = None
+    graph: GraphRow | None = None
+    graph_difference: GraphDifference | None = None
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Return all facts as one JSON object."""
+        facts = asdict(self)
+        for name in ("record", "graph"):
+            row = getattr(self, name)
+            facts[name] = None if row is None else {key: value for key, value in row if key in row.model_fields_set}
+        if self.canonical is not None and self.canonical.folder is None:
+            del facts["canonical"]["folder"]
+        # Older programs expect the comparison of graphs only where two different codes were compared.
+        if self.canonical is None or self.canonical.id == self.id:
+            del facts["graph_difference"]
+        return facts
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Return the lines to print."""
+        return [shown(line) for line in _format(self)]
+
+
+def describe_outcome(row: Decision | OtherName) -> str:
+    """Return whether a row was kept, or at which stage it was removed."""
+    return "kept" if row.kept else f"removed at stage {row.stage}"
+
+
+def _format(facts: Explanation) -> list[str]:
+    entries = [
+        ("name", facts.name or "(none)"),
+        ("id", facts.id or "none: the row has no usable code"),
+        ("outcome", _outcome_text(facts)),
+    ]
+    if facts.reason != "kept":
+        entries.append(("reason", facts.reason))
+    entries += _canonical_text(facts)
+    if facts.score is not None:
+        entries.append(("score", f"{facts.score:.4f}"))
+    entries += _record_text(facts)
+    entries += _graph_text(facts)
+    further = facts.further_rows
+    more = f", and {plural(further, 'further row')} of this network" if further else ""
+    entries.append(("row", f"{facts.row:,}{more}"))
+    unusable = facts.unusable_rows
+    entries += [("unusable", f"row {other.row:,} of this name: {other.reason}") for other in unusable[:SHOWN]]
+    if len(unusable) > SHOWN:
+        entries.append(("", f"and {len(unusable) - SHOWN:,} more"))
+    entries += [("also named", f"{other.name}: {describe_outcome(other)}") for other in facts.other_names]
+    lines = [f"{label:<12}{text}" for label, text in entries]
+    if facts.stands_for is not None:
+        lines += _duplicates_text(facts.stands_for)
+    if facts.diff is not None:
+        lines += ["", *(facts.diff or ["the codes differ in nothing that a line shows"])]
+    return lines
+
+
+def _outcome_text(facts: Explanation) -> str:
+    if facts.kept:
+        rescued = {"prefix": " (for the support of its prefix)", "topup": " (as a top-up of its group)"}
+        return "kept" + rescued.get(facts.rescued or "", "")
+    what = {
+        "invalid": "removed at stage invalid: it cannot be used",
+        "filter": "removed at stage filter: an option of the run left it out",
+        "leak": "removed at stage leak: no split could take it",
+    }
+    return what.get(facts.stage or "", f"removed at stage {facts.stage}")
+
+
+def _canonical_text(facts: Explanation) -> list[tuple[str, str]]:
+    canonical = facts.canonical
+    if canonical is None:
+        return []
+    if not canonical.kept:
+        about = "not kept itself"
+    else:
+        about = f"kept, {canonical.split}, " + (
+            "no score" if canonical.score is None else f"score {canonical.score:.4f}"
+        )
+        about += f", in {canonical.folder}" if canonical.folder is not None else ""
+    entries = [("canonical", f"{canonical.name} ({about})")]
+    if canonical.id == facts.id:
+        entries.append(("", "the same code, character for character"))
+    else:
+        entries.append(("", canonical.id))
+    similarity = "not recorded" if facts.similarity is None else ratio(facts.similarity)
+    if facts.threshold is not None:
+        similarity += f" ({facts.stage} Jaccard; the threshold is {facts.threshold:g})"
+    return [*entries, ("similarity", similarity)]
+
+
+def _record_text(facts: Explanation) -> list[tuple[str, str]]:
+    record = facts.record
+    if record is None:
+        return []
+    benchmark = " / ".join(value for value in (record.task, record.dataset, record.metric) if value is not None)
+    epoch = "" if record.epoch is None else f", epoch {record.epoch}"
+    if record.score is None or record.accuracy is None:
+        score = "none: no accuracy is known"
+    else:
+        score = f"{record.score:.4f}, the percentile of {record.accuracy:.4f} on {benchmark}{epoch}"
+    entries = [
+        ("split", record.split),
+        ("cluster", record.cluster),
+        ("score", score),
+        ("family", record.family),
+    ]
+    if record.weight != 1:
+        entries.append(("weight", f"{record.weight:g}"))
+    if record.pretrained:
+        entries.append(("pretrained", "yes: the code loads trained weights"))
+    if record.runs:
+        entries.append(("runs", "yes: constructed and run forward once"))
+    elif record.runs_error is not None:
+        entries.append(("runs", f"{'no' if record.runs is False else 'not tried'}: {shown(record.runs_error)}"))
+    if record.license:  # older snapshots say none
+        entries.append(("licence", shown(record.license)))
+    if record.origin:
+        near = f"{ratio(record.origin_similarity or 0.0)} to a class of it"
+        entries.append(("from", shown(f"{record.origin} ({record.origin_license}), {near}")))
+    return entries
+
+
+_AGREEMENT = {
+    "same": "both compute the same",
+    "widths": "both compute the same up to widths",
+    "different": "they compute different things",
+}
+
+
+def _graph_text(facts: Explanation) -> list[tuple[str, str]]:
+    row, difference = facts.graph, facts.graph_difference
+    if row is None:
+        return []
+    if row.graph is None:
+        return [("graph", f"none: {shown(row.error or '')}")]
+    entries = [("graph", row.graph)]
+    if row.dead_classes:
+        entries.append(("", f"never runs: {', '.join(row.dead_classes)}"))
+    if difference is None:
+        return entries
+    alike = [("start", difference.starts_alike), ("train", difference.trains_alike)]
+    different_parts = " and ".join(what for what, same in alike if not same)
+    also = f", but {different_parts} differently" if different_parts and difference.agreement == "same" else ""
+    common = f"; {difference.share:.0%} of their subtrees in common" if difference.agreement == "different" else ""
+    entries.append(("computation", _AGREEMENT[difference.agreement] + also + common))
+    return entries + [("", line) for line in difference.differences]
+
+
+def _duplicates_text(stands_for: Duplicates) -> list[str]:
+    total = stands_for.networks
+    if not total:
+        return [f"{'stands for':<12}itself alone"]
+    parts = [f"{count:,} {stage}" for stage, count in stands_for.by_stage.items() if count]
+    lines = [f"{'stands for':<12}{plural(total, 'removed network')}: {', '.join(parts)}"]
+    for label, entries in (("nearest", stands_for.nearest), ("least similar", stands_for.least_similar)):
+        if entries:
+            title = label if stands_for.least_similar else "these are"
+            lines.append(f"  {title}:")
+            lines += [
+                f"    {ratio(entry.similarity)} {entry.stage:<11}{entry.name}  {entry.id[:16]}" for entry in entries
+            ]
+    return lines
