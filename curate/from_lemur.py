@@ -90,13 +90,24 @@ def curate_from_lemur(
         upweight=tuple((prefix, float(factor)) for prefix, factor in upweights or ()),
     )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        manifest = curate(open_sources(_texts(source)), folder / _SNAPSHOT, options, jobs=jobs, force=True)
-        records, decisions = _read(folder / _SNAPSHOT)
-        _write_codes(folder / dump_code_subdir, records)
-        _write_facts(folder, records, decisions, weights=bool(options.upweight))
+        _write_output(folder, _texts(source), options, dump_code_subdir, jobs, log)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}; choose another out_dir") from error
+
+
+def _write_output(
+    folder: Path,
+    sources: Sequence[str],
+    options: CurateOptions,
+    code_folder: str,
+    jobs: int | None,
+    log: logging.Logger,
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = curate(open_sources(sources), folder / _SNAPSHOT, options, jobs=jobs, force=True)
+    records, decisions = _read(folder / _SNAPSHOT)
+    _write_codes(folder / code_folder, records)
+    _write_facts(folder, records, decisions, weights=bool(options.upweight))
     rows = manifest.counts["rows"]
     log.info(f"{rows['input']} rows of {manifest.parameters['source']}, {rows['filter']} left out by the options")
     log.info(f"kept {len(records)} codes: {dict(Counter(record['split'] for record in records))}; see {folder}")

@@ -8,7 +8,7 @@ a record moves hardly any other; a group larger than half a held-out split goes 
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -137,16 +137,7 @@ def curate_strict(
             {code: row for code, row in records.representatives.items() if corpus.ids[code] in precomputed.known}
         )
 
-    def decide(candidates: Records) -> Rescue:
-        published_verdicts = {} if against is None else against.verdicts(candidates.order, trace_of)
-        new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
-        selection = rescue(new.order, _supports(new, options), corpus.features, selector)
-        selection.verdicts |= published_verdicts
-        return selection
-
-    def choose(candidates: Records) -> Rescue:
-        return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
-
+    choose = _make_chooser(corpus, options, selector, tracer, against, trace_of)
     if options.require_runs:
         assert check is not None
         every, (records, chosen) = records, choose_running(records, corpus, choose, check)
@@ -157,14 +148,7 @@ def curate_strict(
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
     traced = None if tracer is None else tracer.known
-    if guard is None:
-        widths = None if traced is None else [traced[code].widths for code in kept]
-        groups, anchors = split_groups(kept, corpus.features, widths), dict[int, PublishedRecord]()
-    else:
-        groups, anchors = guard.groups(kept)
-    ids = [corpus.ids[code] for code in kept]
-    splits = assign_splits(groups, ids, options.seed, {group: record.split for group, record in anchors.items()})
-    names = group_names(groups, ids, {group: record.cluster for group, record in anchors.items()})
+    groups, splits, names, anchors = _split(corpus, kept, options.seed, traced, guard)
     return Outcome(
         decisions=_decisions(corpus, records, chosen),
         kept=kept,
@@ -185,6 +169,49 @@ def curate_strict(
             **({} if against is None else {"against": against.facts | {"split_groups": len(anchors)}}),
         },
     )
+
+
+def _make_chooser(
+    corpus: Corpus,
+    options: CurateOptions,
+    selector: Select,
+    tracer: GraphTracer | None,
+    against: Baseline | None,
+    trace_of: Callable[[int], GraphTrace | None],
+) -> Callable[[Records], Rescue]:
+    """Return the function that selects among candidates; codes that are published already are decided by that."""
+
+    def decide(candidates: Records) -> Rescue:
+        published_verdicts = {} if against is None else against.verdicts(candidates.order, trace_of)
+        new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
+        selection = rescue(new.order, _supports(new, options), corpus.features, selector)
+        selection.verdicts |= published_verdicts
+        return selection
+
+    def choose(candidates: Records) -> Rescue:
+        return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
+
+    return choose
+
+
+def _split(
+    corpus: Corpus,
+    kept: Sequence[int],
+    seed: int,
+    traced: Mapping[int, GraphTrace] | None,
+    guard: SplitGuard | None,
+) -> tuple[list[int], list[str], list[str], dict[int, PublishedRecord]]:
+    """Return the group, the split and the group's name of each kept code, and the published record of some groups."""
+    if guard is None:
+        widths = None if traced is None else [traced[code].widths for code in kept]
+        groups, anchors = split_groups(kept, corpus.features, widths), dict[int, PublishedRecord]()
+    else:
+        groups, anchors = guard.groups(kept)
+    ids = [corpus.ids[code] for code in kept]
+    # A group that contains a published record stays where that one was published, whatever the seed draws.
+    splits = assign_splits(groups, ids, seed, {group: record.split for group, record in anchors.items()})
+    names = group_names(groups, ids, {group: record.cluster for group, record in anchors.items()})
+    return groups, splits, names, anchors
 
 
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:

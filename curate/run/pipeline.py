@@ -72,13 +72,9 @@ def curate(
             watch.lap("decide")
             license_ = source.license(options.license)
             removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
-            reported = sorted({*outcome.kept, *removed})
-            of_codes = None
+            _add_rights(corpus, outcome, [*outcome.kept, *removed], license_, options.license, origins, jobs)
             if origins:
-                library = Origins(origins, jobs)
-                of_codes, outcome.details["origins"] = library.find_origins(corpus, reported), library.facts
                 watch.lap("origins")
-            outcome.rights = read_rights(corpus, reported, license_, options.license, of_codes)
             if options.chat:
                 from curate.chat.build import build_chat  # LibCST is imported only if code is rewritten
 
@@ -106,6 +102,24 @@ def curate(
             measured=watch.measured(),
         )
         return finish(folder, manifest, snapshot_page, watch)
+
+
+def _add_rights(
+    corpus: Corpus,
+    outcome: Outcome,
+    reported: Sequence[int],
+    license_: str,
+    stated: str | None,
+    origins: Sequence[Path],
+    jobs: int | None,
+) -> None:
+    """Add the licenses of all reported codes to the outcome; with `origins`, by the blocks that they come from."""
+    codes = sorted(set(reported))
+    of_codes = None
+    if origins:
+        library = Origins(origins, jobs)
+        of_codes, outcome.details["origins"] = library.find_origins(corpus, codes), library.facts
+    outcome.rights = read_rights(corpus, codes, license_, stated, of_codes)
 
 
 def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:

@@ -170,33 +170,42 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
                 outline.functions.append((node.name, node.lineno - line, (node.end_lineno or node.lineno) - line))
             names.add(node.name)
             glue = glue or node.name in CONTRACT_FUNCTIONS
-        title, values = _FIELDS.get(kind) or _describe_kind(kind)
-        children: list[Any] = []
-        write(title)
-        for value in values(node):
-            if isinstance(value, list):
-                if value and isinstance(value[0], ast.stmt):
-                    if cuts:
-                        value = [_find_cut(statement, cuts) for statement in value]
-                    _gather_docstrings(value, outline, line)
-                    if _is_docstring(node, value[0]):
-                        value = value[1:]
-                    write(f"[{len(value)}")
-                    children += value
-                    continue
-                write(f"[{len(value)}")
-                nodes = [item for item in value if isinstance(item, ast.AST)]
-                if len(nodes) < len(value):  # names of `global`, keys of `**` in a dictionary
-                    write(repr([isinstance(item, ast.AST) or item for item in value]))
-                children += nodes
-            elif isinstance(value, ast.AST):
-                children.append(value)
-                write("*")
-            else:
-                write(repr(value))
+        children = _write_fields(node, kind, outline, line, cuts)
         children.reverse()
         stack += children
     return outline
+
+
+def _write_fields(
+    node: ast.AST, kind: type[ast.AST], outline: Outline, line: int, cuts: Mapping[int, Cut]
+) -> list[Any]:
+    """Write the title and the plain fields of a node, and return its children and known parts, in order."""
+    title, values = _FIELDS.get(kind) or _describe_kind(kind)
+    children: list[Any] = []
+    write = outline.text.append
+    write(title)
+    for value in values(node):
+        if isinstance(value, list):
+            if value and isinstance(value[0], ast.stmt):
+                if cuts:
+                    value = [_find_cut(statement, cuts) for statement in value]
+                _gather_docstrings(value, outline, line)
+                if _is_docstring(node, value[0]):
+                    value = value[1:]
+                write(f"[{len(value)}")
+                children += value
+                continue
+            write(f"[{len(value)}")
+            nodes = [item for item in value if isinstance(item, ast.AST)]
+            if len(nodes) < len(value):  # names of `global`, keys of `**` in a dictionary
+                write(repr([isinstance(item, ast.AST) or item for item in value]))
+            children += nodes
+        elif isinstance(value, ast.AST):
+            children.append(value)
+            write("*")
+        else:
+            write(repr(value))
+    return children
 
 
 def last_name(node: ast.AST) -> str | None:
