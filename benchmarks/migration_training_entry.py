@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from train.data import open_cache
-from train.lemur.check_guest import CLASSES, batches, prepare, steps_of
+from train.lemur.check_guest import CLASSES, batches, prepare, read_steps
 
 _TESTED_BATCH = 250
 
@@ -21,7 +21,7 @@ class _UntilLate:
     def __init__(self, images: Tensor, labels: Tensor, prm: dict[str, Any], seconds: float) -> None:
         self.learned, self._end = 0, time.monotonic() + seconds
         batch = int(prm["batch"])
-        self._batches = batches(images, labels, torch.randperm(len(images)), batch, steps_of(prm["transform"]))
+        self._batches = batches(images, labels, torch.randperm(len(images)), batch, read_steps(prm["transform"]))
         self._count = -(-len(images) // batch)
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ def learn_for(payload: dict[str, Any]) -> dict[str, Any]:
     data, prm = open_cache(Path(payload["data"])), dict(payload["prm"])
     count = int(payload["images"])
     try:
-        first = prepare(data.train_images[: prm["batch"]], steps_of(prm["transform"]))
+        first = prepare(data.train_images[: prm["batch"]], read_steps(prm["transform"]))
         net = construct(execute(payload["code"]), tuple(first.shape), (CLASSES,), prm)
         with step("train_setup_failed"):
             net.train_setup(prm)
@@ -67,7 +67,7 @@ def _accuracy(net: Any, images: Tensor, labels: Tensor, count: int, transform: s
     right = 0
     with step("forward_failed"), torch.no_grad():
         for inputs, wanted in batches(
-            images[:count], labels[:count], torch.arange(count), _TESTED_BATCH, steps_of(transform)
+            images[:count], labels[:count], torch.arange(count), _TESTED_BATCH, read_steps(transform)
         ):
             right += int((net(inputs).argmax(1) == wanted).sum())
     return right / max(count, 1)

@@ -326,8 +326,7 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract."""
-    from train.lemur.check import CheckSettings
-    from train.lemur.tasks import check_file
+    from train.lemur.check import CheckSettings, check_file
 
     if metric is not None and task is None:
         raise UsageError("--metric: is for a --task; img-classification is measured by acc")

@@ -12,7 +12,7 @@ from PIL import Image
 from lemur_core.files.errors import UserError
 from train.data import Cifar10, load_cifar10
 from train.lemur.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
-from train.lemur.check_guest import TrainData, prepare, steps_of
+from train.lemur.check_guest import TrainData, prepare, read_steps
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_epochs_and_the_way_the_data_come(check: Check) -> None:
     """Once an epoch, in another order, the last batch smaller, `prm` with the trainer's parameters; then used up."""
     torch.manual_seed(0)
     labels = torch.arange(50)
-    once = TrainData(torch.zeros(50, 3, 32, 32, dtype=torch.uint8), labels, 8, steps_of("echo"))
+    once = TrainData(torch.zeros(50, 3, 32, 32, dtype=torch.uint8), labels, 8, read_steps("echo"))
     assert (len(once), once.total, once.n) == (7, 7, 0)
     seen = torch.cat([batch for _, batch in once])
     assert once.n == 7
@@ -182,7 +182,7 @@ def test_transforms_of_batches_agree_with_the_modules_for_lemur(name: str) -> No
     """The module works on PIL images, as LEMUR calls it; sizes are resampled by another library there."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=generator)
-    ours = prepare(images, steps_of(name))
+    ours = prepare(images, read_steps(name))
     module: dict[str, Any] = {}
     exec(transform_module(name), module)
     transform = module["transform"]((CIFAR10_MEAN, CIFAR10_DEVIATION))
@@ -203,6 +203,6 @@ def test_each_image_is_flipped_by_itself(name: str, axis: int, share: float) -> 
     shape = [1, 1, 1, 1]
     shape[axis] = 32
     images = ramp.reshape(shape).expand(400, 3, 32, 32)
-    prepared = prepare(images, steps_of(name))
+    prepared = prepare(images, read_steps(name))
     falling = prepared.select(axis, 0).mean((1, 2)) > prepared.select(axis, -1).mean((1, 2))
     assert abs(float(falling.float().mean()) - share) < 0.08

@@ -11,9 +11,8 @@ import torch
 from torchvision import transforms
 
 from lemur_core.files.errors import UserError
-from train.lemur.check import CheckSettings
-from train.lemur.task_guest import _MAKERS
-from train.lemur.tasks import LABEL, TASKS, check_file, check_task, package_code
+from train.lemur.check import LABEL, TASKS, CheckSettings, check_file, check_task, package_code
+from train.lemur.check_guest import _MAKERS
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import archive
 

@@ -25,21 +25,33 @@ Differences from the package:
 is meant to subtract 0.10 if that fails, but never does: it tests the first key of a dict, which is always true. Here the
 training shows whether the network runs.
 
+`check_task` is a smoke test for LEMUR's other tasks: nn-dataset's own trainer and metrics on generated data. A passed
+test shows that the network meets LEMUR's contract for its task; the value of the metric says nothing about the
+network's quality, and is not stored.
+
 Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """  # noqa: E501
 
 import contextlib
+import importlib.util
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from lemur_core.source.quality import Quality, code_quality
-from train.data import Cifar10
+from train.data import Cifar10, load_cifar10
 from train.model.contract import check_contract, lemur_name, transform_module
+from train.model.recipe import read_code, read_prm
+from train.runs.register import archive, check_enters
 
-ENTRY = "train.lemur.check_guest:run_check"
+_CHECK, _TASK = "train.lemur.check_guest:run_check", "train.lemur.check_guest:run_task"
 
 #: Accuracy of guessing, which is zero in LEMUR's measures; and the multiple of it that a network needs to be stored.
 CHANCE = 0.1
@@ -59,9 +71,9 @@ class CheckResult:
     """
 
     name: str
-    accuracy: float | None
-    accuracy_to_time: float | None
-    code_quality: float | None
+    accuracy: float | None = None
+    accuracy_to_time: float | None = None
+    code_quality: float | None = None
     status: str = "ok"
     error: str | None = None
     duration: int | None = None  # nanoseconds, from train_setup to the end of the last evaluation
@@ -83,7 +95,7 @@ class CheckSettings:
 
 def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> Sandbox:
     """Return a sandbox for checks on these images, one at a time; it starts with the first check. Close it."""
-    return Sandbox(entries=[ENTRY], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
+    return Sandbox(entries=[_CHECK], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
 
 
 def check_nn(
@@ -111,25 +123,30 @@ def check_nn(
     _check_settings(settings, dataset)
     hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
     name = lemur_name(code, prefix)
-    reason = check_contract(code)
-    if reason is not None:
-        return CheckResult(name, None, None, None, "contract", reason)
+    if (reason := check_contract(code)) is not None:
+        return CheckResult(name, status="contract", error=reason)
+    payload = {"code": code, "prm": hyperparameters, "data": str(dataset.folder), "images": settings.images}
+    with contextlib.ExitStack() as stack:
+        if box is None:
+            box = stack.enter_context(open_box(dataset, unsafe=unsafe, runtime=settings.runtime))
+        elif not box.is_open:
+            box.__enter__()
+        outcome = _run(box, name, _CHECK, payload, settings)
+    return build_result(name, code, outcome, settings, CHANCE)
+
+
+def _run(box: Sandbox, name: str, entry: str, payload: Mapping[str, object], settings: CheckSettings) -> Outcome:
+    """Run one training job within the limits of the settings."""
     threads = settings.threads or available_cores()
-    requested = {name: getattr(settings, name) for name in ("images", "epochs", "seed")}
-    payload = {"code": code, "prm": hyperparameters, "data": str(dataset.folder), "threads": threads, **requested}
+    more = {"epochs": settings.epochs, "seed": settings.seed, "threads": threads}
     limits = Limits(
         wall_seconds=settings.wall_seconds,
         cpu_seconds=settings.wall_seconds * threads,
         memory_bytes=settings.memory_bytes,
         threads=64 + 2 * threads,
     )
-    with contextlib.ExitStack() as stack:
-        if box is None:
-            box = stack.enter_context(open_box(dataset, unsafe=unsafe, runtime=settings.runtime))
-        elif not box.is_open:
-            box.__enter__()
-        (outcome,) = box.run([Job(name, ENTRY, payload, limits)])
-    return build_result(name, code, outcome, settings)
+    (outcome,) = box.run([Job(name, entry, {**payload, **more}, limits)])
+    return outcome
 
 
 def accuracy_to_time(accuracy: float, duration: int, chance: float = CHANCE) -> float:
@@ -165,25 +182,21 @@ def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     return dict(prm) | {"batch": int(batch)}
 
 
-def build_result(
-    name: str, code: str, outcome: Outcome, settings: CheckSettings, *, chance: float = CHANCE
-) -> CheckResult:
-    """Turn the outcome of a training job into a result. Args: chance: accuracy of guessing."""
+def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings, chance: float) -> CheckResult:
+    """Turn the outcome of a training job into a result. Args: chance: accuracy of guessing; 0: every one is good."""
     if outcome.status is not Status.OK:
-        return CheckResult(name, None, None, None, outcome.status.value, _describe_end(outcome, settings))
+        return CheckResult(name, status=outcome.status.value, error=_describe_end(outcome, settings))
     answer = outcome.value
     assert isinstance(answer, dict)
     if answer.get("category") == "prm":
         raise UserError(str(answer["error"]))
     if "category" in answer:
-        return CheckResult(name, None, None, None, str(answer["category"]), str(answer["error"]))
+        return CheckResult(name, status=str(answer["category"]), error=str(answer["error"]))
     accuracy, duration = float(answer["accuracy"]), int(answer["duration"])
     status, error = "ok", None
-    if accuracy <= chance * _GOOD:
-        status, error = (
-            "low_accuracy",
-            f"accuracy {accuracy:.4f} is at most {chance * _GOOD:g}: LEMUR would not store it",
-        )
+    if chance and accuracy <= chance * _GOOD:
+        status = "low_accuracy"
+        error = f"accuracy {accuracy:.4f} is at most {chance * _GOOD:g}: LEMUR would not store it"
     quality = code_quality(code, name)
     rate = accuracy_to_time(accuracy, duration, chance)
     return CheckResult(name, accuracy, rate, quality.score, status, error, duration, quality)
@@ -196,3 +209,166 @@ def _describe_end(outcome: Outcome, settings: CheckSettings) -> str:
         return f"the network needed more memory than {limit} in addition to PyTorch itself"
     first = (outcome.error or "gave no reason").splitlines()[0][:_ERROR_CHARACTERS]
     return f"the network {first}" if first[:1].islower() else first
+
+
+# -- smoke tests of the other tasks --------------------------------------------
+
+#: The label on every output.
+LABEL = f"generated (smoke test of nn-dataset {DEFAULT_VERSION}'s trainer; says nothing of the network's worth)"
+_SAMPLES = 32  # for training, and as many for test
+_CODE = ("ab/nn/util/", "ab/nn/metric/", "ab/nn/loader/", "ab/nn/transform/")
+_FILES = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/api.py")
+_FORMAT = 1
+#: The packages that nn-dataset's trainer imports besides the declared runtime.
+_TRAINER = ("pandas", "radon", "tqdm")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One of LEMUR's tasks: its dataset, its metrics (default first), and their imports besides the runtime."""
+
+    dataset: str
+    metrics: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+
+TASKS: Mapping[str, Task] = {
+    "img-segmentation": Task("coco", ("iou",)),
+    "obj-detection": Task("coco", ("map",)),
+    "img-captioning": Task("coco", ("bleu",), ("nltk",)),
+    "txt-generation": Task("wikitext", ("acc", "ppl")),
+}
+#: Tasks whose code in nn-dataset cannot be run on generated data, with the reason.
+REFUSED: Mapping[str, str] = {
+    "txt-image": "its metrics, clip and fid, use pretrained networks that they download",
+    "img-classification": "is not a smoke test: omit --task, and pass --data",
+}
+
+
+def check_task(
+    code: str,
+    prm: Mapping[str, object],
+    task: str,
+    *,
+    metric: str | None = None,
+    prefix: str = "",
+    settings: CheckSettings = CheckSettings(),
+    unsafe: bool = False,
+) -> CheckResult:
+    """Train and measure a network for a task on generated data, in the sandbox.
+
+    Args:
+        prm: as for `check_nn`; `transform` is a module of `ab.nn.transform`.
+        metric: one of the task's metrics; its first by default.
+
+    Returns: the result, with the metric's value as `accuracy`; if its status is not `ok`, `error` has the reason.
+    Raises: UserError if the task or metric cannot be smoke-tested, or `prm` lacks something; RetryableError if the
+        package cannot be fetched.
+    """
+    known = _find_task(task, metric)
+    hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
+    name = lemur_name(code, prefix)
+    if (reason := check_contract(code)) is not None:
+        return CheckResult(name, status="contract", error=reason)
+    package = package_code()
+    payload = {
+        "code": code,
+        "prm": hyperparameters,
+        "task": task,
+        "dataset": known.dataset,
+        "metric": metric or known.metrics[0],
+        "package": str(package),
+        "samples": settings.images or _SAMPLES,
+    }
+    runtime = [*_TRAINER, *known.needs, *settings.runtime]
+    with Sandbox(entries=[_TASK], readable=[package], workers=1, unsafe=unsafe, runtime=runtime) as box:
+        outcome = _run(box, name, _TASK, payload, settings)
+    return build_result(name, code, outcome, settings, chance=0.0)
+
+
+def _find_task(task: str, metric: str | None) -> Task:
+    """Return the task with this metric. Raises: UsageError if LEMUR lacks one of them; UserError if not testable."""
+    if task in REFUSED:
+        raise UserError(f"--task {task}: {REFUSED[task]}")
+    if task not in TASKS:
+        raise UsageError(f"--task {task}: not one of LEMUR's tasks; choose from {', '.join(TASKS)}")
+    known = TASKS[task]
+    if metric is not None and metric not in known.metrics:
+        raise UsageError(f"--metric {metric}: {task} is measured by {' or '.join(known.metrics)}")
+    missing = [name for name in known.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"--task {task}: its metric {known.metrics[0]} needs {missing[0]}: pip install {missing[0]}")
+    return known
+
+
+def package_code() -> Path:
+    """Return a folder with nn-dataset's code for training and metrics, from its wheel; it is not executed here.
+
+    Raises: RetryableError if the wheel cannot be fetched; UserError if it is damaged.
+    """
+    wheel, digest = fetch_release()
+    folder = cache_folder("lemur", DEFAULT_VERSION) / f"code-{digest[:16]}-v{_FORMAT}"
+    if not folder.is_dir():
+        with contextlib.suppress(FileExistsError), zipfile.ZipFile(wheel) as archive, atomic_folder(folder) as part:
+            for name in archive.namelist():
+                if name.endswith(".py") and (name.startswith(_CODE) or name in _FILES):
+                    archive.extract(name, part)
+    return folder
+
+
+def check_file(
+    net: Path,
+    prm: str,
+    *,
+    data: str,
+    task: str | None = None,
+    metric: str | None = None,
+    db: Path | None = None,
+    settings: CheckSettings = CheckSettings(),
+    unsafe: bool = False,
+) -> dict[str, object]:
+    """Check the network of a file on CIFAR-10, or by a smoke test of another task, and archive it if requested.
+
+    Args:
+        prm: JSON, or the path of a JSON file.
+        data: CIFAR-10, as for a run; not read for another task.
+        db: the LEMUR database to archive it in.
+
+    Returns: its figures by name.
+    Raises: UserError if the check fails, or the network cannot be archived.
+    """
+    code, hyperparameters = read_code(net), read_prm(prm)
+    if task is not None:
+        if db is not None:
+            raise UserError("--archive: a smoke test is not archived; omit --task or --archive")
+        result, label = check_task(code, hyperparameters, task, metric=metric, settings=settings, unsafe=unsafe), LABEL
+    else:
+        cifar10 = load_cifar10(data)
+        label = cifar10.label
+        if db is not None:
+            check_enters(db, label, hyperparameters)
+        result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
+    if result.status != "ok":
+        raise UserError(f"{net}: {result.status}: {result.error}")
+    figures: dict[str, object] = {"name": result.name}
+    if task is None:
+        figures["accuracy"] = result.accuracy
+    else:
+        used = metric or TASKS[task].metrics[0]
+        figures |= {"smoke_test": True, "task": task, "metric": used, used: result.accuracy}
+    figures |= {"accuracy_to_time": result.accuracy_to_time, "code_quality": result.code_quality, "data": label}
+    if db is not None:
+        assert result.accuracy is not None
+        assert result.duration is not None
+        new = archive(
+            db,
+            code,
+            result.name,
+            hyperparameters,
+            data=label,
+            epoch=settings.epochs,
+            accuracy=result.accuracy,
+            duration=result.duration,
+        )
+        figures["archived"] = f"{db}: {'1 trial added' if new else 'this trial is already there'}"
+    return figures
