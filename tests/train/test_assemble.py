@@ -15,16 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import train.compose.assemble
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from train.compose.assemble import assemble
 from train.compose.library import open_library
 from train.compose.network_text import PREAMBLE, Filled, network_text
 from train.model.contract import check_contract
-from train.model.recipe import Network, Recipe, Slots, load_recipe
-
-SHIPPED = Path(train.compose.assemble.__file__).parents[1] / "recipes"
+from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
