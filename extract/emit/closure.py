@@ -21,18 +21,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.resolve.dependencies import Graph, Links, list_kept_blocks
+from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
 from extract.resolve.discover import Found
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import (
-    Entry,
     Finder,
-    Namespace,
-    Node,
+    ModuleValue,
     NodeKey,
     Problem,
     Reason,
-    Registered,
+    RegistryEntry,
+    RegistrySymbol,
+    StatementNode,
     Symbol,
 )
 
@@ -46,7 +46,7 @@ class StatementGroup:
 
     module: Module
     block: int  # -1 for a statement
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[StatementNode] = field(default_factory=list)
 
     @property
     def start(self) -> int:
@@ -63,24 +63,28 @@ class Closure:
 
     root: Found
     # Pass 1, and again for everything that pass 2 adds.
-    nodes: dict[NodeKey, Node] = field(default_factory=dict)
+    nodes: dict[NodeKey, StatementNode] = field(default_factory=dict)
     symbols: dict[Symbol, None] = field(default_factory=dict)  # all linked symbols, in order of first use
-    entries: dict[tuple[Registered, str], Entry] = field(default_factory=dict)  # of its registries, by string
+    entries: dict[tuple[RegistrySymbol, str], RegistryEntry] = field(
+        default_factory=dict
+    )  # of its registries, by string
     requires: set[str] = field(default_factory=set)
     problems: dict[Problem, None] = field(default_factory=dict)
     # Pass 2.
-    fillings: dict[Definition, list[Node]] = field(default_factory=dict)  # by container, in execution order
+    fillings: dict[Definition, list[StatementNode]] = field(default_factory=dict)  # by container, in execution order
     dynamic: dict[str, None] = field(default_factory=dict)  # lookups at run time whose results cannot be known
     named: dict[Symbol, str] = field(default_factory=dict)  # symbols that it looks up by strings, under these names
-    modules_by_name: dict[Finder, dict[str, Namespace]] = field(default_factory=dict)  # imported by strings
+    modules_by_name: dict[Finder, dict[str, ModuleValue]] = field(default_factory=dict)  # imported by strings
     #: By statement: the replacement of `importlib.import_module`, by start and end offset.
     finders: dict[NodeKey, dict[tuple[int, int], Finder]] = field(default_factory=dict)
     # Pass 3.
     groups: list[StatementGroup] = field(default_factory=list)
-    linked: list[tuple[Node, Links]] = field(default_factory=list)  # in order; also of the blocks kept around each
+    linked: list[tuple[StatementNode, StatementLinks]] = field(
+        default_factory=list
+    )  # in order; also of the blocks kept around each
 
     @property
-    def ordered(self) -> Iterator[Node]:
+    def ordered(self) -> Iterator[StatementNode]:
         """Yield the statements in the order of the groups."""
         for group in self.groups:
             yield from group.nodes
@@ -92,7 +96,9 @@ class Closure:
         return [self.root.module, *sorted(others, key=lambda module: (module.source.name, module.file.path))]
 
 
-def collect(closure: Closure, graph: Graph, symbols: Iterable[Symbol], nodes: Iterable[Node] = ()) -> None:
+def collect(
+    closure: Closure, graph: DependencyGraph, symbols: Iterable[Symbol], nodes: Iterable[StatementNode] = ()
+) -> None:
     """Add symbols and statements with everything they need; note a problem if that is too much."""
     waiting, fresh = deque(symbols), deque(nodes)
     while len(closure.nodes) <= MOST_STATEMENTS:
@@ -107,7 +113,7 @@ def collect(closure: Closure, graph: Graph, symbols: Iterable[Symbol], nodes: It
             symbol = waiting.popleft()
             if symbol not in closure.symbols:
                 closure.symbols[symbol] = None
-                if isinstance(symbol, Namespace):
+                if isinstance(symbol, ModuleValue):
                     waiting += graph.items(symbol).values()
                 elif isinstance(symbol, Definition):
                     fresh += graph.members(symbol)
@@ -119,7 +125,9 @@ def collect(closure: Closure, graph: Graph, symbols: Iterable[Symbol], nodes: It
     closure.problems[Problem(Reason.TOO_LARGE, f"{_TOO_MANY} of its source")] = None
 
 
-def try_to_collect(closure: Closure, graph: Graph, symbols: Sequence[Symbol], nodes: Sequence[Node] = ()) -> str:
+def try_to_collect(
+    closure: Closure, graph: DependencyGraph, symbols: Sequence[Symbol], nodes: Sequence[StatementNode] = ()
+) -> str:
     """Add symbols and statements, or undo everything; return the reason for that, else an empty string."""
     tables: tuple[dict[Any, Any], ...] = (closure.nodes, closure.symbols, closure.entries)
     sizes = [len(table) for table in tables]
@@ -139,7 +147,7 @@ def try_to_collect(closure: Closure, graph: Graph, symbols: Sequence[Symbol], no
     return f"with them it {_TOO_MANY}" if problem.reason is Reason.TOO_LARGE else problem.detail
 
 
-def _link(closure: Closure, graph: Graph, node: Node) -> Iterator[Symbol]:
+def _link(closure: Closure, graph: DependencyGraph, node: StatementNode) -> Iterator[Symbol]:
     """Yield the symbols that a statement reads; note its problems and the packages that it requires."""
     for links in graph.iter_links(node):
         closure.problems.update(dict.fromkeys(links.problems))
@@ -149,19 +157,19 @@ def _link(closure: Closure, graph: Graph, node: Node) -> Iterator[Symbol]:
         yield from (target for target in links.alias_links if target is not None)
 
 
-def _whole_try(node: Node) -> Iterator[Node]:
+def _whole_try(node: StatementNode) -> Iterator[StatementNode]:
     """Yield all statements of a kept `try`: a failure in its body decides which names its handlers bind."""
     for number in list_kept_blocks(node.module, node.statement):
         if node.module.facts.blocks[number].kind == "try":
             for other in node.module.facts.statements:
                 if any(block == number for block, _ in other.path) and node.module.taken(other):
-                    yield Node(node.module, other)
+                    yield StatementNode(node.module, other)
 
 
-def _list_new_entries(closure: Closure, graph: Graph) -> list[Entry]:
+def _list_new_entries(closure: Closure, graph: DependencyGraph) -> list[RegistryEntry]:
     """Return the new entries of the closure's registries under the strings that the closure contains."""
     new = []
-    for registry in [symbol for symbol in closure.symbols if isinstance(symbol, Registered)]:
+    for registry in [symbol for symbol in closure.symbols if isinstance(symbol, RegistrySymbol)]:
         for node in closure.nodes.values():
             for key in node.statement.types:
                 if (registry, key) not in closure.entries:

@@ -15,14 +15,23 @@ from typing import Any
 from extract.emit.closure import Closure, StatementGroup, collect
 from extract.emit.lookups import resolve_lookups
 from extract.emit.order import order_statements
-from extract.emit.render import Names, Renderer, annotation_name, choose_names
-from extract.resolve.dependencies import Graph
+from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
+from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import Found
 from extract.resolve.index import RUNTIME_NAMES, Index
 from extract.resolve.modules import Definition, Library
 from extract.resolve.requirements import distributions_of
 from extract.resolve.standins import MODULES, SOURCE_NAME, replacement_source
-from extract.resolve.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries, Undefined
+from extract.resolve.symbols import (
+    How,
+    Imported,
+    ModuleValue,
+    OptionalPackage,
+    Reason,
+    Registries,
+    RegistrySymbol,
+    Undefined,
+)
 from extract.sources import Source
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.source.facts import AT_DEFINITION
@@ -58,7 +67,7 @@ class Emitter:
     """Emitter of the blocks of one library."""
 
     def __init__(self, library: Library, index: Index) -> None:
-        self.graph = Graph(library, Registries(library, index))
+        self.graph = DependencyGraph(library, Registries(library, index))
 
     def emit(self, found: Found) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module."""
@@ -152,7 +161,7 @@ def _loads(kept: bytes, root: Found) -> Emitted | Unresolved | None:
 # -- parts of the file ------------------------------------------------------------------------------------------
 
 
-def _places(closure: Closure, names: Names) -> dict[str, tuple[str, str]]:
+def _places(closure: Closure, names: BlockNames) -> dict[str, tuple[str, str]]:
     """Return the source file of each name that a block's file defines."""
     return {
         names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
@@ -183,9 +192,9 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     ways: dict[str, How] = {}
     for link in (link for _, links in closure.linked for link in links.links):
         symbol, how = link.symbol, link.how
-        if isinstance(symbol, Imported | Optional | Undefined) or how is How.SAME_FILE:
+        if isinstance(symbol, Imported | OptionalPackage | Undefined) or how is How.SAME_FILE:
             continue
-        if isinstance(symbol, Registered):
+        if isinstance(symbol, RegistrySymbol):
             how = How.REGISTRY
         location = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
         if location not in ways or how.confidence < ways[location].confidence:
@@ -196,7 +205,7 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     return tuple(f"{location} [{ways[location]}, {ways[location].confidence:.2f}]" for location in sorted(ways))
 
 
-def _list_late_imports(closure: Closure, graph: Graph) -> set[Imported]:
+def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Imported]:
     """Return the packages outside the runtime that no statement needs on import, only functions when called."""
     imports: set[Imported] = set()
     at_once: set[Imported] = set()
@@ -207,7 +216,7 @@ def _list_late_imports(closure: Closure, graph: Graph) -> set[Imported]:
 
 
 def _with_glue(
-    pieces: list[tuple[StatementGroup, str]], closure: Closure, names: Names, late: set[Imported]
+    pieces: list[tuple[StatementGroup, str]], closure: Closure, names: BlockNames, late: set[Imported]
 ) -> list[str]:
     """Return the texts of the groups: our replacements first, then the objects created from them."""
     ours = [text for group, text in pieces if group.module.source.name == SOURCE_NAME]
@@ -218,18 +227,18 @@ def _with_glue(
         if group.module.source.name != SOURCE_NAME
     ][::-1]
     absent = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotInstalled"), "")
-    lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
+    lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, OptionalPackage)})
     lines += sorted(
         f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
     )
     undefined = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotDefined"), "")
     lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
     registry = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "Registry"), "")
-    lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
+    lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
 
 
-def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list[str]]:
+def _fillings(closure: Closure, names: BlockNames) -> dict[tuple[str, str, int], list[str]]:
     """Return the lines that fill the registries, by the last statement that defines what they register."""
     last: dict[Definition, tuple[str, str, int]] = {}
     for node in closure.ordered:
@@ -244,11 +253,11 @@ def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list
     return {key: ["\n".join(sorted(set(lines)))] for key, lines in by_statement.items()}
 
 
-def _namespaces(names: Names, closure: Closure, graph: Graph) -> list[str]:
+def _namespaces(names: BlockNames, closure: Closure, graph: DependencyGraph) -> list[str]:
     """Return the lines that create modules used as values, with their attributes."""
     texts = []
     for symbol in names.of:
-        if isinstance(symbol, Namespace):
+        if isinstance(symbol, ModuleValue):
             items = sorted((name, names.of[s]) for name, s in graph.items(symbol).items())
             lines = "".join(f"    {name}={value},\n" for name, value in items)
             types_ = names.of[Imported("types", "", False, "types")]
@@ -256,7 +265,7 @@ def _namespaces(names: Names, closure: Closure, graph: Graph) -> list[str]:
     return sorted(texts) + sorted(_finders(names, closure, graph))
 
 
-def _finders(names: Names, closure: Closure, graph: Graph) -> Iterator[str]:
+def _finders(names: BlockNames, closure: Closure, graph: DependencyGraph) -> Iterator[str]:
     """Yield the replacements of `importlib.import_module`, with the modules that are imported by strings."""
     for finder, modules in closure.modules_by_name.items():
         ours = names.of[graph.ours(MODULES)]
@@ -265,7 +274,7 @@ def _finders(names: Names, closure: Closure, graph: Graph) -> Iterator[str]:
         yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
 
 
-def _alias_lines(names: Names, closure: Closure) -> list[str]:
+def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:
     """Return aliases for the names that computed strings look up, if the file defines them under other names."""
     taken = set(names.of.values())
     aliases = ((name, names.of[symbol]) for symbol, name in closure.named.items())
@@ -273,12 +282,12 @@ def _alias_lines(names: Names, closure: Closure) -> list[str]:
     return ["\n".join(sorted(lines))] if lines else []
 
 
-def _bind_nested(names: Names, root: Found) -> list[str]:
+def _bind_nested(names: BlockNames, root: Found) -> list[str]:
     """Return the line that binds a class nested inside another definition."""
     return [f"{root.name} = {names.of[root.root]}{root.nested.made}"] if root.nested is not None else []
 
 
-def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
+def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str]:
     root = closure.root
     source = root.module.source
     first, last = root.lines
@@ -304,7 +313,7 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     return [*lines, ""]
 
 
-def _future_lines(closure: Closure, graph: Graph, names: Names) -> list[str]:
+def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -> list[str]:
     """Return `from __future__ import annotations` if a file had it or an annotation could not be evaluated here.
 
     It is never added without need, because TorchScript and similar tools read annotations.
@@ -314,7 +323,7 @@ def _future_lines(closure: Closure, graph: Graph, names: Names) -> list[str]:
     return []
 
 
-def _unready_annotation(closure: Closure, graph: Graph, names: Names) -> bool:
+def _unready_annotation(closure: Closure, graph: DependencyGraph, names: BlockNames) -> bool:
     """Return whether an annotation refers to a name defined later or differently, or subscripts an undefined name."""
     position = {node.key: number for number, group in enumerate(closure.groups) for node in group.nodes}
     defined: dict[str, int] = {}
@@ -324,7 +333,7 @@ def _unready_annotation(closure: Closure, graph: Graph, names: Names) -> bool:
             defined[name] = position[node.key]
     for node in closure.ordered:
         text = node.module.text
-        for use, target in graph.links(node.module, node.statement).notes:
+        for use, target in graph.links(node).notes:
             if use.start < 0:
                 continue
             named = annotation_name(use.name, use.attributes, target, names.of)
@@ -336,13 +345,13 @@ def _unready_annotation(closure: Closure, graph: Graph, names: Names) -> bool:
     return False
 
 
-def _imports(names: Names, late: set[Imported]) -> list[str]:
+def _imports(names: BlockNames, late: set[Imported]) -> list[str]:
     """Return the import lines, except for packages that no statement needs on import."""
     chosen = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
     return import_section(_import(symbol, names) for symbol in chosen)
 
 
-def _import(symbol: Imported, names: Names) -> Import:
+def _import(symbol: Imported, names: BlockNames) -> Import:
     return Import(symbol.package, symbol.name, symbol.whole, names.of[symbol])
 
 

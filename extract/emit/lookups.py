@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 
 from extract.emit.closure import Closure, try_to_collect
 from extract.resolve.configurations import SUFFIX
-from extract.resolve.dependencies import Graph
+from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition
 from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
 from extract.resolve.strings import PossibleValues, Scope, StringAnalysis
-from extract.resolve.symbols import Finder, Imported, Namespace, Node, Symbol
+from extract.resolve.symbols import Finder, Imported, ModuleValue, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import Sought, pattern_of
 from lemur_core.source.facts import CLASS
@@ -38,7 +38,7 @@ _SEARCHES = {
 }
 
 
-def resolve_lookups(closure: Closure, graph: Graph) -> None:
+def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
     """Add what the statements of a closure without problems look up as they run."""
     strings = StringAnalysis(graph, closure.root, closure.nodes)
     _add_configurations(closure, graph)
@@ -50,7 +50,7 @@ def resolve_lookups(closure: Closure, graph: Graph) -> None:
 # -- configurations ----------------------------------------------------------------------------------------------------
 
 
-def _add_configurations(closure: Closure, graph: Graph) -> None:
+def _add_configurations(closure: Closure, graph: DependencyGraph) -> None:
     """Add the configurations referred to by model type, and the models that are looked up by configuration."""
     nodes, seen = list(closure.nodes.values()), 0
     while len(closure.nodes) > seen:
@@ -75,7 +75,7 @@ def _add_configurations(closure: Closure, graph: Graph) -> None:
                 closure.named[graph.symbol(model)] = model.name
 
 
-def _list_configurations(graph: Graph, node: Node) -> Iterator[Definition]:
+def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterator[Definition]:
     """Yield the configurations that a class names, directly or by model type where it looks them up by type."""
     if node.statement.kind != CLASS:
         return
@@ -89,7 +89,7 @@ def _list_configurations(graph: Graph, node: Node) -> Iterator[Definition]:
 # -- strings -----------------------------------------------------------------------------------------------------------
 
 
-def _add_by_strings(closure: Closure, graph: Graph, strings: StringAnalysis) -> None:
+def _add_by_strings(closure: Closure, graph: DependencyGraph, strings: StringAnalysis) -> None:
     """Add the symbols that strings refer to: by the strings' possible values, else by the closure's words."""
     searching = [
         node for node in closure.nodes.values() if node.statement.searches and node.module.source.name != SOURCE_NAME
@@ -109,7 +109,12 @@ def _add_by_strings(closure: Closure, graph: Graph, strings: StringAnalysis) -> 
 
 
 def _add_names(
-    closure: Closure, graph: Graph, node: Node, sought: Sought, known: PossibleValues, words: Sequence[str]
+    closure: Closure,
+    graph: DependencyGraph,
+    node: StatementNode,
+    sought: Sought,
+    known: PossibleValues,
+    words: Sequence[str],
 ) -> None:
     """Resolve `globals()[name]` and `eval(name)`: names of the file."""
     pattern = pattern_of(sought.asked)
@@ -135,9 +140,9 @@ def _add_names(
 
 def _add_modules(
     closure: Closure,
-    graph: Graph,
+    graph: DependencyGraph,
     strings: StringAnalysis,
-    node: Node,
+    node: StatementNode,
     sought: Sought,
     scope: Scope,
     known: PossibleValues,
@@ -156,7 +161,7 @@ def _add_modules(
                 lacking.append(f"{name}: {'its package is not known' if not dotted else f'no module {dotted}'}")
             continue
         finder = Finder(module)
-        offered = Namespace(inner, strings.attributes(sought.node, scope))
+        offered = ModuleValue(inner, strings.attributes(sought.node, scope))
         needed: list[Symbol] = [offered, finder, graph.ours(MODULES), Imported("types", "", False, "types")]
         why = _unusual(sought.node, scope, offered) or try_to_collect(closure, graph, needed)
         if why:
@@ -169,7 +174,13 @@ def _add_modules(
 
 
 def _note_search(
-    closure: Closure, node: Node, sought: Sought, present: Sequence[str], lacking: Sequence[str], *, whole: bool
+    closure: Closure,
+    node: StatementNode,
+    sought: Sought,
+    present: Sequence[str],
+    lacking: Sequence[str],
+    *,
+    whole: bool,
 ) -> None:
     """Note the names that a lookup may need but the closure lacks; replaces the earlier note about this lookup."""
     location = f"{node.module.source.name} {node.module.file.path}:{sought.node.lineno}"
@@ -202,7 +213,7 @@ def _is_statement(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "__import__"
 
 
-def _unusual(call: ast.Call, scope: Scope, offered: Namespace) -> str:
+def _unusual(call: ast.Call, scope: Scope, offered: ModuleValue) -> str:
     """Return why our replacement for `import_module` does not fit this call; empty if it does."""
     if not scope.functions:
         return "the file runs it as it is imported"
@@ -226,7 +237,7 @@ def _absolute(name: str, package: PossibleValues) -> str:
 # -- containers --------------------------------------------------------------------------------------------------------
 
 
-def _fill_containers(closure: Closure, graph: Graph) -> None:
+def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
     """Add the statements that fill the containers of the closure, and of what those need.
 
     An entry that cannot be added is left out and noted in `dynamic` of the closure.
@@ -239,12 +250,12 @@ def _fill_containers(closure: Closure, graph: Graph) -> None:
                 _fill(closure, graph, symbol)
 
 
-def _fill(closure: Closure, graph: Graph, container: Definition) -> None:
+def _fill(closure: Closure, graph: DependencyGraph, container: Definition) -> None:
     missing: dict[str, int] = {}
     for filling in graph.fillings.of(container, closure.root.module):
-        key = Node(filling.module, filling.statement).key
+        key = StatementNode(filling.module, filling.statement).key
         before = closure.nodes[key].decorators if key in closure.nodes else frozenset()
-        node = Node(filling.module, filling.statement, filling.decorators | before)
+        node = StatementNode(filling.module, filling.statement, filling.decorators | before)
         why = try_to_collect(closure, graph, [], [node])
         if why:
             missing[why] = missing.get(why, 0) + 1

@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extract.emit.closure import Closure, StatementGroup
-from extract.resolve.dependencies import Graph, Links, list_kept_blocks
+from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
 from extract.resolve.discover import class_of
 from extract.resolve.modules import Definition, Module
-from extract.resolve.symbols import Node, NodeKey
+from extract.resolve.symbols import NodeKey, StatementNode
 from lemur_core.source.facts import AT_DEFINITION, CLASS
 
 GroupKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
 Groups = dict[GroupKey, None]  # a set in order of insertion
 
 
-def order_statements(closure: Closure, graph: Graph) -> None:
+def order_statements(closure: Closure, graph: DependencyGraph) -> None:
     """Set the groups of a closure, each after those it reads when it runs, and the links of their statements."""
     run_order = graph.fillings.order(closure.root.module) if closure.fillings else {}
     ordering = _Ordering(closure, graph, run_order)
@@ -57,7 +57,7 @@ class _Ordering:
     Args: run_order: modules by their position in an import of the block's own file; empty if nothing is filled.
     """
 
-    def __init__(self, closure: Closure, graph: Graph, run_order: Mapping[Module, int]) -> None:
+    def __init__(self, closure: Closure, graph: DependencyGraph, run_order: Mapping[Module, int]) -> None:
         self._graph = graph
         self._fillings = closure.fillings
         self._run_order = run_order
@@ -79,7 +79,7 @@ class _Ordering:
             for node in nodes:
                 self._fills.setdefault(node.key, []).append(container)
         #: The statements that read a filled container when they run.
-        self._looking: dict[Definition, list[Node]] = {container: [] for container in closure.fillings}
+        self._looking: dict[Definition, list[StatementNode]] = {container: [] for container in closure.fillings}
         for node in closure.nodes.values() if closure.fillings else ():
             for symbol, _, now in (read for links in graph.iter_links(node) for read in _list_reads(links)):
                 if now and symbol in self._looking and symbol not in self._fills.get(node.key, ()):
@@ -105,7 +105,7 @@ class _Ordering:
             needs.hard.update(self._list_earlier(node))
         return needs
 
-    def _list_groups(self, node: Node, symbol: Definition, now: bool) -> Groups:
+    def _list_groups(self, node: StatementNode, symbol: Definition, now: bool) -> Groups:
         """Return the groups that bind and fill a definition: with `now`, those that have done so as `node` runs."""
         members = [member for member in self._graph.members(symbol) if member.key in self.group_of]
         fillings = self._fillings.get(symbol, ())
@@ -116,7 +116,7 @@ class _Ordering:
             fillings = [filling for filling in fillings if self._run_index(filling) < self._run_index(node)]
         return {self.group_of[member.key]: None for member in (*members, *fillings)}
 
-    def _list_earlier(self, node: Node) -> Groups:
+    def _list_earlier(self, node: StatementNode) -> Groups:
         """Return the groups that a statement which fills, binds or changes something must not overtake."""
         earlier: Groups = {}
         for container in self._fills.get(node.key, ()):
@@ -130,22 +130,22 @@ class _Ordering:
             earlier.update((self.group_of[key], None) for key in keys if key in self.group_of)
         return earlier
 
-    def _run_index(self, node: Node) -> tuple[int, int]:
+    def _run_index(self, node: StatementNode) -> tuple[int, int]:
         """Return the position of a statement in the execution order of an import of the block's own file."""
         return self._run_order.get(node.module, len(self._run_order)), node.statement.number
 
-    def _runs_hook(self, node: Node) -> bool:
+    def _runs_hook(self, node: StatementNode) -> bool:
         """Return whether a class has a base whose `__init_subclass__` runs when it is defined."""
         if node.statement.kind != CLASS:
             return False
-        links = self._graph.links(node.module, node.statement).links
+        links = self._graph.links(node._replace(decorators=frozenset())).links
         bases = [
             link.symbol for link in links if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition)
         ]
         return any(facts is not None and "__init_subclass__" in facts.methods for facts in map(class_of, bases))
 
 
-def _list_reads(links: Links) -> Iterator[tuple[Definition, bool, bool]]:
+def _list_reads(links: StatementLinks) -> Iterator[tuple[Definition, bool, bool]]:
     """Yield the definitions that a statement reads, whether it calls them, and whether it does so when it runs."""
     for link in links.links:
         if isinstance(link.symbol, Definition):

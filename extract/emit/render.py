@@ -9,10 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from extract.emit.closure import Closure, StatementGroup
-from extract.resolve.dependencies import Graph, Links, list_kept_blocks
+from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from extract.resolve.requirements import is_required
-from extract.resolve.symbols import Imported, Link, Node, Optional, Registered, Symbol, Undefined
+from extract.resolve.symbols import (
+    Imported,
+    NameLink,
+    OptionalPackage,
+    RegistrySymbol,
+    StatementNode,
+    Symbol,
+    Undefined,
+)
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
@@ -22,7 +30,7 @@ _NOT_RAISED = 'ImportError("optional package, not part of this block")'
 
 
 @dataclass
-class Names:
+class BlockNames:
     """The names in a block's file."""
 
     of: dict[Symbol, str]
@@ -31,16 +39,16 @@ class Names:
     def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
         """Yield the definitions whose name differs from the original."""
         for symbol, name in self.of.items():
-            if isinstance(symbol, Definition | Registered) and symbol.name != name:
+            if isinstance(symbol, Definition | RegistrySymbol) and symbol.name != name:
                 yield symbol, symbol.name, name
 
 
 def natural_name(symbol: Symbol) -> str:
     """Return the name of a symbol at its origin."""
-    return symbol.bound if isinstance(symbol, Imported | Optional | Undefined) else symbol.name
+    return symbol.bound if isinstance(symbol, Imported | OptionalPackage | Undefined) else symbol.name
 
 
-def choose_names(closure: Closure, graph: Graph) -> Names:
+def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     """Choose a name for every symbol of a closure."""
     nodes = list(closure.ordered)
     links = [(node, link) for node, node_links in closure.linked for link in node_links.links]
@@ -74,10 +82,10 @@ def choose_names(closure: Closure, graph: Graph) -> Names:
         used.add(names[symbol])
         if isinstance(symbol, Imported):
             shared[_identity(symbol)] = names[symbol]
-    return Names(names, _annotation_names(closure, graph, names, used))
+    return BlockNames(names, _annotation_names(closure, graph, names, used))
 
 
-def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
+def _all_symbols(closure: Closure, nodes: Iterable[StatementNode]) -> list[Symbol]:
     """Return the linked symbols and all other names that the copied statements bind."""
     symbols = dict.fromkeys(closure.symbols)
     for node in nodes:
@@ -100,7 +108,7 @@ def _is_defined_in(symbol: Symbol, module: Module) -> bool:
     return not isinstance(symbol, Definition) or symbol.module is module
 
 
-def _find_captures(links: Iterable[tuple[Node, Link]]) -> dict[Symbol, set[str]]:
+def _find_captures(links: Iterable[tuple[StatementNode, NameLink]]) -> dict[Symbol, set[str]]:
     """Return, for symbols whose uses are rewritten, the local names that would capture the rewritten name."""
     result: dict[Symbol, set[str]] = {}
     for node, link in links:
@@ -110,14 +118,14 @@ def _find_captures(links: Iterable[tuple[Node, Link]]) -> dict[Symbol, set[str]]
     return result
 
 
-def _words(nodes: Iterable[Node]) -> set[str]:
+def _words(nodes: Iterable[StatementNode]) -> set[str]:
     words = set(BUILTINS)
     for node in nodes:
         words.update(node.statement.shadows, node.statement.binds, (use.name for use in node.statement.uses))
     return words
 
 
-def _annotation_names(closure: Closure, graph: Graph, names: dict[Symbol, str], used: set[str]) -> list[str]:
+def _annotation_names(closure: Closure, graph: DependencyGraph, names: dict[Symbol, str], used: set[str]) -> list[str]:
     """Return the names that annotations use: imports of the runtime are kept, classes of the corpus not copied."""
     unknown: dict[str, None] = {}
     for node, links in closure.linked:
@@ -147,7 +155,7 @@ def annotation_name(name: str, attributes: tuple[str, ...], target: object, name
 class Renderer:
     """Renderer of the groups of one closure."""
 
-    def __init__(self, closure: Closure, graph: Graph, names: Names) -> None:
+    def __init__(self, closure: Closure, graph: DependencyGraph, names: BlockNames) -> None:
         self.graph = graph
         self.names = names
         self.dropped: list[str] = []  # decorators that were left out
@@ -228,7 +236,7 @@ class Renderer:
     def _statement(self, module: Module, statement: Statement) -> str:
         text = module.text
         node = self._nodes[module, statement.number]
-        links = self.graph.links(*node)
+        links = self.graph.links(node)
         if statement.kind == IMPORT:
             return self._import(module, statement, links)
         edits = [
@@ -245,7 +253,7 @@ class Renderer:
             self.dropped.append(text[decorator.start : decorator.end].decode().strip())
         return apply(text, statement.start, statement.end, edits)
 
-    def _link_edits(self, links: Links, statement: Statement | None = None) -> list[Edit]:
+    def _link_edits(self, links: StatementLinks, statement: Statement | None = None) -> list[Edit]:
         edits = []
         for link in links.links:
             use, name = link.use, self.names.of[link.symbol]
@@ -258,7 +266,7 @@ class Renderer:
                 edits.append(Edit(use.start, use.ends[link.consumed], name))
         return edits
 
-    def _note_edits(self, links: Links) -> list[Edit]:
+    def _note_edits(self, links: StatementLinks) -> list[Edit]:
         edits = []
         for use, target in links.notes:
             if use.start < 0 or not isinstance(target, Definition):
@@ -275,7 +283,7 @@ class Renderer:
             return 0
         return attributes.index(target.name) + 1
 
-    def _error_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
+    def _error_edits(self, module: Module, statement: Statement, links: StatementLinks) -> list[Edit]:
         """Edit a statically decided `except ImportError as error`: create the error where it is read."""
         kept = set(list_kept_blocks(module, statement))
         bound_in_kept = {name for number in kept for name in module.facts.blocks[number].errors}
@@ -295,7 +303,7 @@ class Renderer:
 
     # -- imports -------------------------------------------------------------------------------------------------
 
-    def _import(self, module: Module, statement: Statement, links: Links) -> str:
+    def _import(self, module: Module, statement: Statement, links: StatementLinks) -> str:
         """Return an import inside a kept `if` or `try`, with one line per name."""
         lines = []
         for alias, symbol in zip(statement.aliases, links.alias_links, strict=True):
@@ -312,7 +320,7 @@ class Renderer:
         assert dotted is not None
         return str(Import(dotted, alias.name, alias.whole or bound != dotted.split(".")[0], bound))
 
-    def _local_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
+    def _local_edits(self, module: Module, statement: Statement, links: StatementLinks) -> list[Edit]:
         """Edit imports in functions: keep those of the runtime, drop those of the corpus, make optional ones fail."""
         grouped: dict[tuple[int, int], list[tuple[LocalImport, Target, bool]]] = {}
         checked = _only_checked(statement)

@@ -28,14 +28,14 @@ from extract.resolve.standins import (
 from extract.resolve.symbols import (
     How,
     Imported,
-    Link,
-    Namespace,
-    Node,
-    Optional,
+    ModuleValue,
+    NameLink,
+    OptionalPackage,
     Problem,
     Reason,
-    Registered,
     Registries,
+    RegistrySymbol,
+    StatementNode,
     Symbol,
     Undefined,
     is_registry,
@@ -71,10 +71,10 @@ T = TypeVar("T")
 
 
 @dataclass
-class Links:
+class StatementLinks:
     """Everything that one statement depends on."""
 
-    links: list[Link] = field(default_factory=list)
+    links: list[NameLink] = field(default_factory=list)
     notes: list[tuple[Use, Target | None]] = field(default_factory=list)  # names that only annotations use
     dropped: list[Decorator] = field(default_factory=list)  # decorators left out
     problems: list[Problem] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Links:
     alias_links: list[Symbol | None] = field(default_factory=list)  # of an import statement kept inside a block
 
 
-class Graph:
+class DependencyGraph:
     """Dependency graph: the statements of a whole library and the links between them."""
 
     def __init__(self, library: Library, registries: Registries) -> None:
@@ -93,22 +93,22 @@ class Graph:
         self.registries = registries
         self.fillings = Registrations(library)
         self.configurations = Configurations(library)
-        self._links: dict[tuple[int, int, frozenset[int]], Links] = {}
-        self._block_links: dict[tuple[int, int], Links] = {}
-        self._members: dict[Symbol, tuple[Node, ...]] = {}
+        self._links: dict[tuple[Module, int, frozenset[int]], StatementLinks] = {}
+        self._block_links: dict[tuple[Module, int], StatementLinks] = {}
+        self._members: dict[Symbol, tuple[StatementNode, ...]] = {}
         self._parsed: dict[Module, Any] = {}
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def members(self, symbol: Definition) -> tuple[Node, ...]:
+    def members(self, symbol: Definition) -> tuple[StatementNode, ...]:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
             statements = {s.number: s for s in (*module.binders(name), *module.changing(name))}
-            self._members[symbol] = tuple(Node(module, statements[number]) for number in sorted(statements))
+            self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
-    def items(self, namespace: Namespace) -> dict[str, Symbol]:
+    def items(self, namespace: ModuleValue) -> dict[str, Symbol]:
         """Return the public classes, functions and constants of a module that is used as a value."""
         symbols: dict[str, Symbol] = {}
         for name in namespace.only or self.library.public_names(namespace.module):
@@ -119,24 +119,24 @@ class Graph:
 
     # -- links ---------------------------------------------------------------------------------------------------
 
-    def links(self, module: Module, statement: Statement, decorators: frozenset[int] = frozenset()) -> Links:
-        """Return the links of a statement; `decorators` holds the indices of those that are kept whatever they do."""
-        key = (id(module), statement.number, decorators)
+    def links(self, node: StatementNode) -> StatementLinks:
+        """Return the links of a statement."""
+        key = (node.module, node.statement.number, node.decorators)
         if key not in self._links:
-            self._links[key] = self._link(module, statement, decorators)
+            self._links[key] = self._link(*node)
         return self._links[key]
 
-    def block_links(self, module: Module, number: int) -> Links:
+    def block_links(self, module: Module, number: int) -> StatementLinks:
         """Return the links of the test or the exception types of an `if` or `try` block."""
-        key = (id(module), number)
+        key = (module, number)
         if key not in self._block_links:
-            result = Links()
+            result = StatementLinks()
             for use in module.facts.blocks[number].uses:
                 self._link_use(module, use, None, result)
             self._block_links[key] = result
         return self._block_links[key]
 
-    def words(self, node: Node) -> Iterator[str]:
+    def words(self, node: StatementNode) -> Iterator[str]:
         """Yield the names that appear in quotes in a statement."""
         for match in _QUOTED.finditer(node.module.text, node.statement.start, node.statement.end):
             yield match[1].decode()
@@ -148,14 +148,14 @@ class Graph:
         result: T = self._parsed[module]
         return result
 
-    def iter_links(self, node: Node) -> Iterator[Links]:
+    def iter_links(self, node: StatementNode) -> Iterator[StatementLinks]:
         """Yield the links of a statement and of the blocks kept around it."""
-        yield self.links(node.module, node.statement, node.decorators)
+        yield self.links(node)
         for number in list_kept_blocks(node.module, node.statement):
             yield self.block_links(node.module, number)
 
-    def _link(self, module: Module, statement: Statement, kept: frozenset[int]) -> Links:
-        result = Links()
+    def _link(self, module: Module, statement: Statement, kept: frozenset[int]) -> StatementLinks:
+        result = StatementLinks()
         if statement.kind in {IMPORT, STAR}:
             self._link_import(module, statement, result)
             return result
@@ -187,7 +187,7 @@ class Graph:
             self._link_use(module, use, local.alias if local else None, result, target)
         return result
 
-    def _link_import(self, module: Module, statement: Statement, result: Links) -> None:
+    def _link_import(self, module: Module, statement: Statement, result: StatementLinks) -> None:
         """Link an import inside a kept `if` or `try`: the name is bound there to the symbol that it refers to."""
         for alias in statement.aliases:
             target = self.library.target(module, alias)
@@ -203,7 +203,7 @@ class Graph:
                 result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_place(module, statement)}: {what}"))
 
     def _link_use(
-        self, module: Module, use: Use, alias: Alias | None, result: Links, target: Target | None = None
+        self, module: Module, use: Use, alias: Alias | None, result: StatementLinks, target: Target | None = None
     ) -> None:
         target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
@@ -216,32 +216,32 @@ class Graph:
             return
         native = self._native_link(module, use, target, consumed)
         if native is not None:
-            result.links.append(native) if isinstance(native, Link) else result.problems.append(native)
+            result.links.append(native) if isinstance(native, NameLink) else result.problems.append(native)
             return
         if isinstance(target, Definition):
             symbol = self.symbol(target)
-            if isinstance(symbol, Registered):
+            if isinstance(symbol, RegistrySymbol):
                 result.glue.append(self.registry_class)
-            result.links.append(Link(use, symbol, consumed, self._how(module, use, target, consumed, alias)))
+            result.links.append(NameLink(use, symbol, consumed, self._how(module, use, target, consumed, alias)))
         elif isinstance(target, External):
             if (package := _operator(use, target)[:1]) and package[0] in RUNTIME:
                 result.glue.append(Imported(package[0], "", False, package[0]))  # the import registers its operators
             for link in self._external(module, use, target, consumed, alias):
                 result.links.append(link)
-                if isinstance(link.symbol, Optional):
+                if isinstance(link.symbol, OptionalPackage):
                     result.glue.append(self.ours(NOT_INSTALLED))
                 elif isinstance(link.symbol, Imported) and not self.library.is_runtime(link.symbol.package):
                     result.requires.add(link.symbol.package.split(".")[0])
                     if use.when == AT_CALL:
                         result.glue.append(self.ours(NOT_INSTALLED))
         elif isinstance(target, Module) and use.when == AT_CALL:
-            result.links.append(Link(use, Namespace(target), consumed, How.HEURISTIC))
+            result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
             result.glue.append(Imported("types", "", False, "types"))
         elif isinstance(target, Module):
             what = f"{_place(module, use)}: module {use.name} is used as a value"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
-            result.links.append(Link(use, Undefined(use.name), 0, How.SAME_FILE))
+            result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
             result.glue.append(self.ours(NOT_DEFINED))
         else:
             result.problems.append(self._missing(module, use, target))
@@ -249,7 +249,7 @@ class Graph:
     def symbol(self, target: Definition) -> Symbol:
         """Return the symbol that represents a definition in a file: the definition itself, or its replacement."""
         if is_registry(target):
-            return Registered(*self.registries.canonical(target))
+            return RegistrySymbol(*self.registries.canonical(target))
         if is_registry_class(target):
             return self.registry_class
         if target.module.source.name != SOURCE_NAME:
@@ -298,24 +298,24 @@ class Graph:
 
     def _external(
         self, module: Module, use: Use, target: External, consumed: int, alias: Alias | None
-    ) -> Iterator[Link]:
+    ) -> Iterator[NameLink]:
         if target.optional:
-            yield Link(use, Optional(target.package, use.name), consumed, How.DIRECT_IMPORT)
+            yield NameLink(use, OptionalPackage(target.package, use.name), consumed, How.DIRECT_IMPORT)
             return
         if consumed or alias is not None or not module.binders(use.name):
             # Reached through another module's attribute or a star import: import it from where it is defined.
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
-            yield Link(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)
+            yield NameLink(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)
             return
         imports = self._list_imports(module, use, target)
         if self._conditional(module, use.name) and not (
             target.runtime and RUNTIME_NAMES.has(target.package, target.name)
         ):
-            yield Link(use, Optional(target.package, use.name), 0, How.DIRECT_IMPORT)
+            yield NameLink(use, OptionalPackage(target.package, use.name), 0, How.DIRECT_IMPORT)
             return
         for symbol in imports:
-            yield Link(use, symbol, 0, How.DIRECT_IMPORT)
+            yield NameLink(use, symbol, 0, How.DIRECT_IMPORT)
 
     def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Imported]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
@@ -355,7 +355,7 @@ class Graph:
 
     # -- native operators ----------------------------------------------------------------------------------------
 
-    def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> Link | Problem | None:
+    def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> NameLink | Problem | None:
         """Return the link or problem for a call into an extension: `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
         if _operator(use, target):
@@ -364,7 +364,7 @@ class Graph:
             native = self._native(use, chain[2], 3)
             # An optional package's operator: its source runs without the package, and so does the block.
             own = self.library.knows(module.source, chain[1])
-            return native if isinstance(native, Link) or own else None
+            return native if isinstance(native, NameLink) or own else None
         if isinstance(target, Definition) and self.is_extension(target):
             return self._native(use, chain[consumed], consumed + 1) if len(chain) > consumed else None
         compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
@@ -379,10 +379,10 @@ class Graph:
             return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
         return None
 
-    def _native(self, use: Use, operator: str, consumed: int) -> Link | Problem:
+    def _native(self, use: Use, operator: str, consumed: int) -> NameLink | Problem:
         operator_replacement = find_operator(operator)
         if operator_replacement is not None:
-            return Link(use, self.ours(operator_replacement), consumed, How.STAND_IN)
+            return NameLink(use, self.ours(operator_replacement), consumed, How.STAND_IN)
         name = ".".join((use.name, *use.attributes[:consumed]))
         return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a replacement")
 

@@ -143,9 +143,7 @@ def class_of(definition: Definition) -> ClassFacts | None:
 
 def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
     """Return the target of a dotted name in a module: `layers.drop.DropPath`. Follows aliases (`Conv = Conv2d`)."""
-    target, rest = library.lookup(module, chain[0]), list(chain[1:])
-    while rest and isinstance(target, Module):
-        target = library.lookup(target, rest.pop(0))
+    target, rest = library.follow(module, chain)
     if isinstance(target, External) and rest:
         return External(
             ".".join([target.binding_module, *([target.name] if target.name else []), *rest[:-1]]),

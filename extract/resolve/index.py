@@ -12,7 +12,6 @@ import importlib.util
 import io
 import json
 import pickle
-import sqlite3
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from extract.sources import Source, SourceFile
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
@@ -34,6 +33,10 @@ Policy = Literal["missing", "force", "skip"]
 # Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
 Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none
+_TABLES = (
+    "facts (blob TEXT, version TEXT, facts BLOB, error TEXT, PRIMARY KEY (blob, version)) WITHOUT ROWID",
+    "results (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID",
+)
 _EMPTY = FileFacts((), (), (), None, ())
 _FEW = 40  # files; with fewer, starting processes costs more than it saves
 _CHUNK_BYTES = 400_000
@@ -48,7 +51,7 @@ class Index:
         self.hits = 0
         self.parsed = 0
         self._memory: dict[str, FileFacts] = {}
-        self._database = _open(self.path)
+        self._database = open_database(self.path, "index", _TABLES)
 
     def __enter__(self) -> "Index":
         return self
@@ -135,31 +138,6 @@ class Index:
         """Store a result under such a key."""
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (f"{VERSION}:{key}", value))
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        return _connect(path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise UserError(f"index {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
-        # The index is only a cache: replace a damaged file by an empty one.
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        return _connect(path)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=60)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    with database:
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS facts (blob TEXT, version TEXT, facts BLOB, error TEXT,"
-            " PRIMARY KEY (blob, version)) WITHOUT ROWID"
-        )
-        database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
-    return database
 
 
 def _parse_all(

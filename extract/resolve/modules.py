@@ -1,5 +1,18 @@
 """Modules of a corpus, and what a name refers to in each: imports, re-exports, star imports, lazy packages.
 
+Example: what are `Norm`, `nn` and `fused` in net.py?
+
+    # lib/net.py                        # lib/layers/__init__.py          # lib/layers/norm.py
+    from torch import nn                from .norm import *               __all__ = ["Norm"]
+    from .layers import Norm, fused     try: import fused                 class Norm(nn.Module): ...
+                                        except ImportError: fused = None
+
+`lookup(net, "Norm")` follows the import to `lib.layers`, where no statement binds the name, then the star import, and
+returns `Definition(lib.layers.norm, "Norm")`: a block copies from the file that defines a name, however long the way.
+`nn` is `External("torch", "nn")`, an import that stays. `fused` is the `None` of the handler, `Definition(lib.layers,
+"fused")`: it is outside of the declared runtime, and what else a machine has installed must not change a block. A name
+that nothing binds is `Missing`, with the lookup that failed.
+
 Relative imports and packages are resolved only here.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
@@ -321,6 +334,13 @@ class Library:
             submodule = self.find_module(module.source, f"{dotted}.{alias.name}")
             return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
         return self.lookup(holder, alias.name)
+
+    def follow(self, module: Module, chain: Sequence[str]) -> tuple[Target, tuple[str, ...]]:
+        """Return what a dotted name leads to through modules, and the attributes that are left."""
+        target, rest = self.lookup(module, chain[0]), tuple(chain[1:])
+        while rest and isinstance(target, Module):
+            target, rest = self.lookup(target, rest[0]), rest[1:]
+        return target, rest
 
     def lookup(self, module: Module, name: str) -> Target:
         """Return what a global name of a module refers to, through re-exports, star imports and lazy packages."""

@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from extract.resolve.dependencies import Graph
+from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import Found
 from extract.resolve.modules import Definition, Module
-from extract.resolve.symbols import Node
+from extract.resolve.symbols import StatementNode
 from extract.resolve.values import UNKNOWN, binary, call_builtin, subscript
 from lemur_core.source.changes import Sought, search_at
 from lemur_core.source.facts import ASSIGN
@@ -106,13 +106,15 @@ def _within(node: ast.AST, child: ast.AST, scope: Scope) -> Scope:
 class StringAnalysis:
     """Possible values of expressions in the statements of one block's file, as collected so far."""
 
-    def __init__(self, graph: Graph, root: Found, nodes: Mapping[tuple[str, str, int], Node]) -> None:
+    def __init__(
+        self, graph: DependencyGraph, root: Found, nodes: Mapping[tuple[str, str, int], StatementNode]
+    ) -> None:
         self._graph = graph
         self._root = root
         self._nodes = nodes
         self._running: set[tuple[int, str]] = set()
 
-    def searches(self, node: Node) -> Iterator[tuple[Sought, Scope]]:
+    def searches(self, node: StatementNode) -> Iterator[tuple[Sought, Scope]]:
         """Yield the lookups of code by strings in a statement."""
         file = self._file(node.module)
         for start in sorted(file.sought):

@@ -21,14 +21,14 @@ class Imported(NamedTuple):
     bound: str
 
 
-class Registered(NamedTuple):
+class RegistrySymbol(NamedTuple):
     """A registry object; the file gets a small replacement that holds the classes it names."""
 
     module: Module
     name: str
 
 
-class Optional(NamedTuple):
+class OptionalPackage(NamedTuple):
     """An optional package, treated as not installed."""
 
     package: str
@@ -41,7 +41,7 @@ class Undefined(NamedTuple):
     bound: str
 
 
-class Namespace(NamedTuple):
+class ModuleValue(NamedTuple):
     """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
 
     module: Module
@@ -64,7 +64,7 @@ class Finder(NamedTuple):
         return f"modules_of_{self.module.name.rpartition('.')[2]}"
 
 
-Symbol = Definition | Imported | Registered | Optional | Undefined | Namespace | Finder
+Symbol = Definition | Imported | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | Finder
 
 
 class Reason(StrEnum):
@@ -107,7 +107,7 @@ class How(StrEnum):
         return way
 
 
-class Link(NamedTuple):
+class NameLink(NamedTuple):
     """A read of a name and its target: the symbol represents the name and `consumed` attributes after it."""
 
     use: Use
@@ -119,7 +119,7 @@ class Link(NamedTuple):
 NodeKey = tuple[str, str, int]  # source, path, number of the statement
 
 
-class Node(NamedTuple):
+class StatementNode(NamedTuple):
     """A statement of the corpus with its links."""
 
     module: Module
@@ -136,11 +136,11 @@ _REGISTERING = ("register_module", "register")
 _MARKS = (b".register_module(", b".register(")
 
 
-class Entry(NamedTuple):
+class RegistryEntry(NamedTuple):
     """Entry of a registry under one key: a class or function, or the statement that registers it."""
 
     symbol: Definition | None
-    node: Node | None
+    node: StatementNode | None
     module: Module
 
 
@@ -150,7 +150,7 @@ class Registries:
     def __init__(self, library: Library, index: Index) -> None:
         self._library = library
         self._index = index
-        self._entries: dict[Definition, dict[str, list[Entry]]] | None = None
+        self._entries: dict[Definition, dict[str, list[RegistryEntry]]] | None = None
 
     def canonical(self, target: Definition) -> Definition:
         """Return the registry at the root of a registry's parents."""
@@ -169,7 +169,7 @@ class Registries:
             target = parents[0]
             seen.add(target)
 
-    def entry(self, registry: Definition, key: str, near: Source) -> Entry | None:
+    def entry(self, registry: Definition, key: str, near: Source) -> RegistryEntry | None:
         """Return the entry of a registry under a key: from the same source if available, else by priority."""
         scope, _, bare = key.rpartition(".")
         entries = self._all().get(registry, {}).get(bare, [])
@@ -179,7 +179,7 @@ class Registries:
         own = [e for e in entries if e.module.source.name == near.name]
         return (scoped or own or entries)[0]
 
-    def _all(self) -> dict[Definition, dict[str, list[Entry]]]:
+    def _all(self) -> dict[Definition, dict[str, list[RegistryEntry]]]:
         if self._entries is None:
             self._entries = {}
             for module in self._modules():
@@ -203,7 +203,7 @@ class Registries:
             self._index.add([(source, module.file) for module in modules])
             yield from modules
 
-    def _registrations(self, module: Module) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
+    def _registrations(self, module: Module) -> Iterator[tuple[Definition, Iterable[str], RegistryEntry]]:
         for statement in module.facts.statements:
             if not module.taken(statement):
                 continue
@@ -217,28 +217,24 @@ class Registries:
                     registry = self._target(module, decorator.chain[:-1])
                     if registry is not None and statement.binds:
                         name = statement.binds[0]
-                        entry = Entry(Definition(module, name), None, module)
+                        entry = RegistryEntry(Definition(module, name), None, module)
                         yield self.canonical(registry), decorator.keys or (name,), entry
             if (not statement.decorators and not statement.binds) or statement.kind == "other":
                 yield from self._calls(module, statement)
 
-    def _calls(self, module: Module, statement: Statement) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
+    def _calls(self, module: Module, statement: Statement) -> Iterator[tuple[Definition, Iterable[str], RegistryEntry]]:
         """Yield the entries of `NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes."""
         for use in statement.uses:
             if use.attributes[-1:] and use.attributes[-1] in _REGISTERING and use.when == AT_DEFINITION:
                 registry = self._target(module, (use.name, *use.attributes[:-1]))
                 if registry is not None:
                     named = [(u.name, *u.attributes)[-1] for u in statement.uses]
-                    entry = Entry(None, Node(module, statement), module)
+                    entry = RegistryEntry(None, StatementNode(module, statement), module)
                     yield self.canonical(registry), dict.fromkeys([*statement.types, *named]), entry
 
     def _target(self, module: Module, chain: tuple[str, ...]) -> Definition | None:
-        target = self._library.lookup(module, chain[0])
-        for name in chain[1:]:
-            if not isinstance(target, Module):
-                return None
-            target = self._library.lookup(target, name)
-        return target if isinstance(target, Definition) and is_registry(target) else None
+        target, rest = self._library.follow(module, chain)
+        return target if not rest and isinstance(target, Definition) and is_registry(target) else None
 
 
 def is_registry(target: Definition) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.progress import note
 
 
 def cache_folder(*parts: str) -> Path:
@@ -37,6 +39,41 @@ def cache_folder(*parts: str) -> Path:
             f"cache folder {folder}: {error.strerror}; set LEMUR_CURATOR_CACHE to a writable one"
         ) from error
     return folder
+
+
+def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str | None = None) -> sqlite3.Connection:
+    """Open a cache in one SQLite file, which concurrent processes may share; replace a damaged one by an empty one.
+
+    Args:
+        kind: what it is, for messages: "index", "cache".
+        tables: definitions of its tables, `name (columns ...)`; a table that exists is left as it is.
+        on_damage: message to print if a damaged file is replaced; None for none.
+    Raises: UserError if it cannot be opened or written.
+    """
+    try:
+        return _connect(path, tables)
+    except sqlite3.OperationalError as error:
+        raise UserError(f"{kind} {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
+    except sqlite3.DatabaseError:
+        if on_damage is not None:
+            note(on_damage)
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        return _connect(path, tables)
+
+
+def _connect(path: Path, tables: Sequence[str]) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=60)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        with database:
+            for table in tables:
+                database.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
 
 
 @dataclass(frozen=True, slots=True)

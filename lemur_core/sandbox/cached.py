@@ -10,7 +10,6 @@ import ast
 import hashlib
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections import deque
@@ -21,15 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
-from lemur_core.files.progress import note
+from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.runtime import declared_runtime
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 
 _WIDER = 4  # factor for the seconds of the second attempt, where limits decide
+_TABLES = ("outcomes (key TEXT PRIMARY KEY, outcome BLOB NOT NULL)",)
 ATTEMPTS = 3  # in all, if a transient failure ends a job; other failures would repeat
 
 #: Statuses that a busy machine may cause.
@@ -196,15 +194,8 @@ class OutcomeStore:
 
     def __init__(self, room: str = "sandbox") -> None:
         path = cache_folder(room) / "outcomes.sqlite"
-        try:
-            self._database = _connect(path)
-        except sqlite3.OperationalError as error:
-            raise UserError(f"cache {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
-        except sqlite3.DatabaseError:
-            note(f"run cache: {path.name} is damaged and was dropped; its jobs run again")
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{path}{suffix}").unlink(missing_ok=True)
-            self._database = _connect(path)
+        damaged = f"run cache: {path.name} is damaged and was dropped; its jobs run again"
+        self._database = open_database(path, "cache", _TABLES, damaged)
 
     def __enter__(self) -> Self:
         return self
@@ -221,18 +212,6 @@ class OutcomeStore:
         """Store a value at once."""
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", (key, value))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=60)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, outcome BLOB NOT NULL)")
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
 
 
 def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
