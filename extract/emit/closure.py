@@ -117,6 +117,7 @@ def collect(
                     waiting += graph.items(symbol).values()
                 elif isinstance(symbol, Definition):
                     fresh += graph.members(symbol)
+        # Registries last: their entries depend on the strings in all statements.
         elif entries := _list_new_entries(closure, graph):
             waiting += [entry.symbol for entry in entries if entry.symbol is not None]
             fresh += [entry.node for entry in entries if entry.symbol is None and entry.node is not None]

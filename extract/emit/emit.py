@@ -21,11 +21,12 @@ from extract.resolve.discover import Found
 from extract.resolve.index import RUNTIME_NAMES, Index
 from extract.resolve.modules import Definition, Library
 from extract.resolve.requirements import distributions_of
-from extract.resolve.standins import MODULES, SOURCE_NAME, replacement_source
+from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
     How,
     Imported,
     ModuleValue,
+    NodeKey,
     OptionalPackage,
     Reason,
     Registries,
@@ -85,7 +86,7 @@ class Emitter:
         renderer = Renderer(closure, graph, names)
         late = _list_late_imports(closure, graph)
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
-        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure, graph)
+        body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += _alias_lines(names, closure)
         body += _bind_nested(names, found)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
@@ -216,36 +217,40 @@ def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Imported
 
 
 def _with_glue(
-    pieces: list[tuple[StatementGroup, str]], closure: Closure, names: BlockNames, late: set[Imported]
+    pieces: list[tuple[StatementGroup, str]],
+    closure: Closure,
+    graph: DependencyGraph,
+    names: BlockNames,
+    late: set[Imported],
 ) -> list[str]:
     """Return the texts of the groups: our replacements first, then the objects created from them."""
     ours = [text for group, text in pieces if group.module.source.name == SOURCE_NAME]
     filled = _fillings(closure, names)
     theirs = [
-        "\n\n\n".join([text, *(line for node in group.nodes for line in filled.pop(node.key, ()))])
-        for group, text in reversed(pieces)
+        "\n\n\n".join([text, *(line for node in group.nodes for line in filled.get(node.key, ()))])
+        for group, text in pieces
         if group.module.source.name != SOURCE_NAME
-    ][::-1]
-    absent = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotInstalled"), "")
+    ]
+    absent, undefined, registry = (
+        names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
+    )
     lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, OptionalPackage)})
     lines += sorted(
         f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
     )
-    undefined = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotDefined"), "")
     lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
-    registry = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "Registry"), "")
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
 
 
-def _fillings(closure: Closure, names: BlockNames) -> dict[tuple[str, str, int], list[str]]:
+def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, list[str]]:
     """Return the lines that fill the registries, by the last statement that defines what they register."""
-    last: dict[Definition, tuple[str, str, int]] = {}
+    last: dict[Definition, NodeKey] = {}
     for node in closure.ordered:
         for name in node.statement.binds:
             definition = Definition(node.module, name)
             last[definition] = max(node.key, last.get(definition, node.key))
-    by_statement: dict[tuple[str, str, int], list[str]] = {}
+    by_statement: dict[NodeKey, list[str]] = {}
     for (where, key), entry in closure.entries.items():
         if entry.symbol is not None:
             line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"

@@ -74,6 +74,7 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
             if same is not None:
                 names[symbol] = same
                 continue
+        # The statements of another file may mean the built-in.
         shadows_builtin = wanted in BUILTINS and several and symbol not in pinned
         if wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
             names[symbol] = fresh_name(wanted, used | taken_words)

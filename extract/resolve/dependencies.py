@@ -209,7 +209,7 @@ class DependencyGraph:
         while isinstance(target, Module) and consumed < len(use.attributes):
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
-                break
+                break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
             target, consumed = inner, consumed + 1
         if use.when == IN_ANNOTATION:
             result.notes.append((use, None if isinstance(target, Module) else target))
@@ -235,12 +235,15 @@ class DependencyGraph:
                     if use.when == AT_CALL:
                         result.glue.append(self.ours(NOT_INSTALLED))
         elif isinstance(target, Module) and use.when == AT_CALL:
+            # The object that represents the module is created at the end of the file: it exists as functions run, but
+            # not as the file is imported.
             result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
             result.glue.append(Imported("types", "", False, "types"))
         elif isinstance(target, Module):
             what = f"{_place(module, use)}: module {use.name} is used as a value"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
+            # The author's code fails here, too, but perhaps in a branch that never runs: no reason to reject the class.
             result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
             result.glue.append(self.ours(NOT_DEFINED))
         else:

@@ -399,7 +399,7 @@ class Library:
         """Return whether nothing in a module can bind a global name: no statement, function or unknown star import."""
         if any(name in (*s.binds, *s.late, *s.touches) for s in module.facts.statements):
             return False
-        if _WRITES_NAMES.search(module.source.read(module.file)):
+        if _WRITES_NAMES.search(module.text):
             return False
         holders = [self.target(module, statement.aliases[0]) for statement in module.stars()]
         known = all(isinstance(h, Module) or (isinstance(h, External) and h.runtime) for h in holders)
@@ -413,6 +413,8 @@ class Library:
                 alias = next(a for a in reversed(statement.aliases) if a.bound == name)
                 targets.append(self.target(module, alias))
             known = [t for t in targets if not isinstance(t, Missing)]
+            # The last import wins, as in Python, but one that works in the declared runtime is preferred to one that
+            # needs an optional package.
             usable = [t for t in known if not isinstance(t, External) or t.runtime]
             return (usable or known or targets)[-1]
         return Definition(module, name)
