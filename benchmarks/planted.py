@@ -27,12 +27,13 @@ import numpy as np
 
 from benchmarks.plants import PLANTS, Pair
 from curate.compute.graphs import DATASETS, NetworkTracer, given_of
-from curate.compute.runs import answer_of, open_box, read_parameters
+from curate.compute.runs import open_box, read_parameters
 from curate.published.novel import PRM
 from curate.sources import open_source
 from curate.sources.rows import Source
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
+from lemur_core.sandbox.cached import answer_of
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.features.minhash import jaccard
 from lemur_core.similarity.features.parts import outline_code
@@ -135,7 +136,7 @@ def plant(source: Source, networks: int, seed: int) -> tuple[list[Planted], Coun
                 for n, code in enumerate(files)
             ]
             answers = {int(outcome.key): answer_of(outcome) for outcome in box.run_within(jobs)}
-            return [answers[n] if answers[n]["runs"] else None for n in range(len(files))]
+            return [answers[n] if answers[n].get("runs") else None for n in range(len(files))]
 
         for place in random.permutation(len(codes)).tolist():
             if used == networks:

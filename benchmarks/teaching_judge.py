@@ -5,7 +5,7 @@ They run in the sandbox alone, as LEMUR's trainer calls a network.
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from benchmarks.teaching_corpus import Corpus, Text
 from benchmarks.teaching_model import Tokens
-from curate.compute.runs import ENTRY, answer_of, case_of, open_box
+from curate.compute.runs import RUN, NetFailure, answer_of, case_of, open_box
 from curate.model.features import code_features
 from curate.model.options import CurateOptions
 from curate.published.novel import PRM
 from lemur_core.sandbox import Job, Limits
+from lemur_core.sandbox.stage import Retries
 from lemur_core.similarity.features.minhash import jaccard
 
 #: Tokens of a window that counts as copied if it was learned.
@@ -65,15 +66,17 @@ def run_all(codes: Sequence[str]) -> list[dict[str, Any]]:
         {"parses": parses(code), "constructs": False, "runs": False, "error": "no_python"} for code in codes
     ]
     jobs = [
-        Job(str(place), ENTRY, payload | {"code": code}) for place, code in enumerate(codes) if found[place]["parses"]
+        Job(str(place), RUN.guest, payload | {"code": code}, _LIMITS)
+        for place, code in enumerate(codes)
+        if found[place]["parses"]
     ]
-    with open_box([ENTRY], jobs=1, unsafe=False, limits=_LIMITS) as box:
-        for outcome in box.run(jobs, attempts=1):
-            told = answer_of(outcome)
-            error = "" if told["runs"] else told["category"]
-            found[int(outcome.key)] |= {
-                "constructs": told["runs"] or error in _CONSTRUCTED,
-                "runs": told["runs"],
+    with open_box([RUN.guest], jobs=1, unsafe=False, limits=_LIMITS) as box:
+        for reply in replace(RUN, retries=Retries.NONE).run_jobs(box, jobs):
+            told = answer_of(reply)
+            error = told.category if isinstance(told, NetFailure) else ""
+            found[int(reply.key)] |= {
+                "constructs": told.runs or error in _CONSTRUCTED,
+                "runs": told.runs,
                 "error": error,
             }
     return found

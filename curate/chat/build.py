@@ -8,7 +8,7 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.network import Experiment, Lab, Network, best_results, read_code, read_facts
+from curate.chat.network import Experiment, Facts, Lab, Network, best_results, read_code
 from curate.chat.repair import repairs
 from curate.compute.runs import case_of, read_parameters
 from curate.model.corpus import Corpus
@@ -99,8 +99,8 @@ def _measure_records(networks: list[Network], lab: Lab) -> list[Network]:
     places = [place for place, network in enumerate(networks) if network.case is not None]
     experiments: list[Experiment] = [networks[place].experiment(networks[place].code) for place in places]
     for place, answer in zip(places, lab.make(experiments, "chat facts"), strict=True):
-        if answer["runs"]:
-            networks[place] = replace(networks[place], facts=read_facts(answer))
+        if isinstance(answer, Facts):
+            networks[place] = replace(networks[place], facts=answer)
         else:
-            networks[place] = replace(networks[place], fault=f"{answer['category']}: {answer['error']}")
+            networks[place] = replace(networks[place], fault=answer.fault)
     return networks

@@ -10,7 +10,8 @@ from libcst.helpers import get_full_name_for_node
 
 from curate.chat.codemod import Edit, Rewriting, SourceFile, confirm_drafts, interleave
 from curate.chat.design import SYSTEMS, call_line, join_names
-from curate.chat.network import Answer, Facts, Lab, Network, read_facts
+from curate.chat.network import Facts, Lab, Network
+from curate.compute.runs import NetFailure
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
@@ -98,12 +99,12 @@ def _plan(network: Network, sampler: Sampler, file: SourceFile) -> list[Change]:
 
 
 def _judge(
-    network: Network, sampler: Sampler, change: Change, code: str, answer: Answer, attempt: int
+    network: Network, sampler: Sampler, change: Change, code: str, answer: Facts | NetFailure, attempt: int
 ) -> Draft | Skipped:
     what = f"last of {attempt} tried: {change.old} to {change.new}"
-    if not answer["runs"]:
-        return Skipped("change_fails", f"{what}: {answer['category']}: {answer['error']}")
-    before, after = network.measured, read_facts(answer)
+    if isinstance(answer, NetFailure):
+        return Skipped("change_fails", f"{what}: {answer.fault}")
+    before, after = network.measured, answer
     same = (before.parameters, before.output) == (after.parameters, after.output)
     seen = _describe_effect(change, before, after)
     if not same or seen is None:

@@ -14,7 +14,8 @@ import libcst as cst
 from libcst.metadata import ExpressionContextProvider, MetadataWrapper, PositionProvider
 
 from curate.chat.design import skip_file
-from curate.chat.network import Answer, Lab, Method, Network
+from curate.chat.network import Facts, Lab, Method, Network
+from curate.compute.runs import NetFailure
 from manifests.conversations.conversation import Draft, Skipped
 from manifests.conversations.sampling import Sampler
 
@@ -99,7 +100,7 @@ def confirm_drafts(
     lab: Lab,
     what: str,
     plan: Callable[[Network, Sampler, SourceFile], Sequence[R]],
-    judge: Callable[[Network, Sampler, R, str, Answer, int], Draft | Skipped],
+    judge: Callable[[Network, Sampler, R, str, Facts | NetFailure, int], Draft | Skipped],
     nothing: Skipped,
 ) -> list[Draft | Skipped]:
     """Draft, for each network, the first rewriting that the sandbox confirms, or return why the last one failed.

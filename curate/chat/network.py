@@ -7,15 +7,15 @@ import ast
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from curate.compute.runs import LIMITS, Case, answer_of, open_box, read_parameters
+from curate.compute.runs import LIMITS, Case, NetFailure, RunRequest, answer_of, open_box, read_parameters
 from curate.model.corpus import Corpus
-from lemur_core.files.progress import progress
-from lemur_core.sandbox import Job, Limits
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.stage import SandboxStage
 
 #: Twice the limits of one run: a network is run with two seeds.
 CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
@@ -30,7 +30,6 @@ _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cr
 _RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
 
 
-Answer = dict[str, Any]
 Method = Literal["measure", "train_step"]
 
 
@@ -54,6 +53,7 @@ class Lab:
         runtime: Sequence[str] = (),
         limits: Limits = CHAT_LIMITS,
     ) -> None:
+        self._limits = limits
         self._box = open_box(["curate.chat.probe:measure"], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
 
     def __enter__(self) -> Self:
@@ -62,7 +62,9 @@ class Lab:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def make(self, experiments: Sequence[Experiment], what: str, method: Method = "measure") -> list[Answer]:
+    def make(
+        self, experiments: Sequence[Experiment], what: str, method: Method = "measure"
+    ) -> list["Facts | NetFailure"]:
         """Return the answers of `curate.chat.probe`, in order.
 
         Args:
@@ -70,14 +72,15 @@ class Lab:
 
         Raises: UserError if no sandbox is available.
         """
-        entry = f"curate.chat.probe:{method}"
-        jobs = (Job(str(place), entry, asdict(experiment)) for place, experiment in enumerate(experiments))
-        answers: dict[str, Answer] = {}
-        with progress(what, len(experiments), "networks") as advance:
-            for outcome in self._box.run(jobs):
-                answers[outcome.key] = answer_of(outcome)
-                advance(1)
-        return [answers[str(place)] for place in range(len(experiments))]
+        stage = SandboxStage[Facts | NetFailure](
+            f"curate.chat.probe:{method}", Facts | NetFailure, self._limits, label=what, unit="networks"
+        )
+        requests = {
+            str(place): RunRequest(experiment.code, asdict(experiment.case), experiment.prm)
+            for place, experiment in enumerate(experiments)
+        }
+        answers = {reply.key: answer_of(reply) for reply in stage.run(self._box, requests)}
+        return [answers[place] for place in requests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +198,6 @@ class Network:
         assert self.case is not None
         prm = dict(sorted(self.prm.items()))
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
-
-
-def read_facts(answer: dict[str, Any]) -> Facts:
-    """Return the facts in an answer of `curate.chat.probe.measure` whose `runs` is true."""
-    values = {field.name: answer[field.name] for field in fields(Facts)}
-    for name in ("dropout", "optimizers", "losses"):
-        values[name] = tuple(values[name])
-    values["children"] = tuple(Child(**child) for child in values["children"])
-    return Facts(**values)
 
 
 def parse(code: str) -> ast.Module:

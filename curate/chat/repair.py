@@ -11,7 +11,8 @@ from libcst.metadata import ExpressionContext
 
 from curate.chat.codemod import Rewriting, SourceFile, confirm_drafts, interleave
 from curate.chat.design import SYSTEMS, call_line
-from curate.chat.network import Answer, Lab, Network
+from curate.chat.network import Facts, Lab, Network
+from curate.compute.runs import NetFailure
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
 
@@ -60,10 +61,10 @@ def _plan(_: Network, sampler: Sampler, file: SourceFile) -> list[Fault]:
 
 
 def _judge(
-    network: Network, sampler: Sampler, fault: Fault, code: str, answer: Answer, attempt: int
+    network: Network, sampler: Sampler, fault: Fault, code: str, answer: Facts | NetFailure, attempt: int
 ) -> Draft | Skipped:
-    outcome = "it runs all the same" if answer["runs"] else f"{answer['category']}: {answer['error']}"
-    if answer["runs"] or answer["category"] not in _SHOWN:
+    outcome = answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
+    if not isinstance(answer, NetFailure) or answer.category not in _SHOWN:
         return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {outcome}")
     user = [sampler.choice(_REQUESTS, "request"), "", fence(code), "", call_line(network), ""]
     user += [sampler.choice(_ERRORS, "error"), "", fence(outcome, "text")]

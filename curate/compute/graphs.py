@@ -10,25 +10,49 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from curate.compute.runs import BATCH, Case, answer_of, case_of, open_box, read_parameters
+from curate.compute.runs import BATCH, Case, NetFailure, answer_of, case_of, open_box, read_parameters
 from curate.model.corpus import Corpus
 from curate.model.records import Records
 from curate.model.select import Rescue
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import unpack
 from lemur_core.sandbox import META_PRELOAD, Job, Limits
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.similarity.selection import Differ
 from manifests.records import Agreement, GraphRow
 
-ENTRY = "lemur_core.graphs.tracing.network:trace_network"
+
+@dataclass(frozen=True, slots=True)
+class NetGraphs:
+    """The answer about a network that runs; `eval` and `train` are packed graphs (`lemur_core.graphs.graph.unpack`)."""
+
+    runs: Literal[True]
+    route: str
+    in_shape: tuple[int, ...]
+    graph: str
+    graph_widths: str
+    graph_repeats: str
+    train_error: str | None
+    reads_values: bool
+    initial: str
+    glue: str
+    prm_read: tuple[str, ...]
+    dead_classes: tuple[str, ...]
+    unused_parameters: tuple[str, ...]
+    eval: str
+    train: str | None = None
+
 
 #: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30)
+TRACE = SandboxStage[NetGraphs | NetFailure](
+    "lemur_core.graphs.tracing.network:trace_network", NetGraphs | NetFailure, LIMITS, Retries.WIDER
+)
 
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
@@ -94,7 +118,9 @@ class NetworkTracer:
     """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
 
     def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
-        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD)
+        self._box = open_box(
+            [TRACE.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -111,16 +137,19 @@ class NetworkTracer:
 
         Raises: UserError if no sandbox is available.
         """
-        jobs = [Job(str(number), ENTRY, payload) for number, payload in payloads.items()]
+        stage = TRACE if wider else replace(TRACE, retries=Retries.NONE)
+        jobs = [Job(str(number), stage.guest, payload, stage.limits) for number, payload in payloads.items()]
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
-            for outcome in self._box.run_within(jobs) if wider else self._box.run(jobs, attempts=1):
-                answer = answer_of(outcome)
-                if not answer["runs"]:
-                    missing = {"missing": answer["missing"]} if answer.get("missing") else {}
-                    answer = {"error": f"{answer['category']}: {answer['error']}", **missing}
-                yield int(outcome.key), GraphTrace(answer)
+            for reply in stage.run_jobs(self._box, jobs):
+                answer = answer_of(reply)
+                if isinstance(answer, NetFailure):
+                    missing = {"missing": answer.missing} if answer.missing else {}
+                    yield int(reply.key), GraphTrace({"error": answer.fault, **missing})
+                else:
+                    assert isinstance(reply.outcome.value, dict)
+                    yield int(reply.key), GraphTrace(reply.outcome.value)
                 advance(1)
 
     def trace_records(

@@ -11,16 +11,16 @@ Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://g
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 from curate.model.corpus import Corpus
 from curate.model.records import Records, leave_out
 from curate.model.select import Rescue
-from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, reason_of, workers_within_memory
+from lemur_core.sandbox.stage import Answer, Reply, SandboxStage
 
 #: The smallest batch that exposes a network which mixes up its samples.
 BATCH = 2
@@ -138,8 +138,41 @@ def _values(transform: str) -> tuple[Literal["float32", "complex64"], tuple[floa
     return "float32", (-2.0, 2.0) if transform.startswith("norm") else (0.0, 1.0)
 
 
-ENTRY = "lemur_core.sandbox.net:run_network"
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A network to construct and run. `case`: the fields of `Case`."""
+
+    code: str
+    case: Mapping[str, object]
+    prm: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NetRuns:
+    """The answer of a network that runs."""
+
+    runs: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True)
+class NetFailure:
+    """Why a network does not run: the step that failed or the reason, one line, and the missing module, if any."""
+
+    category: str
+    error: str
+    missing: str = ""
+    runs: Literal[False] = False
+
+    @property
+    def fault(self) -> str:
+        """The category, a colon, the line."""
+        return f"{self.category}: {self.error}"
+
+
 LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=6 * 2**30)
+RUN = SandboxStage[NetRuns | NetFailure](
+    "lemur_core.sandbox.net:run_network", NetRuns | NetFailure, LIMITS, label="runs", unit="networks"
+)
 
 _MARK = "(--require-runs):"
 
@@ -175,7 +208,8 @@ class RunChecker:
     ) -> None:
         self.ran = 0  # networks whose outcome was not known yet
         self._corpus = corpus
-        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
+        self._stage = replace(RUN, limits=limits)
+        self._box = open_box([RUN.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
         self._known: dict[tuple[int, int], RunResult] = {}
 
     def __enter__(self) -> Self:
@@ -189,37 +223,31 @@ class RunChecker:
 
         Raises: UserError if no sandbox is available.
         """
-        new: list[tuple[int, int, dict[str, object]]] = []
+        new: dict[tuple[int, int], RunRequest] = {}
         for code, row in representatives.items():
             if (code, row) not in self._known:
-                payload = self._build_payload(row)
-                if isinstance(payload, str):
-                    self._known[code, row] = RunResult(None, f"unknown_input: {payload}")
+                request = self._build_request(code, row)
+                if isinstance(request, str):
+                    self._known[code, row] = RunResult(None, f"unknown_input: {request}")
                 else:
-                    new.append((code, row, payload))
-        jobs = (
-            Job(str(index), ENTRY, payload | {"code": self._corpus.codes[code]})
-            for index, (code, _, payload) in enumerate(new)
-        )
-        with progress("runs", len(new), "networks") as advance:
-            for outcome in self._box.run(jobs):
-                code, row, _ = new[int(outcome.key)]
-                answer = answer_of(outcome)
-                error = None if answer["runs"] else f"{answer['category']}: {answer['error']}"
-                self._known[code, row] = RunResult(answer["runs"], error)
-                self.ran += not outcome.reused
-                advance(1)
+                    new[code, row] = request
+        places = list(new)
+        for reply in self._stage.run(self._box, {str(n): request for n, request in enumerate(new.values())}):
+            answer = answer_of(reply)
+            error = answer.fault if isinstance(answer, NetFailure) else None
+            self._known[places[int(reply.key)]] = RunResult(answer.runs, error)
+            self.ran += not reply.outcome.reused
         return {code: self._known[code, row] for code, row in representatives.items()}
 
-    def _build_payload(self, row: int) -> dict[str, object] | str:
-        """Return the sandbox's input without the code, or why it is unknown."""
+    def _build_request(self, code: int, row: int) -> RunRequest | str:
+        """Return what the sandbox is asked about a code, or why its input is unknown."""
         (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
         prm = read_parameters(record["prm"])
         case = case_of(record["task"], record["dataset"], prm.get("transform"))
         if isinstance(case, str):
             return case
         # a network may read LEMUR's batch size from either place
-        return {"case": asdict(case), "prm": prm | {"batch": case.in_shape[0]}}
+        return RunRequest(self._corpus.codes[code], asdict(case), prm | {"batch": case.in_shape[0]})
 
 
 def open_box(
@@ -238,12 +266,9 @@ def open_box(
     )
 
 
-def answer_of(outcome: Outcome) -> dict[str, Any]:
-    """Return the sandbox's answer about a network: `runs`, and if that is false, `category`, `error` and `missing`."""
-    if outcome.status is Status.OK:
-        assert isinstance(outcome.value, dict)
-        return outcome.value
-    return {"runs": False, "category": outcome.status.value, "error": reason_of(outcome), "missing": ""}
+def answer_of(reply: Reply[Answer]) -> Answer | NetFailure:
+    """Return the answer about a network; if its job has none, how the sandbox ended it."""
+    return reply.answer or NetFailure(reply.outcome.status.value, reason_of(reply.outcome))
 
 
 def read_parameters(prm: str | None) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """What is seen of a network that runs: modules, activations by name, multiply-adds, failing calls, and what is chance."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from curate.chat.design import stage_lines
-from curate.chat.network import Answer, Experiment, Facts, Lab, read_facts
+from curate.chat.network import Experiment, Facts, Lab
 from curate.chat.probe import recording
 from curate.compute.runs import Case
 
@@ -50,7 +51,7 @@ PARTS = f"""{HEAD}        self.criterion = nn.CrossEntropyLoss()
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Answer]:
+def answers() -> dict[str, Any]:
     codes = {"drawn": DRAWN, "detects": DETECTS, "parts": PARTS}
     with Lab(jobs=1) as lab:
         found = lab.make([Experiment(code, CASE, {}) for code in codes.values()], "tests")
@@ -58,18 +59,18 @@ def answers() -> dict[str, Answer]:
 
 
 @pytest.fixture
-def parts(answers: dict[str, Answer]) -> Facts:
-    return read_facts(answers["parts"])
+def parts(answers: dict[str, Any]) -> Facts:
+    return answers["parts"]
 
 
-def test_a_drawn_architecture_is_not_measured(answers: dict[str, Answer]) -> None:
+def test_a_drawn_architecture_is_not_measured(answers: dict[str, Any]) -> None:
     answer = answers["drawn"]
-    assert (answer["runs"], answer["category"]) == (False, "not_measured")
-    assert answer["error"].startswith("chance decides its parameters: 9650 with one seed, ")
+    assert (answer.runs, answer.category) == (False, "not_measured")
+    assert answer.error.startswith("chance decides its parameters: 9650 with one seed, ")
 
 
-def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Answer]) -> None:
-    facts = read_facts(answers["detects"])
+def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Any]) -> None:
+    facts = answers["detects"]
     assert facts.parameters == 16
     assert facts.multiply_adds == 2 * 8 * 8 * 3 * 4, "the same with both seeds"
     assert facts.output is None
