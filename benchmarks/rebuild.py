@@ -14,7 +14,8 @@ from pathlib import Path
 
 from extract.model.blocks import read_blocks
 from extract.model.results import at_least
-from extract.proofs.rebuild import Rewritten, rebuild_rows, specs_in
+from extract.model.specs import read_specs
+from extract.proofs.rebuild import Rewritten, rebuild_rows
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     rows = sorted((row for row in rows if at_least(row.level, "forward")), key=lambda row: str(row.block))
     rows = rows[given.first :: given.every]
     lengths = {row.block: row.end_line - row.start_line + 1 for row in rows}
-    specs = specs_in(given.folder, lengths)
+    specs = [spec for spec in read_specs(given.folder, lengths) if spec.algorithm is not None]
     outcomes = {one.block: one for one in rebuild_rows(given.folder, specs)}
     written = [one for one in outcomes.values() if one.answer.source is not None]
     equal = [one for one in written if one.step == "equal"]

@@ -183,7 +183,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
     """Show one block: provenance, how far it came, what it needs, its code."""
-    from extract.model.blocks import draw_block, show_block
+    from extract.model.blocks import show_block
+    from extract.model.specs import draw_block
 
     if graph is not None:
         print(draw_block(folder, block, graph), file=sys.stderr)

@@ -3,7 +3,6 @@
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,9 @@ from typing import Any
 from extract.chat.build import ChatOptions
 from extract.extractor import extract_to
 from extract.folder.verify import verify
-from extract.model.blocks import damaged, find, find_block, load_block, read_blocks
+from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.results import Options
+from extract.model.specs import graph_in, read_spec
 from extract.proofs.rebuild import rebuild_rows
 from extract.resolve.discover import Selection
 from extract.resolve.index import Policy
@@ -25,14 +25,11 @@ from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import quieted
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.serialization import from_notation
-from lemur_core.graphs.symbolic import at
 from manifests.conversations.conversation import MAX_TOKENS
 from manifests.folders.checks import Check
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import Link, manifest_link
 from manifests.folders.manifest import Manifest
-from manifests.provenance import SPECS
 from manifests.records import Block, Level, Spec
 
 
@@ -234,23 +231,12 @@ class LibraryBlock:
     @cached_property
     def spec(self) -> Spec | None:
         """Return the neutral spec of the block, without source text; None if it has none."""
-        marker = json.dumps(self.id, ensure_ascii=False)
-        try:
-            with (self.folder / SPECS).open(encoding="utf-8") as lines:
-                specs = (Spec.model_validate_json(line) for line in lines if marker in line)
-                return next((spec for spec in specs if spec.block == self.id), None)
-        except (OSError, ValueError) as error:
-            raise damaged(self.folder, error) from error
+        return read_spec(self.folder, self.id)
 
     @cached_property
     def graph(self) -> Graph | None:
         """Return the graph of the block in eval mode, at the sizes of its arguments; None if it is not known."""
-        if self.spec is None or self.spec.algorithm is None:
-            return None
-        try:
-            return at(from_notation(self.spec.algorithm.eval, self.spec.algorithm.sizes))
-        except (ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{self.id}: its graph cannot be read: {error}; extract it again") from error
+        return None if self.spec is None else graph_in(self.spec)
 
     def load(self, *, trusted: bool, minimized: bool = False) -> type[Any]:
         """Execute the file of the block in this process, outside the sandbox, and return the class.
@@ -342,7 +328,7 @@ class BlockLibrary:
         return len(self.ids)
 
     def __iter__(self) -> Iterator[LibraryBlock]:
-        return (self[block] for block in self.ids)
+        return (LibraryBlock(self.folder, row) for row in iterate_blocks(self.folder))
 
     def __contains__(self, block: object) -> bool:
         return block in self.ids
@@ -380,7 +366,9 @@ class BlockLibrary:
         """
         filters = Filters(tuple(categories), level, tuple(licenses), tuple(sources))
         hits = search(open_index(self.folder), query, filters, limit).hits
-        return tuple(self[hit["block"]] for hit in hits)
+        places = {block: place for place, block in enumerate(self.ids)}
+        rows = (read_block(self.folder, places[hit["block"]]) for hit in hits)
+        return tuple(LibraryBlock(self.folder, row) for row in rows)
 
     def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
         """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.

@@ -1,6 +1,5 @@
 """The source block of a migration: a block of an extraction folder that maps one tensor to one tensor."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,10 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from extract.model.blocks import damaged, find_block
+from extract.model.blocks import find_block
+from extract.model.specs import read_spec
 from extract.specs.make import Call, Worked, worked_of
 from lemur_core.files.errors import UserError
-from manifests.provenance import SPECS, read_parts
+from manifests.provenance import read_parts
 from manifests.provenance.licenses import NOASSERTION, all_of
 from manifests.records import Block, Case, Observed, SpecArgument
 
@@ -113,6 +113,7 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
             f"{row.block}: is called as `{worked.forward_call()}`, and a network hands a module one tensor;"
             " choose another block"
         )
+    spec = read_spec(folder, row.block)
     return SourceBlock(
         row,
         form.code,
@@ -120,7 +121,8 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
         form.license,
         form.lean,
         worked.init,
-        *_read_spec(folder, row.block),
+        spec.constructor if spec is not None else (),
+        spec.layout if spec is not None else None,
         *_read_observed(row, worked),
     )
 
@@ -148,19 +150,6 @@ def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
         raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
     license_ = all_of(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
     return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
-
-
-def _read_spec(folder: Path, block: str) -> tuple[tuple[SpecArgument, ...], str | None]:
-    """Return the constructor's parameters and the layout from the block's spec; empty if it has no spec."""
-    named = json.dumps(block, ensure_ascii=False)
-    try:
-        with (folder / SPECS).open(encoding="utf-8") as lines:
-            for line in lines:
-                if named in line and (spec := json.loads(line))["block"] == block:
-                    return tuple(map(SpecArgument.model_validate, spec["constructor"])), spec["layout"]
-    except (OSError, ValueError, KeyError) as error:
-        raise damaged(folder, error) from error
-    return (), None
 
 
 def _read_observed(row: Block, worked: Worked) -> tuple[tuple[tuple[Shape, Shape], ...], int]:

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,13 +18,11 @@ from pydantic import ValidationError
 from extract.specs.make import Worked, worked_of
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
-from lemur_core.graphs.serialization import from_notation
-from lemur_core.graphs.symbolic import at
 from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import Link, RowTrace, lines_text
 from manifests.folders.manifest import read_manifest
-from manifests.provenance import REQUIREMENTS, SPECS, TABLE, lean_path
+from manifests.provenance import REQUIREMENTS, TABLE, lean_path
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block, Observed
 
@@ -32,16 +30,21 @@ _NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
 
 
-def read_blocks(folder: Path, columns: Sequence[str] = ()) -> list[Block]:
-    """Return the rows of a folder's table, in order.
+def iterate_blocks(folder: Path, columns: Sequence[str] = ()) -> Iterator[Block]:
+    """Yield the rows of a folder's table, in order.
 
     Args: columns: the fields to read; all by default. Reading is fast without `code`.
     Raises: UserError if the table cannot be read.
     """
     try:
-        return list(EXTRACTION.rows(folder, Block, columns))
+        yield from EXTRACTION.rows(folder, Block, columns)
     except (OSError, pa.ArrowException) as error:
         raise damaged(folder, error) from error
+
+
+def read_blocks(folder: Path, columns: Sequence[str] = ()) -> list[Block]:
+    """Return what `iterate_blocks` yields."""
+    return list(iterate_blocks(folder, columns))
 
 
 def read_block(folder: Path, place: int) -> Block:
@@ -289,32 +292,6 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         _print_coloured(code)
     else:
         print(code, end="")
-
-
-def draw_block(folder: Path, wanted: str, path: Path) -> str:
-    """Draw the computation graph of a block in eval mode with its recorded arguments into an SVG file.
-
-    Returns: A message for the user.
-    Raises: The same as `find_block`; UserError if the folder does not contain the graph of the block; UsageError if the
-        file is not an `.svg`.
-    """
-    from lemur_core.describe.picture import check_picture, draw
-
-    check_picture(path)
-    block = find_block(folder, wanted).row.block
-    try:
-        with (folder / SPECS).open(encoding="utf-8") as lines:
-            specs = (json.loads(line) for line in lines if json.dumps(block, ensure_ascii=False) in line)
-            algorithm = next((spec.get("algorithm") for spec in specs if spec["block"] == block), None)
-    except (OSError, ValueError, KeyError) as error:
-        raise damaged(folder, error) from error
-    if algorithm is None:
-        raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
-    try:
-        graph = at(from_notation(algorithm["eval"], algorithm["sizes"]))
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{block}: its graph cannot be read: {error}; extract it again") from error
-    return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
 
 
 def lines_of(block: NamedBlock) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from extract.arguments.messages import CompanionCode, SpecRebuild, WorkingCalls
-from extract.model.blocks import damaged, find_block, read_blocks, read_needs
+from extract.model.blocks import find_block, read_blocks, read_needs
+from extract.model.specs import read_spec
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.validate import Pair
 from extract.resolve.index import Index
@@ -20,7 +21,6 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.provenance import SPECS
 from manifests.records import Block, Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure
@@ -216,22 +216,6 @@ def _names(arguments: WorkingCalls) -> list[str]:
     return sorted(names)
 
 
-def specs_in(folder: Path, blocks: Iterable[str] | None = None) -> list[Spec]:
-    """Return the specs of a folder that contain an algorithm, optionally of some blocks only.
-
-    Raises: UserError if the folder is damaged.
-    """
-    wanted = None if blocks is None else {json.dumps(block, ensure_ascii=False) for block in blocks}
-    try:
-        with (folder / SPECS).open(encoding="utf-8") as lines:
-            matching = (line for line in lines if wanted is None or any(name in line for name in wanted))
-            specs = [Spec.model_validate_json(line) for line in matching]
-    except (OSError, ValueError) as error:
-        raise damaged(folder, error) from error
-    known = None if blocks is None else set(blocks)
-    return [spec for spec in specs if spec.algorithm is not None and (known is None or spec.block in known)]
-
-
 def rebuild_to(
     folder: Path | None, wanted: str, out: Path, *, force: bool = False, unsafe: bool = False, as_json: bool = False
 ) -> str:
@@ -276,10 +260,10 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
         raise UserError(f"{wanted}: not a file with a spec; give one, or name a block and its folder with --in DIR")
     else:
         block = find_block(folder, wanted).row.block
-        specs = specs_in(folder, [block])
-        if not specs:
+        stored = read_spec(folder, block)
+        if stored is None or stored.algorithm is None:
             raise UserError(f"{block}: there is no spec with its algorithm in this folder; choose another block")
-        spec = specs[0]
+        spec = stored
     if spec.algorithm is None:
         raise UserError(f"{spec.block}: its spec has no algorithm; choose another block")
     return spec

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 import extract
-from extract.model.blocks import draw_block, find_block, lines_of, load_block, match, show_block
+from extract.model.blocks import find_block, lines_of, load_block, match, show_block
 from extract.model.results import code_columns
+from extract.model.specs import draw_block
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import to_notation
 from lemur_core.graphs.tracing.trace import trace
@@ -274,7 +275,16 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     other = to_notation(graph) | {"torch": "1.0"}
     names = [spec["name"] for spec in specs]
     for name, stored in (("Squeeze", to_notation(graph)), ("Gated", other)):
-        specs[names.index(name)]["algorithm"] = {"eval": stored, "sizes": {}}
+        nothing = dict.fromkeys(("returns", "train_error", "fixed", "rebuilds", "train"))
+        rest = {
+            "sentences": [],
+            "motifs": [],
+            "told": "",
+            "unused_parameters": [],
+            "route": "cpu",
+            "reads_values": False,
+        }
+        specs[names.index(name)]["algorithm"] = {"eval": stored, "sizes": {}, **rest, **nothing}
     path.write_text("".join(json.dumps(spec) + "\n" for spec in specs), encoding="utf-8")
     picture = tmp_path / "block.svg"
     said = draw_block(tmp_path / "out", "Squeeze", picture)
