@@ -9,7 +9,6 @@ Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
 
 import ast
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -270,7 +269,7 @@ def _is_import(statement: cst.BaseStatement) -> bool:
 
 
 def _add_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statement]:
-    """Add the missing imports to the statements above the definitions, standard library first."""
+    """Add the missing imports to the statements above the definitions, after their last import."""
     text = cst.Module([one for one in above if _is_import(one)]).code
     imported = {
         (Import(a.module, a.name, a.whole, a.bound).thing, a.bound)
@@ -278,44 +277,9 @@ def _add_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statemen
         for a in one.aliases
     }
     missing = {one for one in wanted if (one.thing, one.bound) not in imported}
-    result = list(above)
-    places = [(_import_place(above, standard=standard), standard) for standard in (False, True)]
-    for number, standard in sorted(places, key=lambda place: (-place[0], place[1])):
-        some = [one for one in missing if _is_standard(one.package) is standard]
-        lines = import_section(sorted(some, key=lambda one: (bool(one.name), one)))
-        new: list[_Statement] = [parse_line(line) for line in lines]
-        if not new:
-            continue
-        if standard and number < len(above) and _is_import(above[number]) and not _is_future(above[number]):
-            new[0] = new[0].with_changes(leading_lines=above[number].leading_lines)
-            result[number] = above[number].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        result[number:number] = new
-    return result
-
-
-def _import_place(above: _Statements, *, standard: bool) -> int:
-    """Return the index at which to insert imports: after those of the same kind, else before or after all."""
-    imports = {number: _package(one) for number, one in enumerate(above) if _is_import(one) and not _is_future(one)}
-    same = [number for number, package in imports.items() if _is_standard(package) is standard]
-    if same:
-        return same[-1] + 1
-    if imports:
-        return min(imports) if standard else max(imports) + 1
-    return max((number + 1 for number, one in enumerate(above) if _is_future(one)), default=_after_docstring(above))
-
-
-def _package(statement: cst.BaseStatement) -> str:
-    """Return the first package that an import statement names."""
-    facts = parse_file(cst.Module([cst.ensure_type(statement, cst.SimpleStatementLine)]).code.encode())
-    return "__future__" if facts.future else facts.statements[0].aliases[0].module
-
-
-def _is_standard(package: str) -> bool:
-    return package.partition(".")[0] in sys.stdlib_module_names
-
-
-def _is_future(statement: cst.BaseStatement) -> bool:
-    return _is_import(statement) and _package(statement) == "__future__"
+    lines = import_section(sorted(missing, key=lambda one: (bool(one.name), one)))
+    number = max((index + 1 for index, one in enumerate(above) if _is_import(one)), default=_after_docstring(above))
+    return [*above[:number], *(parse_line(line) for line in lines if line), *above[number:]]
 
 
 def _after_docstring(body: _Statements) -> int:

@@ -6,15 +6,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from extract.search.index import open_index
+from extract.search.index import SpecLine, open_index
 from extract.search.ranking import Filters, SearchResult, search
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
 
 _SHOWN = 10
-
-Spec = dict[str, Any]  # a line of specs.jsonl
 
 
 def search_folder(
@@ -75,14 +73,14 @@ def facts_of(result: SearchResult, folder: Path, query: str) -> dict[str, Any]:
     return {"query": query, "matched": result.matched, "all_words": result.complete, "hits": hits}
 
 
-def make_candidate(spec: Spec) -> dict[str, Any]:
+def make_candidate(spec: SpecLine) -> dict[str, Any]:
     """Return a spec in the format of NN-RAG's `spec.json`: class, forward_args and summary, then all other fields."""
     rest = {name: value for name, value in spec.items() if name not in ("name", "forward", "summary")}
     names = [item["name"] for item in spec["forward"]]
     return {"class": spec["name"], "forward_args": names, "summary": spec["summary"], **rest}
 
 
-def write_candidates(path: Path, hits: Sequence[Spec]) -> None:
+def write_candidates(path: Path, hits: Sequence[SpecLine]) -> None:
     """Write `{"candidates": […]}` atomically, one candidate per line.
 
     Raises: UserError if the file cannot be written.
@@ -96,6 +94,6 @@ def write_candidates(path: Path, hits: Sequence[Spec]) -> None:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --spec") from error
 
 
-def _loading(hit: Spec, folder: Path) -> str:
+def _loading(hit: SpecLine, folder: Path) -> str:
     """Return the Python code that loads a block."""
     return f"from extract import load_block; {hit['name']} = load_block({str(folder)!r}, {hit['block']!r})"

@@ -48,7 +48,8 @@ _CHUNK = 50
 #: Fields used by filters.
 FACTS = ("block", "name", "category", "level", "license", "source")
 
-Spec = dict[str, Any]  # a line of specs.jsonl
+#: A line of specs.jsonl as it is: validating each line would take longer than a search.
+SpecLine = dict[str, Any]
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int32]
 
@@ -120,7 +121,7 @@ class Index:
         with self._path.open("rb") as file, np.load(file) as stored:
             return [stored[name] for name in names]
 
-    def spec(self, number: int) -> Spec:
+    def spec(self, number: int) -> SpecLine:
         """Read one spec from its file.
 
         Raises: UserError if it is no longer there.
@@ -129,7 +130,7 @@ class Index:
         try:
             with self._specs.open("rb") as file:
                 file.seek(start)
-                spec: Spec = json.loads(file.read(end - start))
+                spec: SpecLine = json.loads(file.read(end - start))
             if spec["block"] != self.facts["block"][number]:
                 raise ValueError("another block stands there")
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -282,7 +283,7 @@ def _invalid_line(path: Path, number: int, error: object) -> UserError:
 # --- contents of a spec --------------------------------------------------------------------------------------------
 
 
-def graph_of(spec: Mapping[str, Any]) -> Any:
+def graph_of(spec: SpecLine) -> Any:
     """Return the graph of eval mode; None if there is none, or it is from another graph format or torch version."""
     if spec.get("algorithm") is None:
         return None
@@ -302,12 +303,12 @@ def _graph_labels(graph: Any) -> dict[str, int] | None:
     return dict(subtrees(graph))
 
 
-def _list_names(spec: Mapping[str, Any]) -> list[str]:
+def _list_names(spec: SpecLine) -> list[str]:
     module = spec["block"].partition("::")[2].split(".")[:-1]
     return [spec["name"], *dict.fromkeys(module), *spec["builds"], *(spec["layers"] or {})]
 
 
-def fields_of(spec: Mapping[str, Any], graph: Any) -> dict[str, list[str]]:
+def fields_of(spec: SpecLine, graph: Any) -> dict[str, list[str]]:
     """Return the stems of each field of a spec, one for each occurrence."""
     algorithm = spec.get("algorithm") or {}
     arguments = [item["name"] for group in ("constructor", "forward") for item in spec[group]]

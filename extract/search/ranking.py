@@ -10,14 +10,13 @@ import difflib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from extract.model.categories import words_of
 from extract.search import meaning
-from extract.search.index import Hits, Index
+from extract.search.index import Hits, Index, SpecLine
 from extract.search.words import FILLER, plain_words, stem, stems, terms_of
 from lemur_core.files.errors import UserError
 
@@ -32,7 +31,6 @@ _APART = 0.8  # weight of a phrase whose words all match, adjacent or not
 _JOINED = 0.7  # weight of two words written as one
 _NEAR = 5
 
-Spec = dict[str, Any]
 Floats = npt.NDArray[np.float32]
 
 
@@ -50,7 +48,7 @@ class Filters:
 class SearchResult:
     """The best hits, the total number of matches, and whether they contain all words of the query."""
 
-    hits: list[Spec]
+    hits: list[SpecLine]
     matched: int
     complete: bool = True
 

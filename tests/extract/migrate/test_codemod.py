@@ -119,9 +119,9 @@ def test_whatever_is_not_edited_stays_and_in_its_order() -> None:
     assert _within(HOST.lstrip("\n").splitlines(), lines_of(SITES["deep inside"][0]).splitlines())
 
 
-def test_definitions_stand_before_net_and_imports_with_those_of_the_host() -> None:
+def test_definitions_stand_before_net_and_imports_after_those_of_the_host() -> None:
     text = lines_of(SITES["deep inside"][0])
-    assert text.startswith("import math\n\nimport torch.nn as nn\nimport torch\n")
+    assert text.startswith("import torch.nn as nn\nimport math\nimport torch\n")
     assert text.index("def helper") < text.index("class Gate") < text.index("class Net")
 
 
@@ -214,7 +214,7 @@ def test_the_names_of_star_imports_are_taken() -> None:
     target_network = "from os.path import *\n" + HOST.lstrip("\n")
     one, stars = SITES["an attribute, in its place"][0], {"os.path": ["helper", "join", "nn"]}
     text = insert_block(target_network, one, "Gate", BLOCK, stars=stars).text
-    assert text.startswith("from os.path import *\nimport math\n\nimport torch.nn as nn\n")
+    assert text.startswith("from os.path import *\nimport torch.nn as nn\nimport math\n")
     assert "def helper_2(x)" in text
     assert "def join" not in text
 
