@@ -23,7 +23,7 @@ from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.sandbox.cached import run_versions
-from lemur_core.similarity.distinct import count_distinct
+from lemur_core.similarity.distinct import Distinct, count_distinct
 from lemur_core.similarity.features.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.folders.formats import EXTRACTION, Card
@@ -78,14 +78,8 @@ def write_extraction(
     assert len({row.block for row in rows}) == len(rows), "a block stands twice among the results"
     counts = count_rows(rows, facts.targets)
     with atomic_folder(out, force=force) as folder:
-        _write_code(folder, rows)
-        left_out = {} if facts.options.timings else {"seconds": None}
-        write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
         files_of_block = {result.row.block: result.closure_files for result in results}
-        text = requirements_text(rows, files_of_block, facts.sources)
-        (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
-        if facts.options.level == "discovered":
-            (folder / NAMES).write_text(names_text(rows), encoding="utf-8", newline="\n")
+        _write_blocks(folder, rows, files_of_block, facts)
         watch.lap("write tables")
         traced = {result.row.block: result.traced for result in results if result.traced is not None}
         specs = write_specs(folder / SPECS, rows, traced)
@@ -106,20 +100,33 @@ def write_extraction(
             parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_count_bytes(s)) for s in facts.sources],
             counts=counts | dataset,
-            details={
-                "sources": [
-                    {name: getattr(source, name) for name in _OF_SOURCES} | {"files": len(source.files)}
-                    for source in facts.sources
-                ],
-                "unopened": dict(facts.unopened),
-                "notes": facts.notes,
-                "distinct": asdict(distinct),
-                **facts.details,
-            },
+            details=_manifest_details(facts, distinct),
             outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),
             measured=watch.measured(),
         )
         return finish(folder, manifest, extraction_page, watch)
+
+
+def _write_blocks(
+    folder: Path, rows: Sequence[Block], files_of_block: Mapping[str, Sequence[tuple[str, str]]], facts: RunFacts
+) -> None:
+    """Write the closed files, the table of blocks, and what each file requires and is made from."""
+    _write_code(folder, rows)
+    # Seconds differ from run to run; without them the table has the same bytes in every run.
+    left_out = {} if facts.options.timings else {"seconds": None}
+    write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
+    text = requirements_text(rows, files_of_block, facts.sources)
+    (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
+    if facts.options.level == "discovered":
+        (folder / NAMES).write_text(names_text(rows), encoding="utf-8", newline="\n")
+
+
+def _manifest_details(facts: RunFacts, distinct: Distinct) -> dict[str, Any]:
+    sources = [
+        {name: getattr(source, name) for name in _OF_SOURCES} | {"files": len(source.files)} for source in facts.sources
+    ]
+    events = {"unopened": dict(facts.unopened), "notes": facts.notes}
+    return {"sources": sources, **events, "distinct": asdict(distinct), **facts.details}
 
 
 def names_text(rows: Sequence[Block]) -> str:

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -91,19 +91,7 @@ def publish(
         repository = Repository(hub, repo_id, revision)
         remote = repository.look()
         changes = compare(local, remote.files)
-        plan = Published(
-            repo_id,
-            revision,
-            commit=None,
-            created=not remote.exists,
-            changes=changes,
-            sizes={name: local[name].size for name in (*changes.added, *changes.changed)}
-            | {name: remote.files[name].size for name in changes.removed},
-            withheld=ready.withheld,
-            notes=tuple(notes),
-            branch_made=remote.exists and not remote.has_branch,
-            tag=None if tag in remote.tags else tag,
-        )
+        plan = _make_plan(repository, remote, changes, ready, local, tag, notes)
         _refuse_public(repo_id, remote, private=private)
         if tag in remote.tags and (changes or remote.tags[tag] != remote.head):
             raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
@@ -112,15 +100,51 @@ def publish(
         if dry_run or (plan.makes and confirm is not None and not confirm(plan)):
             return plan
         remote = _make_branch(repository, remote, private=private)
-        done = remote.head
-        if changes:
-            message = f"Publish {ready.kind}: {changes}"
-            done = repository.commit(remote, changes, ready.files, local, message)
-        assert done is not None, "a branch with nothing to change has a commit"
-        repository.see(done)
-        if tag is not None:
-            repository.tag(tag, done)
-        return replace(plan, commit=done)
+        return replace(plan, commit=_commit(repository, remote, changes, ready, local, tag))
+
+
+def _make_plan(
+    repository: Repository,
+    remote: Remote,
+    changes: Changes,
+    ready: Staged,
+    local: Mapping[str, LocalFile],
+    tag: str | None,
+    notes: Sequence[str],
+) -> Published:
+    sizes = {name: local[name].size for name in (*changes.added, *changes.changed)}
+    return Published(
+        repository.repo_id,
+        repository.branch,
+        commit=None,
+        created=not remote.exists,
+        changes=changes,
+        sizes=sizes | {name: remote.files[name].size for name in changes.removed},
+        withheld=ready.withheld,
+        notes=tuple(notes),
+        branch_made=remote.exists and not remote.has_branch,
+        tag=None if tag in remote.tags else tag,
+    )
+
+
+def _commit(
+    repository: Repository,
+    remote: Remote,
+    changes: Changes,
+    ready: Staged,
+    local: Mapping[str, LocalFile],
+    tag: str | None,
+) -> str:
+    """Make the one commit, if anything changes, tag it if requested, and return it."""
+    done = remote.head
+    if changes:
+        done = repository.commit(remote, changes, ready.files, local, f"Publish {ready.kind}: {changes}")
+    assert done is not None, "a branch with nothing to change has a commit"
+    # Remembered before it is tagged: if the tag is refused, a rerun must not take our own commit for somebody else's.
+    repository.see(done)
+    if tag is not None:
+        repository.tag(tag, done)
+    return done
 
 
 def _not_as_stated(ready: Staged, local: Mapping[str, LocalFile]) -> str | None:
