@@ -77,8 +77,8 @@ def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
 
     Raises ValueError: a case without an expectation, or with an unknown verb; two cases of one title.
     """
-    shared, *cases = [_read_case(title, lines, verbs) for title, lines in _sections(path)]
-    cases = [case for case in cases if case.files or case.expected]
+    (shared, *_), *sections = [list(_read_cases(title, lines, verbs)) for title, lines in _sections(path)]
+    cases = [case for section in sections for case in section if case.files or case.expected]
     titles = [case.title for case in cases]
     if silent := [case.title for case in cases if not case.expected]:
         raise ValueError(f"{path.name}: nothing is expected of {silent}")
@@ -87,6 +87,13 @@ def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
     for case in cases:
         _add_shared(case, shared.files)
     return cases
+
+
+def read_files(test: str, page: str) -> dict[str, str]:
+    """Return the named blocks of a page that only holds files, by their names."""
+    path = Path(test).with_name(page)
+    sections = [_read_cases("", lines, ()) for _, lines in _sections(path)]
+    return {name: text for cases in sections for case in cases for name, text in case.files.items()}
 
 
 def suite(test: str, *pages: str, verbs: Collection[str]) -> pytest.MarkDecorator:
@@ -113,8 +120,9 @@ def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:
     yield title, lines
 
 
-def _read_case(title: str, lines: list[str], known: Collection[str]) -> Case:
-    case, name, rest = Case(title), "", iter(lines)
+def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterator[Case]:
+    """Yield the case below a heading; if its blocks have no names, each of them is a case."""
+    case, name, rest, number = Case(title), "", iter(lines), 1
     for line in rest:
         if named := _NAME.match(line):
             name = named[1]
@@ -124,11 +132,17 @@ def _read_case(title: str, lines: list[str], known: Collection[str]) -> Case:
                 block.append(inner)
             if name in known:
                 case.expected.setdefault(name, []).append("\n".join(block))
-            else:
+                name = ""
+                continue
+            if not name and "" in case.files:
+                yield case
+                number += 1
+                case = Case(f"{title}, {number}")
+            if known:
                 _take_expected(case, block, known)
-                case.files[name] = "".join(f"{kept}\n" for kept in block)
+            case.files[name] = "".join(f"{kept}\n" for kept in block)
             name = ""
-    return case
+    yield case
 
 
 def _take_expected(case: Case, block: list[str], known: Collection[str]) -> None:

@@ -21,343 +21,15 @@ from extract.proofs.validate import Pair
 from extract.resolve.index import Index
 from manifests.publish.staged import staged
 from tests.builders import extractions
+from tests.builders.suites import read_files
 
-FULL = '''# Gate, from alpha@1.0
-#
-# Block:   alpha@1.0::alpha.blocks.Gate
-# Licence: MIT
-# With definitions from:
-#   alpha@1.0 alpha/parts.py (MIT)
-#   beta@1.0 beta/parts.py (GPL-3.0-only)
-# Changed: imports resolved and definitions brought together; also:
-#   renamed swish -> swish_2
+TEXTS = read_files(__file__, "lean.md")
 
-from typing import Optional, overload
-
-import networkx
-import torch
-from torch import nn
-
-# Named by annotations only.
-Config = object
-
-
-# Never made.
-class Swish(nn.Module):
-    """Swish."""
-
-    def __init__(self, inplace=False):
-        super().__init__()
-
-    def forward(self, x):
-        return swish_2(x)
-
-
-def swish_2(x):
-    return x * torch.sigmoid(x)
-
-
-class Hard(nn.Module):
-    slope = 6
-
-    def __init__(self):
-        super().__init__()
-
-    def forward(self, x):
-        return x.clamp(0, 6)
-
-
-class Soft(nn.Module):
-    def forward(self, x):
-        """Softly."""
-        return torch.tanh(x)
-
-
-_NORMS = {"batch": nn.BatchNorm2d, "swish": Swish}
-_ACTS = dict(
-    soft=Soft,
-    swish=Swish,
-    relu=nn.ReLU,
-)
-_RARE = dict(
-    hard=Hard,
-    swish=Swish,
-)
-_CURVED = {
-    Soft,
-    Swish,
-    Hard,
-}
-
-
-def rare(name):
-    if name in _RARE:
-        return _RARE[name]()
-    return _ACTS[name]()
-
-
-@overload
-def double(x: int) -> int: ...
-@overload
-def double(x: float) -> float: ...
-def double(x):
-    return x + x
-
-
-def by_graph(x):
-    """With another package."""
-    x = networkx.Graph(x)
-    x = networkx.to_dict_of_dicts(x)
-    return x
-
-
-def guarded(x, fail):
-    try:
-        if fail:
-            x = by_graph(x)
-            x = x + 1
-            x = x + 2
-        return x
-    except Exception:
-        return x * 0
-
-
-class Gate(nn.Module):
-    """A gate."""
-
-    def __init__(self, width: int, config: Optional[Config] = None, act="soft", deep=False, hard=None, fail=False):
-        super().__init__()
-        self.conv = nn.Conv2d(width, width, 1)
-        self.drop = nn.Dropout(0.5)
-        self.act = rare(act)
-        self.fail = fail
-        self.hard = hard
-        if isinstance(self.act, Hard):
-            self.limit = Hard.slope
-        if deep:
-            # Three of them.
-            self.more = nn.Sequential(
-                nn.Conv2d(width, width, 1),
-                nn.Conv2d(width, width, 1),
-            )
-        elif hard == 1:
-            self.more = Hard()
-        else:
-            self.more = nn.Identity()
-
-    def extra_repr(self):
-        return f"fail={self.fail}"
-
-    def __len__(self):
-        n = 3
-        n = n + 1
-        n = n + 1
-        return n
-
-    def reset_classifier(self, n):
-        self.n = n
-        self.m = n
-        self.k = n
-
-    @torch.jit.ignore
-    def named(self):
-        a = 1
-        b = 2
-        return a + b
-
-    def forward(self, x):
-        if not hasattr(self, "named"):
-            raise ValueError("no")
-        x = self.drop(self.more(self.act(self.conv(x))))
-        x = -x if type(self.act) in _CURVED else x
-        if x.dim() == 3:
-            raise ValueError("three dimensions")
-        return double(guarded(x, self.fail))
-
-
-torch.set_printoptions(precision=4)
-'''
-LEAN = '''from typing import Optional
-
-import torch
-from torch import nn
-
-# Named by annotations only.
-Config = object
-
-
-class Hard(nn.Module):
-    slope = 6
-
-    def __init__(self, *_, **__):
-        raise NotImplementedError("left out of the lean form: Hard")
-
-
-class Soft(nn.Module):
-    def forward(self, x):
-        return torch.tanh(x)
-
-
-_ACTS = dict(
-    soft=Soft,
-    relu=nn.ReLU,
-)
-_RARE = dict(
-    hard=...,
-    swish=...,
-)
-_CURVED = {
-    Soft,
-    Hard,
-}
-
-
-def rare(name):
-    if name in _RARE:
-        raise NotImplementedError("left out of the lean form: rare, if name in _RARE")
-    return _ACTS[name]()
-
-
-def double(x):
-    return x + x
-
-
-def guarded(x, fail):
-    try:
-        if fail:
-            raise NotImplementedError("left out of the lean form: guarded, if fail")
-        return x
-    except Exception:
-        raise NotImplementedError("left out of the lean form: guarded, except")
-
-
-class Gate(nn.Module):
-    """A gate."""
-
-    def __init__(self, width: int, config: Optional[Config] = None, act="soft", deep=False, hard=None, fail=False):
-        super().__init__()
-        self.conv = nn.Conv2d(width, width, 1)
-        self.drop = nn.Dropout(0.5)
-        self.act = rare(act)
-        self.fail = fail
-        self.hard = hard
-        if isinstance(self.act, Hard):
-            self.limit = Hard.slope
-        if deep:
-            raise NotImplementedError("left out of the lean form: Gate.__init__, if deep")
-        elif hard == 1:
-            self.more = Hard()
-        else:
-            self.more = nn.Identity()
-
-    def extra_repr(self):
-        return f"fail={self.fail}"
-
-    def __len__(self):
-        raise NotImplementedError("left out of the lean form: Gate.__len__")
-
-    @torch.jit.ignore
-    def named(self):
-        raise NotImplementedError("left out of the lean form: Gate.named")
-
-    def forward(self, x):
-        if not hasattr(self, "named"):
-            raise ValueError("no")
-        x = self.drop(self.more(self.act(self.conv(x))))
-        x = -x if type(self.act) in _CURVED else x
-        if x.dim() == 3:
-            raise ValueError("three dimensions")
-        return double(guarded(x, self.fail))
-
-
-torch.set_printoptions(precision=4)
-'''
 ARGUMENTS = {
     "init": {"args": ["8"], "kwargs": {}},
     "forward": {"args": ["torch.randn(2, 8, 6, 6)"], "kwargs": {}},
 }
 OBSERVED = {"cases": [{"inputs": {"*0": "float32 2x8x6x6"}}, {"inputs": {"*0": "float32 3x8x12x12"}}]}
-#: Draws from memory that nobody wrote to, in every run anew.
-CHANGES = """import os
-
-import torch
-
-
-class Gate(torch.nn.Module):
-    def forward(self, x):
-        return x + int.from_bytes(os.urandom(2), "big")
-"""
-#: Binds a local name, which is a global one too, in a branch that is never taken; and is a generator by one.
-LOCAL = """import torch
-from torch import nn
-
-scale = 3
-
-
-def scaled(x, twice, thrice):
-    if twice:
-        scale = 2
-        x = x + 1
-        x = x - 1
-    if thrice:
-        return x * scale
-    return x
-
-
-def parts(x, more):
-    if more:
-        x = x + 1
-        x = x + 1
-        yield x
-    return
-
-
-class Gate(nn.Module):
-    def __init__(self, twice=False, thrice=False):
-        super().__init__()
-        self.flags = twice, thrice
-        self.width = scale
-
-    def forward(self, x):
-        return scaled(x, *self.flags) + len(list(parts(x, False)))
-"""
-#: Looks for a class by a computed name, and takes its lack for an answer.
-ASKS = """import torch
-from torch import nn
-
-
-class Extra(nn.Module):
-    def forward(self, x):
-        return x + 1
-
-
-class Gate(nn.Module):
-    def __init__(self, name="ex"):
-        super().__init__()
-        found = globals().get(name.title())
-        self.more = nn.Identity() if found is None else found()
-
-    def forward(self, x):
-        return self.more(x)
-"""
-#: Asks whether a module is loaded, which tells nothing of its own names.
-LOADS = """import sys
-from torch import nn
-
-
-class Extra(nn.Module):
-    def forward(self, x):
-        return x + 1
-
-
-class Gate(nn.Module):
-    def __init__(self, name="absent"):
-        super().__init__()
-        self.more = nn.ReLU() if name in sys.modules else nn.Identity()
-
-    def forward(self, x):
-        return self.more(x)
-"""
 #: Calls of the corpus: the block's own, two that work, one that does not, and one of a large module.
 HINTS = {
     "init": [
@@ -373,7 +45,6 @@ HINTS = {
     "forward": [{"args": ["torch.randn(1, 4, 3, 3)"], "kwargs": [], "way": "example"}],
     "inputs": [],
 }
-FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
 
 
 def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> Running:
@@ -384,13 +55,13 @@ def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> Runni
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
     plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
     pairs = [
-        pair("gate", FULL, ARGUMENTS),
-        pair("sets", FULL, ARGUMENTS, hints=HINTS),
-        pair("asks", ASKS, plain),
-        pair("loads", LOADS, plain),
-        pair("local", LOCAL, plain),
-        pair("changes", CHANGES, plain),
-        pair("unmade", FAILS, ARGUMENTS),
+        pair("gate", TEXTS["FULL"], ARGUMENTS),
+        pair("sets", TEXTS["FULL"], ARGUMENTS, hints=HINTS),
+        pair("asks", TEXTS["ASKS"], plain),
+        pair("loads", TEXTS["LOADS"], plain),
+        pair("local", TEXTS["LOCAL"], plain),
+        pair("changes", TEXTS["CHANGES"], plain),
+        pair("unmade", TEXTS["FAILS"], ARGUMENTS),
     ]
     with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
         return {one.block: one for one in lean_all(pairs, index, jobs=1)}
@@ -399,7 +70,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
 def test_what_stays(found: dict[str, Leaned]) -> None:
     lean = found["gate"].lean
     assert lean is not None, found["gate"].error
-    assert lean.text.strip() == LEAN.strip()
+    assert lean.text.strip() == TEXTS["LEAN"].strip()
     assert lean.cut["method"] == ["Gate.reset_classifier"]
     assert set(lean.cut["definition"]) == {"Swish", "swish_2", "by_graph"}
 
@@ -418,12 +89,12 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, Leaned]) ->
     assert 'if name in _RARE:\n        raise NotImplementedError("left out' in one.lean.text
     x = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(1))
     results = []
-    for code in (FULL, one.lean.text):
+    for code in (TEXTS["FULL"], one.lean.text):
         gate = run(code, 8, None, "soft", True)
         torch.manual_seed(2)
         results.append(gate(x))
     assert torch.equal(*results)
-    head = lean_file(one, FULL, ARGUMENTS, ("a", "b"), {}, {"a": "MIT"}).code.partition("\n\n")[0]
+    head = lean_file(one, TEXTS["FULL"], ARGUMENTS, ("a", "b"), {}, {"a": "MIT"}).code.partition("\n\n")[0]
     assert "with (8, deep=True) and forward(torch.randn(2, 8, 6, 6)), with (4, act='relu', fail=True)" in " ".join(
         head.replace("#  ", "").split()
     )
@@ -446,7 +117,7 @@ def test_what_is_loaded_tells_nothing_of_definitions(found: dict[str, Leaned]) -
 def test_scopes_stay_as_they_are(found: dict[str, Leaned]) -> None:
     lean = found["local"].lean
     assert lean is not None
-    assert lean.text.split() == LOCAL.replace("import torch\n", "", 1).split()
+    assert lean.text.split() == TEXTS["LOCAL"].replace("import torch\n", "", 1).split()
     with pytest.raises(UnboundLocalError):
         run(lean.text, False, True)(torch.ones(1))
 
@@ -485,7 +156,7 @@ def test_never_another_result(act: str, deep: bool, hard: int | None, fail: bool
         except Exception as error:  # noqa: BLE001
             return error
 
-    full, lean = of(FULL), of(LEAN)
+    full, lean = of(TEXTS["FULL"]), of(TEXTS["LEAN"])
     if isinstance(lean, NotImplementedError):
         assert "left out of the lean form" in str(lean)
     elif isinstance(lean, KeyError):
@@ -506,7 +177,9 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, Leaned]) -> None:
         ("beta@1.0", "beta/parts.py"),
     )
     places = {"Gate": root, "rare": parts, "swish_2": other}
-    file = lean_file(found["gate"], FULL, ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"})
+    file = lean_file(
+        found["gate"], TEXTS["FULL"], ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"}
+    )
     assert (file.license, file.requires) == ("MIT", ())
     head = file.code.partition("\n\n")[0]
     assert "#   alpha@1.0 alpha/parts.py (MIT)" in head
@@ -530,7 +203,7 @@ def test_sizes_are_those_that_were_seen_to_work() -> None:
 
 
 def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
-    code = FULL.replace("import networkx\n", "").replace("x.dim() == 3", "x.dim() == 9")
+    code = TEXTS["FULL"].replace("import networkx\n", "").replace("x.dim() == 3", "x.dim() == 9")
     one = pair("gate", code, ARGUMENTS)
     with Index(tmp_path / "facts.sqlite") as index:
         (traced,) = trace_all([one.pair], index, jobs=1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.suites import Case, suite
 from train.model.contract import check_contract, lemur_digest, lemur_name
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
@@ -47,90 +48,14 @@ def test_what_meets_it(code: str) -> None:
     assert check_contract(code) is None
 
 
-FAULTS = {
-    "syntax": ("import torch\nclass Net(\n", "line 2: not Python: '(' was never closed"),
-    "null bytes": ("x = 1\0", "line 1: not Python: source code string cannot contain null bytes"),
-    "other name": (changed("class Net(", "class Network("), "line 1: there is no class Net"),
-    "nested": ("def f():\n    class Net: ...\n", "line 1: there is no class Net"),
-    "alias": (f"{NAMES}Net = make()\n", "line 3: Net is not a class defined here; write class Net(nn.Module)"),
-    "imported": (f"from x import Net\n{NAMES}", "line 1: Net is not a class defined here; write class Net(nn.Module)"),
-    "no base": (
-        changed("class Net(nn.Module)", "class Net"),
-        "line 4: class Net is not a torch.nn.Module; write class Net(nn.Module)",
-    ),
-    "no module": (
-        changed("class Net(nn.Module)", "class Base(object): ...\nclass Net(Base)"),
-        "line 5: class Net is not a torch.nn.Module; write class Net(nn.Module)",
-    ),
-    "no init": (changed(INIT, ""), "line 4: class Net has no method __init__(self, in_shape, out_shape, prm, device)"),
-    "no forward": (changed("def forward", "def forwards"), "line 4: class Net has no method forward(self, x)"),
-    "no learn": (changed("def learn", "def fit"), "line 4: class Net has no method learn(self, train_data)"),
-    "few arguments": (
-        changed("prm, device)", "prm)"),
-        "line 5: Net.__init__ takes 3 arguments; LEMUR calls it as __init__(self, in_shape, out_shape, prm, device)",
-    ),
-    "many arguments": (
-        changed("prm, device)", "prm, device, width)"),
-        "line 5: Net.__init__ needs 5 arguments; LEMUR calls it as __init__(self, in_shape, out_shape, prm, device)",
-    ),
-    "by name": (
-        changed("(self, train_data)", "(self, train_data, *, rate)"),
-        "line 8: Net.learn needs rate by name; LEMUR calls it as learn(self, train_data)",
-    ),
-    "no self": (
-        changed("def learn(self, train_data)", "def learn()"),
-        "line 8: Net.learn takes no self; LEMUR calls it as learn(self, train_data)",
-    ),
-    "coroutine": (
-        changed("def learn", "async def learn"),
-        "line 8: Net.learn is a coroutine, which nothing awaits; LEMUR calls it as learn(self, train_data)",
-    ),
-    "generator": (
-        changed("train_data): ...", "train_data):\n        yield train_data"),
-        "line 8: Net.learn is a generator, which nothing runs; LEMUR calls it as learn(self, train_data)",
-    ),
-    "inherited": (
-        "from torch import nn\nclass Base(nn.Module):\n    def learn(self): ...\n"
-        + GOOD.replace("(nn.Module)", "(Base)").replace("    def learn(self, train_data): ...\n", ""),
-        "line 3: Net.learn takes no arguments; LEMUR calls it as learn(self, train_data)",
-    ),
-    "no names": (
-        changed(NAMES, ""),
-        "line 1: there is no function supported_hyperparameters() that returns the names of the hyperparameters",
-    ),
-    "names are a class": (
-        changed(NAMES, "class supported_hyperparameters: ...\n"),
-        "line 2: supported_hyperparameters is a class, not a function that returns names",
-    ),
-    "names take arguments": (
-        changed("hyperparameters()", "hyperparameters(net)"),
-        "line 2: supported_hyperparameters needs 1 argument; LEMUR calls it without any",
-    ),
-    "names are not returned": (
-        changed("return {'lr'}", "{'lr'}"),
-        "line 2: supported_hyperparameters returns nothing; return a set of names",
-    ),
-    "names are a coroutine": (
-        changed("def supported", "async def supported"),
-        "line 2: supported_hyperparameters is a coroutine, which nothing awaits; LEMUR calls it without any",
-    ),
-    "names are numbers": (
-        changed("{'lr'}", "{1}"),
-        "line 3: supported_hyperparameters returns {1}, not a set or list of names",
-    ),
-    "too deep": ("x = " + "(" * 5000 + ")" * 5000, "line 1: n"),
-    "names are a string": (
-        changed("{'lr'}", "'lr'"),
-        "line 3: supported_hyperparameters returns 'lr', not a set or list of names",
-    ),
-}
+@suite(__file__, "contract.md", verbs=("fault",))
+def test_what_does_not(case: Case) -> None:
+    assert check_contract(case.code) == case.one("fault")
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_what_does_not(name: str) -> None:
-    code, reason = FAULTS[name]
-    found = check_contract(code)
-    assert found == reason or (name == "too deep" and str(found).startswith(reason))
+def test_what_the_parser_refuses() -> None:
+    assert check_contract("x = 1\0") == "line 1: not Python: source code string cannot contain null bytes"
+    assert str(check_contract("x = " + "(" * 5000 + ")" * 5000)).startswith("line 1: n")
 
 
 def test_digests_are_those_of_the_package() -> None:

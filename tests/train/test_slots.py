@@ -50,7 +50,7 @@ def test_what_is_worth_trying(name: str) -> None:
 def builds(slot: str, constructor: str, **recorded: str) -> tuple[str, ...]:
     """The arguments to try for a block with such a constructor, of which such arguments worked."""
     slot_blocks.LIBRARY["kit.made.Made"] = (
-        slot_blocks.GATE,
+        slot_blocks.TEXTS["GATE"],
         constructor,
         recorded,
         slot_blocks.IMAGE,

@@ -3,15 +3,13 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from extract.emit.emit import Emitted
-
-PACKAGES = Path(__file__).parents[2] / "fixtures" / "extract" / "packages"
+from tests.builders.suites import read_files
 
 # qualified name: how to make it, and its inputs
 MODULES: dict[str, tuple[str, str]] = {
@@ -63,8 +61,8 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def made(corpus: Any) -> Any:
-    """The package as stored in the fixtures."""
-    return corpus({path.relative_to(PACKAGES).as_posix(): path.read_text() for path in sorted(PACKAGES.rglob("*.py"))})
+    """The package of the page."""
+    return corpus(read_files(__file__, "visionkit.md"))
 
 
 @pytest.fixture(scope="module")

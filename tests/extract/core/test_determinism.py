@@ -11,8 +11,7 @@ import pytest
 
 from extract.emit.emit import Emitted
 from extract.sources.contents import Source
-
-PACKAGES = Path(__file__).parents[2] / "fixtures" / "extract" / "packages"
+from tests.builders.suites import read_files
 
 EMIT_ALL = """
 import json, pathlib, sys, tempfile
@@ -49,7 +48,7 @@ def start(folder: Path, seed: str) -> subprocess.Popen[str]:
 
 
 def copied(corpus: Any, **options: bool) -> Any:
-    files = {path.relative_to(PACKAGES).as_posix(): path.read_text() for path in sorted(PACKAGES.rglob("*.py"))}
+    files = read_files(__file__, "visionkit.md")
     numbers = ("one", "two", "three", "four", "five", "six")
     files |= {"p/a.py": FORMATTED, "p/b.py": "".join(f"def {name}(x): return x\n" for name in numbers)}
     return corpus(files, **options)

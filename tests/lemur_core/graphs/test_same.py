@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
+from torch.nn import functional as F  # noqa: F401, N812 (the name everybody uses, on the page)
 
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities, label, similarity, subtrees, text
 from lemur_core.graphs.tracing.trace import trace
+from tests.builders.suites import Case, suite
 
 CHANNELS = 4
 ALL = slice(None)
@@ -108,135 +109,23 @@ def _unused(net: Net, x: Tensor) -> Tensor:
     return net.a(x)
 
 
-SAME: dict[str, tuple[Forward, Forward]] = {
-    "sum": (lambda n, x: n.a(x) + x, lambda n, x: torch.add(x, n.a(x))),
-    "method": (lambda n, x: n.a(x).add(x), lambda n, x: x + n.a(x)),
-    "in place": (lambda n, x: n.a(x).add_(x), lambda n, x: x + n.a(x)),
-    "activation": (lambda n, x: n.act(n.a(x)), lambda n, x: F.relu(n.a(x), inplace=True)),
-    "activation method": (lambda n, x: n.a(x).relu(), lambda n, x: torch.relu_(n.a(x))),
-    "flatten": (lambda n, x: x.flatten(1), lambda n, x: x.view(x.size(0), -1)),
-    "reshape in steps": (lambda n, x: x.reshape(2, -1), lambda n, x: x.reshape(-1).unsqueeze(0).view(2, -1)),
-    "mean": (lambda n, x: F.adaptive_avg_pool2d(x, 1), lambda n, x: x.mean((2, 3), keepdim=True)),
-    "negative dimensions": (lambda n, x: x.mean((-1, -2)), lambda n, x: x.mean((2, 3))),
-    "whole numbers": (lambda n, x: x.clamp(0, 1) * 2 + 1, lambda n, x: x.clamp(0.0, 1.0) * 2.0 + 1.0),
-    "nothing to join": (
-        lambda n, x: (x, torch.cat([torch.empty(0), torch.empty(0)])),
-        lambda n, x: (x, torch.empty(0)),
-    ),
-    "mean of all": (lambda n, x: x.mean(), lambda n, x: x.mean((0, 1, 2, 3))),
-    "a range": (lambda n, x: x + torch.arange(8), lambda n, x: x + torch.arange(0, 8, 1)),
-    "transposed twice": (lambda n, x: n.a(x.transpose(2, 3).transpose(3, 2)), lambda n, x: n.a(x)),
-    "permuted in steps": (lambda n, x: x.permute(0, 2, 3, 1), lambda n, x: x.transpose(1, 2).transpose(2, 3)),
-    "channels last": (lambda n, x: n.a(x.contiguous(memory_format=torch.channels_last)), lambda n, x: n.a(x)),
-    "split": (lambda n, x: torch.cat(x.chunk(2, 1)[::-1], 1), lambda n, x: torch.cat([x[:, 2:], x[:, :2]], 1)),
-    "select": (lambda n, x: x[:, 1], lambda n, x: x.unbind(1)[1]),
-    "stack": (lambda n, x: torch.stack([x, n.a(x)], 1), lambda n, x: torch.cat([x[:, None], n.a(x)[:, None]], 1)),
-    "dead code": (_unused, lambda n, x: n.a(x)),
-    "computed twice": (lambda n, x: n.a(x) * n.a(x), lambda n, x: (y := n.a(x)) * y),
-    "branches": (lambda n, x: n.a(x) + n.b(x), lambda n, x: n.b(x) + n.a(x)),
-    "other names": (lambda n, x: n.b(n.a(x)), lambda n, x: n.a(n.b(x))),
-    "slices of memory": (_in_place, _functional),
-    "a number or a tensor of it": (_written(ALL, 0), _written(ALL, 0, to=lambda: torch.zeros(8))),
-    "all is written": (_written(ALL, to=2), lambda n, x: torch.full_like(n.a(x), 2)),
-    "a whole dimension is written": (
-        lambda n, x: torch.slice_scatter(n.a(x), x, 1, 0, CHANNELS),
-        lambda n, x: x,
-    ),
-    "written where a mask is true": (
-        _written(lambda x: x > 0.5, to=-1),
-        lambda n, x: n.a(x).masked_fill(x > 0.5, -1.0),
-    ),
-    "written where a mask of channels is true": (
-        _written(ALL, lambda x: x[0, :, 0, 0] > 0.5, to=1),
-        lambda n, x: n.a(x).masked_fill((x[0, :, 0, 0] > 0.5)[:, None, None], 1),
-    ),
-    "written to chosen places": (
-        _written(ALL, lambda _: torch.tensor([0, 2]), to=3),
-        lambda n, x: n.a(x).index_fill(1, torch.tensor([0, 2]), 3),
-    ),
-    "a tensor of one number": (lambda n, x: x + torch.zeros(1, 8).expand(8, 8).t(), lambda n, x: x + torch.zeros(8, 8)),
-    "a whole number in a tensor of them": (
-        lambda n, x: torch.full((3,), 2.5, dtype=torch.int64),
-        lambda n, x: torch.full((3,), 2),
-    ),
-    "written through a view": (_through_a_view, lambda n, x: (n.a(x).view(-1) * 2.0).view(x.shape)),
-    "matrix product": (lambda n, x: n.c.weight @ n.c.weight.t(), lambda n, x: torch.mm(n.c.weight, n.c.weight.T)),
-    "subtracted": (lambda n, x: 1 - n.a(x), lambda n, x: torch.rsub(n.a(x), 1)),
-    "squared": (lambda n, x: n.a(x) ** 2, lambda n, x: torch.square(n.a(x))),
-    "attention": (
-        lambda n, x: F.scaled_dot_product_attention(x, x, x),
-        lambda n, x: F.scaled_dot_product_attention(x, x, x, scale=8**-0.5),
-    ),
-    "detached and used": (lambda n, x: n.a(x.detach()), lambda n, x: n.a(x)),
-    "scaled sum": (lambda n, x: torch.add(x, n.a(x), alpha=2), lambda n, x: x + n.a(x) * 2),
-}
-
-DIFFERENT: dict[str, tuple[Forward, Forward]] = {
-    "operand order": (lambda n, x: x - n.a(x), lambda n, x: n.a(x) - x),
-    "quotient order": (lambda n, x: x / n.a(x), lambda n, x: n.a(x) / x),
-    "activation": (lambda n, x: n.a(x).relu(), lambda n, x: F.gelu(n.a(x))),
-    "slope": (lambda n, x: F.leaky_relu(n.a(x), 0.1), lambda n, x: F.leaky_relu(n.a(x), 0.2)),
-    "sharing": (lambda n, x: n.a(n.a(x)), lambda n, x: n.b(n.a(x))),
-    "sharing of a norm": (lambda n, x: n.norm(n.norm(x)), lambda n, x: n.norm2(n.norm(x))),
-    "residual": (lambda n, x: n.a(x) + x, lambda n, x: n.a(x) + n.a(x)),
-    "cut gradient": (lambda n, x: n.a(x) + n.b(x), lambda n, x: n.a(x).detach() + n.b(x)),
-    "data": (lambda n, x: n.a(x) + n.b(x), lambda n, x: n.a(x).data + n.b(x)),
-    "no gradient": (lambda n, x: n.a(x) + n.b(x), _without_gradient),
-    "custom gradient": (lambda n, x: Straight.apply(n.a(x)), lambda n, x: n.a(x).sign()),
-    "another custom gradient": (lambda n, x: Straight.apply(n.a(x)), lambda n, x: Clipped.apply(n.a(x))),
-    "reduced over": (lambda n, x: x.mean(2), lambda n, x: x.mean(3)),
-    "concatenation order": (lambda n, x: torch.cat([x, n.a(x)], 1), lambda n, x: torch.cat([n.a(x), x], 1)),
-    "constant": (lambda n, x: n.a(x) * 2, lambda n, x: n.a(x) * 3),
-    "tensor constant": (
-        lambda n, x: x * torch.tensor([1.0, 2.0]).repeat(4),
-        lambda n, x: x * torch.tensor([1.0, 3.0]).repeat(4),
-    ),
-    "outputs in order": (lambda n, x: (n.a(x), x), lambda n, x: (x, n.a(x))),
-    "pooling": (lambda n, x: F.max_pool2d(x, 2), lambda n, x: F.avg_pool2d(x, 2)),
-    "part": (lambda n, x: x[:, :2], lambda n, x: x[:, 2:]),
-    "number that is written": (_written(ALL, 0), _written(ALL, 0, to=1)),
-    "place that is written": (_written(ALL, 0), _written(ALL, 1)),
-    "most of a dimension is written": (_written(ALL, slice(0, 4)), _written(ALL, slice(0, 3))),
-    "dimension that is written": (
-        _written(ALL, lambda _: torch.tensor([0, 1])),
-        _written(lambda _: torch.tensor([0, 1])),
-    ),
-    "places that are written": (
-        _written(ALL, lambda _: torch.tensor([0, 2])),
-        _written(ALL, lambda _: torch.tensor([0, 3])),
-    ),
-    "places one by one": (
-        _written(lambda _: torch.tensor([0, 1]), lambda _: torch.tensor([0, 1])),
-        _written(lambda _: torch.tensor([0, 1])),
-    ),
-    "written, or added": (
-        lambda n, x: n.a(x).index_put((torch.tensor([0]),), torch.ones(())),
-        lambda n, x: n.a(x).index_put((torch.tensor([0]),), torch.ones(()), accumulate=True),
-    ),
-    "mask": (_written(lambda x: x > 0.5), _written(lambda x: x < 0.5)),
-    "number in another type": (
-        lambda n, x: torch.full((4,), 0.1).double(),
-        lambda n, x: torch.full((4,), 0.1, dtype=torch.float64),
-    ),
-    "truth of a number": (
-        lambda n, x: torch.full((3,), 2.0, dtype=torch.bool),
-        lambda n, x: torch.full((3,), 0.0, dtype=torch.bool),
-    ),
-}
+def pair(case: Case, **options: Any) -> tuple[Graph, Graph]:
+    """The graphs of two expressions, a line each."""
+    one, other = (eval(f"lambda n, x: {line}", globals()) for line in case.code.splitlines())
+    return graph(one, **options), graph(other, **options)
 
 
-@pytest.mark.parametrize("name", SAME)
-@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
-def test_ways_to_write_the_same(name: str, train: bool) -> None:
-    one, other = (graph(forward, train=train) for forward in SAME[name])
-    assert text(one, label) == text(other, label)
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_what_differs_stays_apart(name: str) -> None:
-    one, other = (graph(forward) for forward in DIFFERENT[name])
-    assert identities(one).exact != identities(other).exact
-    assert similarity(subtrees(one), subtrees(one)) == 1.0
+@suite(__file__, "same.md", verbs=("graphs",))
+def test_ways_to_write_a_computation(case: Case) -> None:
+    one, other = pair(case)
+    if case.one("graphs") == "same":
+        assert text(one, label) == text(other, label)
+        trained, otherwise = pair(case, train=True)
+        assert text(trained, label) == text(otherwise, label)
+    else:
+        assert case.one("graphs") == "differ"
+        assert identities(one).exact != identities(other).exact
+        assert similarity(subtrees(one), subtrees(one)) == 1.0
 
 
 def _block(net: Net, x: Tensor) -> Any:

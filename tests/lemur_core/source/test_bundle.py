@@ -10,6 +10,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
+from tests.builders.suites import Case, suite
 
 
 def part(key: str, code: str, name: str = "Main", *header: str) -> Part:
@@ -23,120 +24,9 @@ def second(code: str, *, first: str = "", name: str = "Main") -> str:
     return text.split("# second\n\n")[1]
 
 
-#: Code of the second part, and its text where `x` and `Foo` are taken.
-RENAMED = {
-    "constant": ("x = 2\nclass Main: y = x\n", "x_2 = 2\n\n\nclass Main: y = x_2\n"),
-    "local": (
-        "x = 2\ndef f():\n    x = 3\n    return x\n\n\nclass Main: pass\n",
-        "x_2 = 2\n\n\ndef f():\n    x = 3\n    return x\n\n\nclass Main: pass\n",
-    ),
-    "bound after the read": (
-        "x = 2\ndef Main():\n    print(x)\n    for x in y(): pass\n",
-        "x_2 = 2\n\n\ndef Main():\n    print(x)\n    for x in y(): pass\n",
-    ),
-    "parameter, default, keyword, attribute": (
-        "x = 2\ndef Main(x=x, *, y: x = x):\n    return x.x(x=y)\n",
-        "x_2 = 2\n\n\ndef Main(x=x_2, *, y: x_2 = x_2):\n    return x.x(x=y)\n",
-    ),
-    "lambda": ("x = 2\nMain = lambda x=x: x\n", "x_2 = 2\nMain = lambda x=x_2: x\n"),
-    "nested function": (
-        "x = 2\ndef Main():\n    def g():\n        return x, (lambda: x)\n    return g\n",
-        "x_2 = 2\n\n\ndef Main():\n    def g():\n        return x_2, (lambda: x_2)\n    return g\n",
-    ),
-    "free variable": (
-        "x = 2\ndef Main(x):\n    class C:\n        def m(self):\n            return x\n    return C\n",
-        "x_2 = 2\n\n\ndef Main(x):\n    class C:\n        def m(self):\n            return x\n    return C\n",
-    ),
-    "nonlocal": (
-        "x = 2\ndef Main():\n    x = 1\n    def g():\n        nonlocal x\n        x += 1\n    return g\n",
-        "x_2 = 2\n\n\ndef Main():\n    x = 1\n    def g():\n        nonlocal x\n        x += 1\n    return g\n",
-    ),
-    "global": (
-        "x = 2\ndef Main():\n    global y, x  # x\n    x += 1\n    def g(): return x\n",
-        "x_2 = 2\n\n\ndef Main():\n    global y, x_2  # x\n    x_2 += 1\n    def g(): return x_2\n",
-    ),
-    "comprehension": (
-        "x = [2]\ndef Main():\n    return [x for x in x], {x: y for y in x for x in y}, x\n",
-        "x_2 = [2]\n\n\ndef Main():\n    return [x for x in x_2], {x: y for y in x_2 for x in y}, x_2\n",
-    ),
-    "walrus": (
-        "x = 2\ndef Main():\n    return [(x := y) for y in z], x\nif (x := 3): pass\n",
-        "x_2 = 2\n\n\ndef Main():\n    return [(x := y) for y in z], x\n\n\nif (x_2 := 3): pass\n",
-    ),
-    "class body binds the name": (
-        "x = 2\nclass Main:\n    x = x\n    y = x\n    z = [x for _ in x]\n    def m(self): return x, self.x\n",
-        "x_2 = 2\n\n\nclass Main:\n    x = x_2\n    y = x\n    z = [x_2 for _ in x]\n"
-        "    def m(self): return x_2, self.x\n",
-    ),
-    "class body in a function reads past the function": (
-        "x = 2\ndef Main(x):\n    class C:\n        y = x\n        z: x = 1\n    class D:\n        x = x\n",
-        "x_2 = 2\n\n\ndef Main(x):\n    class C:\n        y = x\n        z: x = 1\n    class D:\n        x = x_2\n",
-    ),
-    "decorator, base, keyword of a class": (
-        "def Foo(*a, **k): return object\n@Foo\nclass Main(Foo(), metaclass=Foo.x): pass\n",
-        "def Foo_2(*a, **k): return object\n\n\n@Foo_2\nclass Main(Foo_2(), metaclass=Foo_2.x): pass\n",
-    ),
-    "f-string": (
-        'x = 2\ndef Main(y):\n    return f\'x {{x}} {x!r:>{x}} {y:x} {y["x"]} {(lambda x: x)(x)} \\N{EM DASH}\' f"{x != x}"\n',
-        "x_2 = 2\n\n\ndef Main(y):\n    return f'x {{x}} {x_2!r:>{x_2}} {y:x} {y[\"x\"]} {(lambda x: x)(x_2)} \\N{EM DASH}' "
-        'f"{x_2 != x_2}"\n',
-    ),
-    "f-string over lines, not ASCII": (
-        'x = 2\nMain = f"""é {\n  x} {[x for x in x]}\n{x}""", x\n',
-        'x_2 = 2\nMain = f"""é {\n  x_2} {[x for x in x_2]}\n{x_2}""", x_2\n',
-    ),
-    "strings": ("x = 2\nMain = 'x', \"x\", b'x', x\n", "x_2 = 2\nMain = 'x', \"x\", b'x', x_2\n"),
-    "string annotations": (
-        "from typing import Literal, Optional, cast\n"
-        "class Foo:\n    y: 'Foo'\n    def m(self, a: \"Optional[Foo]\", b: Literal['Foo']) -> '''Foo''': pass\n"
-        "def Main(): return cast('Foo', 1)\n",
-        "class Foo_2:\n    y: 'Foo_2'\n    def m(self, a: \"Optional[Foo_2]\", b: Literal['Foo']) -> '''Foo_2''': pass\n\n\n"
-        "def Main(): return cast('Foo_2', 1)\n",
-    ),
-    "types at function level": (
-        "class Foo: pass\ndef Main():\n    y: Foo = Foo()\n    isinstance(y, Foo)\n",
-        "class Foo_2: pass\n\n\ndef Main():\n    y: Foo_2 = Foo_2()\n    isinstance(y, Foo_2)\n",
-    ),
-    "match": (
-        "class Foo: pass\nx = 1\nmatch x:\n    case Foo(x=1) as y: pass\n    case [*x]: pass\n    case {'x': 1, **x}: pass\n"
-        "def Main(v):\n    match v:\n        case x: return x\n",
-        "class Foo_2: pass\n\n\nx_2 = 1\nmatch x_2:\n    case Foo_2(x=1) as y: pass\n    case [*x_2]: pass\n"
-        "    case {'x': 1, **x_2}: pass\n\n\ndef Main(v):\n    match v:\n        case x: return x\n",
-    ),
-    "imports inside": (
-        "try:\n    import Foo\n    from a import z as x, Foo\nexcept ImportError as e:\n    Foo = e\n"
-        "def Main():\n    import Foo\n    return Foo, x\n",
-        "try:\n    import Foo as Foo_2\n    from a import z as x_2\n    from a import Foo as Foo_2\nexcept ImportError as e:\n"
-        "    Foo_2 = e\n\n\ndef Main():\n    import Foo\n    return Foo, x_2\n",
-    ),
-    "loops, with, del, several on a line": (
-        "for x in range(3): y = x; del x\nwith Main as x, x as y: pass\nMain = x = 1; x += 1\n",
-        "for x_2 in range(3): y = x_2; del x_2\nwith Main as x_2, x_2 as y: pass\nMain = x_2 = 1; x_2 += 1\n",
-    ),
-    "type checking": (
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a import Foo\ndef Main(a: 'Foo'): pass\n",
-        "if TYPE_CHECKING:\n    from a import Foo as Foo_2\n\n\ndef Main(a: 'Foo_2'): pass\n",
-    ),
-    "exports": (
-        "__all__ = ['Main', 'x']\nx = 2\n__all__ += ['y']\nclass Main: pass\n",
-        "x_2 = 2\n\n\nclass Main: pass\n",
-    ),
-    "torch.fx.wrap": (
-        "import torch\ntorch.fx.wrap('Foo')\ndef Foo(): return 1\nclass Main: pass\n",
-        "torch.fx.wrap('Foo_2')\n\n\ndef Foo_2(): return 1\n\n\nclass Main: pass\n",
-    ),
-    "comments and layout": (
-        "# header\n\n'''Docstring.'''\nimport math\n\n# of x\nx = (1,   # one\n     2)  # two\n# of y\ny = x\n\n\n\n\n# of Main\n@x\n"
-        "class Main: pass  # x\n",
-        "# of x\nx_2 = (1,   # one\n     2)  # two\n# of y\ny = x_2\n\n\n# of Main\n@x_2\nclass Main: pass  # x\n",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", RENAMED)
-def test_what_is_renamed(case: str) -> None:
-    code, expected = RENAMED[case]
-    assert second(code) == expected
+@suite(__file__, "bundle.md", verbs=("becomes",))
+def test_what_is_renamed(case: Case) -> None:
+    assert second(case.code) == case.one("becomes") + "\n"
 
 
 def test_the_class_and_who_reads_it() -> None:
