@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UsageError, UserError
+from tests.builders.suites import read_files
+
+TEXTS = read_files(__file__, "api.md")
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -40,47 +43,7 @@ SHOW_PROGRESS = ("BlockExtractor", "curate_from_lemur", "check_nn")
 #: Examples that train.
 TRAINING = "Training: `train`"
 
-LAYERS = """
-import torch
-from torch import nn
 
-
-class SqueezeExcitation(nn.Module):
-    def __init__(self, channels, reduction=4):
-        super().__init__()
-        self.reduce = nn.Conv2d(channels, channels // reduction, 1)
-        self.expand = nn.Conv2d(channels // reduction, channels, 1)
-
-    def forward(self, x):
-        scale = x.mean((2, 3), keepdim=True)
-        return x * torch.sigmoid(self.expand(torch.relu(self.reduce(scale))))
-
-
-class ConvNormAct(nn.Module):
-    def __init__(self, in_channels, out_channels, stride=1):
-        super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(out_channels)
-
-    def forward(self, x):
-        return torch.relu(self.norm(self.conv(x)))
-"""
-
-NETWORK = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-{layers}
-        self.head = nn.Linear({width}, out_shape[0])
-
-    def forward(self, {name}):
-{calls}
-        return self.head({name}.mean((2, 3)))
-"""
 KINDS = ("nn.Conv2d({a}, {b}, 3, padding=1)", "nn.Conv2d({a}, {b}, 5, padding=2, bias=False)", "nn.Identity()")
 
 
@@ -94,14 +57,14 @@ def network(choice: int, name: str = "x") -> str:
         call = f"torch.{('relu', 'tanh')[(choice + place) % 2]}(self.layer{place}({name}))"
         calls.append(f"        {name} = {call}" if choice % 2 else f"        {name} = {name} + 0 * {call}.sum()")
         width = after if choice % 2 else width
-    return NETWORK.format(layers="\n".join(layers), calls="\n".join(calls), width=width, name=name)
+    return TEXTS["NETWORK"].format(layers="\n".join(layers), calls="\n".join(calls), width=width, name=name)
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the examples run."""
     (tmp_path / "mylib").mkdir()
-    (tmp_path / "mylib" / "layers.py").write_text(LAYERS)
+    (tmp_path / "mylib" / "layers.py").write_text(TEXTS["LAYERS"])
     codes = [network(1), network(728), network(365), network(1, "features")]
     rows = [
         {"nn": f"tiny-{number}", "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc",
@@ -395,32 +358,6 @@ def test_the_pipeline_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 
 # --- types, seen from outside -----------------------------------------------------------------------------------------
 
-TYPED = """
-from typing import assert_type
-
-import curate
-import extract
-import lemur
-import manifests
-import train
-from lemur_core.graphs.graph import Graph
-from manifests.folders.checks import Check
-from manifests.records import Decision, LemurRecord, Spec, TrainingRecord
-
-library = extract.extract("a", out="b", options=extract.ExtractOptions(level="forward"))
-block = library["X"]
-assert_type(block.code, str | None)
-assert_type(block.spec, Spec | None)
-assert_type(block.graph, Graph | None)
-assert_type(library.search("x"), tuple[extract.LibraryBlock, ...])
-snapshot = curate.curate(library, out="c", options=curate.CurateOptions(profile="nn-dup"))
-assert_type(snapshot.kept, tuple[LemurRecord, ...])
-assert_type(snapshot.decisions, tuple[Decision, ...])
-run = train.train(train.assemble("preact_se", library), data="synthetic", seed=0, library=library)
-assert_type(run.record, TrainingRecord)
-assert_type(lemur.verify(run), tuple[Check, ...])
-assert_type(manifests.open_folder(snapshot), manifests.FinishedFolder)
-"""
 #: A line that mypy must refuse, and how.
 REFUSED = {
     'extract.extract("a")': "call-arg",
@@ -440,14 +377,14 @@ def test_mypy_reads_examples_and_types(tmp_path: Path) -> None:
     for number, title in enumerate(dict.fromkeys(title for title, _, _ in EXAMPLES)):
         text = "\n".join(piece for section, _, piece in EXAMPLES if section == title)
         (tmp_path / f"section_{number}.py").write_text(text)
-    (tmp_path / "typed.py").write_text(TYPED)
-    (tmp_path / "refused.py").write_text(TYPED + "\n".join(REFUSED) + "\n")
+    (tmp_path / "typed.py").write_text(TEXTS["TYPED"])
+    (tmp_path / "refused.py").write_text(TEXTS["TYPED"] + "\n".join(REFUSED) + "\n")
     command = [sys.executable, "-m", "mypy", "--strict", *map(str, sorted(tmp_path.glob("*.py")))]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert [line for line in errors if "refused.py" not in line] == [], done.stdout + done.stderr
-    first = TYPED.count("\n") + 1
+    first = TEXTS["TYPED"].count("\n") + 1
     for number, (line, code) in enumerate(REFUSED.items(), first):
         assert any(f"refused.py:{number}: " in error and f"[{code}]" in error for error in errors), (
             f"{line}: {done.stdout}"

@@ -2,30 +2,12 @@
 
 from pathlib import Path
 
-DROP_PATH = """import torch
-from torch import nn
+from tests.builders.suites import read_files
 
+TEXTS = read_files(__file__, "projects.md")
 
-def drop_path(x, drop_prob: float = 0., training: bool = False):
-    if drop_prob == 0. or not training:
-        return x
-    keep_prob = 1 - drop_prob
-    shape = (x.shape[0],) + (1,) * (x.ndim - 1)
-    random_tensor = x.new_empty(shape).bernoulli_(keep_prob)
-    SCALE
-    return x * random_tensor
-
-
-class DropPath(nn.Module):
-    def __init__(self, drop_prob: float = 0.):
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, x):
-        return drop_path(x, self.drop_prob, self.training)
-"""
-SCALED = DROP_PATH.replace("SCALE", "random_tensor.div_(keep_prob)")
-UNSCALED = DROP_PATH.replace("SCALE", "pass")
+SCALED = TEXTS["DROP_PATH"].replace("SCALE", "random_tensor.div_(keep_prob)")
+UNSCALED = TEXTS["DROP_PATH"].replace("SCALE", "pass")
 #: A block's closed file with definitions of its own.
 BLOCK = f"""# Residual, from alpha@1.0
 #
@@ -67,20 +49,6 @@ OBSERVED = {"cases": [{"inputs": {"x": "float32 2x6x5x5"}, "outputs": ["float32 
 OBSERVED["cases"].append({"inputs": {"x": "float32 3x6x5x5"}, "outputs": ["float32 3x6x5x5"]})
 
 PYPROJECT = '[project]\nname = "proj"\nversion = "1"\nlicense = "MIT"\ndependencies = ["torch"]\n'
-SE = """import torch.nn as nn
-import torch.nn.functional as F
-
-from .ops import make_divisible
-
-
-class SqueezeExcite(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.fc = nn.Conv2d(dim, make_divisible(dim), 1)
-
-    def forward(self, x):
-        return F.relu(self.fc(x))
-"""
 OPS = """import math
 
 
@@ -98,7 +66,7 @@ SRC = {
     ),
     "src/proj/layers/drop.py": SCALED,
     "src/proj/layers/ops.py": OPS,
-    "src/proj/layers/squeeze_excite.py": SE,
+    "src/proj/layers/squeeze_excite.py": TEXTS["SE"],
     "src/proj/train.py": "import proj\n",
     "tests/test_drop.py": "from proj.layers.drop import DropPath\n\n\ndef test_made():\n    assert DropPath(0.1)\n",
 }
@@ -108,7 +76,7 @@ FLAT = {
     "LICENSE": "",
     "flatnet/__init__.py": "from flatnet.DropPath import *\nfrom flatnet.SqueezeExcite import *\n",
     "flatnet/DropPath.py": UNSCALED,
-    "flatnet/SqueezeExcite.py": SE.replace("from .ops", "from flatnet.ops"),
+    "flatnet/SqueezeExcite.py": TEXTS["SE"].replace("from .ops", "from flatnet.ops"),
     "flatnet/ops.py": OPS.replace("math.ceil(value / divisor)", "round(value / divisor)"),
     "test/flat_test.py": "import unittest\n\n\nclass TestIt(unittest.TestCase):\n    def test_it(self):\n        pass\n",
 }

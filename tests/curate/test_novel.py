@@ -22,51 +22,12 @@ from extract.resolve.index import Index
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
 from tests.builders import extractions
+from tests.builders.suites import read_files
+
+TEXTS = read_files(__file__, "novel.md")
 
 ALL = tuple(range(12))
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-PLAIN = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2, 2))
-        self.drop = nn.Dropout(p=prm["dropout"])
-        self.head = nn.Linear(8, out_shape[0])
-
-    def forward(self, x):
-        x = self.features(x).mean((2, 3))
-        return self.head(self.drop(x))
-"""
-
-#: What `PLAIN` computes, in other words.
-REWRITTEN = """
-from torch.nn.functional import adaptive_avg_pool2d, dropout, max_pool2d
-from torch.nn import Conv2d, Linear, Module
-
-
-def narrowed(image, filters):
-    found = filters(image).clamp_min(0) if False else filters(image).relu()
-    return max_pool2d(found, 2)
-
-
-class Net(Module):
-    WIDTH = 8
-
-    def __init__(self, shape, classes, prm, device):
-        super().__init__()
-        self.rate = prm.get("dropout", 0.9)
-        self.last = Linear(self.WIDTH, *classes)
-        self.first = Conv2d(shape[1], self.WIDTH, (3, 3), padding="same")
-
-    def forward(self, images):
-        pooled = adaptive_avg_pool2d(narrowed(images, self.first), 1).flatten(1)
-        return self.last(dropout(pooled, self.rate, training=self.training))
-"""
 
 
 def snapshot_of(folder: Path, codes: dict[str, str], **options: Any) -> Path:
@@ -232,20 +193,20 @@ def test_without_a_sandbox_it_says_so(
 
 @pytest.mark.slow
 def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> None:
-    snapshot = snapshot_of(tmp_path, {"plain": PLAIN}, graph="survivors")
-    (told,) = novel([file(REWRITTEN)], [snapshot]).facts["files"]
+    snapshot = snapshot_of(tmp_path, {"plain": TEXTS["PLAIN"]}, graph="survivors")
+    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot]).facts["files"]
     nearest = told["nearest"][0]
     assert nearest["lexical"] < 0.2
     assert (told["verdict"], nearest["agreement"], nearest["known"]) == ("known", "same", ("graph",))  # with its prm
 
-    (told,) = novel([file(REWRITTEN)], [snapshot], prm='{"dropout": 0.5}').facts["files"]
+    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot], prm='{"dropout": 0.5}').facts["files"]
     assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "different")
     assert told["nearest"][0]["graph"] == 1.0  # in eval mode
 
-    (told,) = novel([file(REWRITTEN.replace("WIDTH = 8", "WIDTH = 6"))], [snapshot]).facts["files"]
+    (told,) = novel([file(TEXTS["REWRITTEN"].replace("WIDTH = 8", "WIDTH = 6"))], [snapshot]).facts["files"]
     assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "widths")
 
-    found = novel([file(REWRITTEN.replace("self.first)", "self.missing)"))], [snapshot])
+    found = novel([file(TEXTS["REWRITTEN"].replace("self.first)", "self.missing)"))], [snapshot])
     assert found.facts["files"][0]["graph"] is None
     assert "; judged by text and structure alone: forward_failed: AttributeError: " in found.lines[0]
 
@@ -254,48 +215,7 @@ def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> 
     made = table.set_column(table.schema.get_field_index("torch"), "torch", pa.array(["1.0"] * len(table)))
     pq.write_table(made, path)
     with pytest.raises(UserError, match=r"its graphs are form 1 of torch 1\.0, here is form 1 of torch "):
-        novel([file(REWRITTEN)], [snapshot])
-
-
-GATE = """import torch
-from torch import nn
-
-
-class Gate(nn.Module):
-    def __init__(self, width, reduced):
-        super().__init__()
-        self.down = nn.Conv2d(width, reduced, 1)
-        self.up = nn.Conv2d(reduced, width, 1)
-
-    def forward(self, image):
-        return image * torch.sigmoid(self.up(torch.relu(self.down(image.mean((2, 3), keepdim=True)))))
-"""
-
-#: A network that holds the gate in other words, and with other widths.
-GATED = """
-import torch.nn.functional as F
-from torch.nn import Conv2d, Linear, Module
-
-
-class Squeezed(Module):
-    def __init__(self):
-        super().__init__()
-        self.ups = Conv2d(6, 8, 1)
-        self.downs = Conv2d(8, 6, 1)
-
-    def forward(self, given):
-        found = F.adaptive_avg_pool2d(given, 1)
-        return self.ups(F.relu(self.downs(found))).sigmoid() * given
-
-
-class Net(Module):
-    def __init__(self, shape, classes, prm, device):
-        super().__init__()
-        self.first, self.body, self.last = Conv2d(shape[1], 8, 3), Squeezed(), Linear(8, *classes)
-
-    def forward(self, images):
-        return self.last(self.body(self.first(images).tanh()).mean((2, 3)))
-"""
+        novel([file(TEXTS["REWRITTEN"])], [snapshot])
 
 
 @pytest.mark.slow
@@ -305,15 +225,15 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
         "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
     }
     with Index(tmp_path / "facts.sqlite") as index:
-        (traced,) = trace_all([Pair("gate", "Gate", GATE, "", (), (), arguments)], index, jobs=1)
+        (traced,) = trace_all([Pair("gate", "Gate", TEXTS["GATE"], "", (), (), arguments)], index, jobs=1)
     assert traced.answer is not None, traced.error
     of = extractions.source(tmp_path, "alpha@1.0")
     columns = {"graph": traced.answer["graph"], "graph_widths": traced.answer["graph_widths"]}
-    columns |= code_columns(GATE) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
+    columns |= code_columns(TEXTS["GATE"]) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
     row = extractions.block(of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
     extractions.write(tmp_path / "blocks", [Result(row, (), traced.answer)], [of], level="backward")
 
-    found = novel([file(GATED)], [tmp_path / "blocks"])
+    found = novel([file(TEXTS["GATED"])], [tmp_path / "blocks"])
     (told,) = found.facts["files"]
     (nearest,) = told["nearest"]
     assert (told["verdict"], nearest["agreement"], nearest["part"], nearest["graph"]) == (
@@ -325,11 +245,11 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
     assert found.lines[2].endswith("by the file's body)")
     assert found.facts["notes"] == []
 
-    (told,) = novel([file(GATED.replace(".sigmoid()", ".tanh()"))], [tmp_path / "blocks"]).facts["files"]
+    (told,) = novel([file(TEXTS["GATED"].replace(".sigmoid()", ".tanh()"))], [tmp_path / "blocks"]).facts["files"]
     assert (told["nearest"][0]["agreement"], told["nearest"][0]["part"]) == ("different", "body")
     assert 0.3 < told["nearest"][0]["graph"] < 1
 
-    (told,) = novel([file(GATE)], [tmp_path / "blocks"]).facts["files"]
+    (told,) = novel([file(TEXTS["GATE"])], [tmp_path / "blocks"]).facts["files"]
     assert (told["verdict"], told["nearest"][0]["graph"]) == ("known", None)
     assert told["error"].startswith("no_net: ")
 
@@ -338,4 +258,4 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
     with pytest.raises(
         UserError, match=r"alpha\.blocks\.Gate: form 0 of torch .*; extract it again, or use that torch"
     ):
-        novel([file(GATED)], [tmp_path / "blocks"])
+        novel([file(TEXTS["GATED"])], [tmp_path / "blocks"])

@@ -35,14 +35,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ways = [f"s::m.d{n} [registry, 0.80]" for n in range(10)]
     ran = sample_blocks.observed(train_differs=True)
     results.append(
-        extractions.Result(extractions.block(sources[1], "Squeeze", **{**ran, **code_columns(sample_blocks.SQUEEZE)}))
+        extractions.Result(
+            extractions.block(sources[1], "Squeeze", **{**ran, **code_columns(sample_blocks.TEXTS["SQUEEZE"])})
+        )
     )
     results.append(extractions.Result(extractions.block(sources[1], "Odd", arguments="{", observed="{")))
     results.append(
         extractions.Result(extractions.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways]))
     )
     for name, code in (
-        ("Gated", sample_blocks.SQUEEZE.replace("Squeeze", "Gated")),
+        ("Gated", sample_blocks.TEXTS["SQUEEZE"].replace("Squeeze", "Gated")),
         ("Needs", "import not_there_at_all\n"),
     ):
         results.append(extractions.Result(extractions.block(sources[0], name, **code_columns(code))))

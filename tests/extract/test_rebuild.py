@@ -18,44 +18,20 @@ from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.serialization import forms_of
 from manifests.records import Block, Spec
 from tests.builders import extractions
+from tests.builders.suites import read_files
 
-BLUR = """import torch
-from torch import nn
-from torch.nn import functional as F
+TEXTS = read_files(__file__, "rebuild.md")
 
-
-class Blur(nn.Module):
-    def __init__(self, width, train=True):
-        super().__init__()
-        self.norm = nn.BatchNorm2d(width)
-        self.conv = nn.Conv2d(width, width, 3, padding=1, groups=width)
-
-    def forward(self, image, unused=None, skip=None):
-        y = F.avg_pool2d(self.conv(self.norm(image)), 2)
-        return y.flatten(2).mean(-1) / y.shape[-1] + skip.detach()
-"""
-TABLE = """import torch
-from torch import nn
-
-
-class Blur(nn.Module):
-    def forward(self, x):
-        return x * torch.tensor([float(n * n) for n in range(50)])
-"""
-DRAWS = """import torch
-from torch import nn
-
-
-class Blur(nn.Module):
-    def forward(self, x):
-        return x * x.sum().item()
-"""
 CALL = ["torch.randn(2, 8, 6, 6)", "torch.randn(3)", "torch.randn(2, 8)"]
 ARGUMENTS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": CALL, "kwargs": {}}}
 PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.rand(2, 50)"], "kwargs": {}}}
 ABOUT = {"name": "Blur", "path": "a/blur.py", "start_line": 3, "end_line": 9, "license": "MIT"}
 NAMES = ("image", "unused", "skip")
-CODES = {"blur": (BLUR, ARGUMENTS, NAMES), "table": (TABLE, PLAIN, ("x",)), "draws": (DRAWS, PLAIN, ("x",))}
+CODES = {
+    "blur": (TEXTS["BLUR"], ARGUMENTS, NAMES),
+    "table": (TEXTS["TABLE"], PLAIN, ("x",)),
+    "draws": (TEXTS["DRAWS"], PLAIN, ("x",)),
+}
 
 
 def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -163,7 +139,7 @@ def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
         arguments=json.dumps(ARGUMENTS),
         graph=found["graph"],
         graph_widths=found["graph_widths"],
-        code=BLUR,
+        code=TEXTS["BLUR"],
         code_sha256="0" * 64,
         n_lines=12,
     )

@@ -72,11 +72,11 @@ def real_files() -> Iterator[Path]:
 
 def test_the_checker_finds_what_is_there() -> None:
     facts = {"summary": "made with norm=dict(type='BN', eps=0.001)"}
-    assert passages(facts, sample_blocks.SQUEEZE)
+    assert passages(facts, sample_blocks.TEXTS["SQUEEZE"])
     assert passages({"a": ["x", "y", "z"]}, 'A = ["x", "y", "z"]\n')
-    assert not passages({"summary": "type BN; eps 0.001"}, sample_blocks.SQUEEZE)
+    assert not passages({"summary": "type BN; eps 0.001"}, sample_blocks.TEXTS["SQUEEZE"])
     assert LIMIT == 8
-    assert strip_header(sample_blocks.SQUEEZE).lstrip().startswith("import torch")
+    assert strip_header(sample_blocks.TEXTS["SQUEEZE"]).lstrip().startswith("import torch")
     assert strip_header("# a\n# b") == "# b"
 
 
@@ -122,7 +122,7 @@ def test_what_repeats_its_source_is_withheld() -> None:
         (json.dumps(spec.model_dump(mode="json")["layers"], sort_keys=True), "layers"),
         (json.dumps(spec.model_dump(mode="json")["constructor"][0]), "constructor channels type"),
     ):
-        row = sample_blocks.block(f"{sample_blocks.SQUEEZE}\n\n# {text}\n", **sample_blocks.observed())
+        row = sample_blocks.block(f"{sample_blocks.TEXTS['SQUEEZE']}\n\n# {text}\n", **sample_blocks.observed())
         found = make_spec(row)
         assert withheld in found.withheld
         check(row)

@@ -23,45 +23,19 @@ from manifests.folders.manifest import read_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Spec
 from tests.builders import extractions
+from tests.builders.suites import read_files
 
-GATE = """import torch
-from torch import nn
+TEXTS = read_files(__file__, "tracing.md")
 
-
-class Kernel(nn.Module):
-    def forward(self, x):
-        return x
-
-
-class Gate(nn.Module):
-    def __init__(self, width, reduced, dead=True):
-        super().__init__()
-        self.down = nn.Conv2d(width, reduced, 1)
-        self.up = nn.Conv2d(reduced, width, 1)
-        self.dead = nn.Linear(3, 3) if dead else None
-
-    def forward(self, image, scale=None):
-        weight = self.up(torch.relu(self.down(image.mean((2, 3), keepdim=True))))
-        return {"y": image * torch.sigmoid(weight), "weight": [weight, 3]}
-"""
-RENAMED = GATE.replace("Gate", "Softener").replace("down", "one").replace("weight", "w").replace("Kernel", "Other")
+RENAMED = (
+    TEXTS["GATE"].replace("Gate", "Softener").replace("down", "one").replace("weight", "w").replace("Kernel", "Other")
+)
 NEEDS_VALUES = """import torch
 
 
 class Gate(torch.nn.Module):
     def forward(self, x):
         return x * 2 if x.sum() > -1e9 else x
-"""
-LAZY = """from torch import nn
-
-
-class Gate(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.LazyLinear(5)
-
-    def forward(self, x):
-        return self.fc(x)
 """
 FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
 ARGUMENTS = {
@@ -83,10 +57,10 @@ def pair(block: str, code: str, arguments: dict[str, Any], name: str = "Gate") -
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
     pairs = [
-        pair("gate", GATE, ARGUMENTS),
+        pair("gate", TEXTS["GATE"], ARGUMENTS),
         pair("renamed", RENAMED, ARGUMENTS, "Softener"),
         pair("values", NEEDS_VALUES, PLAIN),
-        pair("lazy", LAZY, PLAIN),
+        pair("lazy", TEXTS["LAZY"], PLAIN),
         pair("fails", FAILS, PLAIN),
     ]
     with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
@@ -175,7 +149,7 @@ def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -
             observed=json.dumps(observed),
             graph=found["graph"],
             graph_widths=found["graph_widths"],
-            **code_columns(extractions.code_of(block, of.license, GATE)),
+            **code_columns(extractions.code_of(block, of.license, TEXTS["GATE"])),
         )
         results.append(Result(row, ((of.name, row.path),), found))
     with pytest.MonkeyPatch.context() as patch:

@@ -16,54 +16,11 @@ from extract.search.ranking import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
 from tests.builders import extractions
+from tests.builders.suites import read_files
+
+TEXTS = read_files(__file__, "like.md")
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-STEM = """from torch import nn
-
-
-class Stem(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.conv = nn.Conv2d(3, width, 3, padding=1)
-        self.norm = nn.BatchNorm2d(width)
-
-    def forward(self, x):
-        return self.norm(self.conv(x)).relu()
-"""
-OTHER = """from torch import nn
-
-
-class Other(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.rows = nn.Embedding(width, 4)
-
-    def forward(self, x):
-        return self.rows(x)
-"""
-NETWORK = """from torch import nn
-
-
-def supported_hyperparameters():
-    return {"lr"}
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(in_shape[1], 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-        self.head = nn.Linear(8, out_shape[0])
-
-    def forward(self, x):
-        return self.head(self.features(x).mean((2, 3)))
-
-    def train_setup(self, prm):
-        pass
-
-    def learn(self, train_data):
-        pass
-"""
 
 
 def arguments(width: str, given: str) -> dict[str, Any]:
@@ -76,9 +33,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("like")
     image, numbers = "torch.randn(2, 3, 8, 8)", "torch.zeros(2, 3, dtype=torch.long)"
     wanted = [
-        (extractions.source(base, "alpha@1.0"), "Stem", STEM, arguments("16", image)),
-        (extractions.source(base, "beta@2.0"), "Stem", STEM, arguments("32", image)),
-        (extractions.source(base, "gamma@3.0"), "Other", OTHER, arguments("5", numbers)),
+        (extractions.source(base, "alpha@1.0"), "Stem", TEXTS["STEM"], arguments("16", image)),
+        (extractions.source(base, "beta@2.0"), "Stem", TEXTS["STEM"], arguments("32", image)),
+        (extractions.source(base, "gamma@3.0"), "Other", TEXTS["OTHER"], arguments("5", numbers)),
     ]
     pairs = [Pair(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
     with Index(base / "facts.sqlite") as index:
@@ -110,7 +67,7 @@ def test_a_block_by_name(library: Path) -> None:
 
 def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text(NETWORK)
+    path.write_text(TEXTS["NETWORK"])
     told = search_like(library, str(path), Filters(), count=5).splitlines()
     assert told[0] == f"like {path}"
     assert [line.split()[1].partition("@")[0] for line in told[2:]] == ["alpha", "beta", "gamma"]

@@ -7,52 +7,11 @@ import libcst
 import pytest
 
 from extract.emit.emit import Emitted, Unresolved
-from tests.builders.suites import Case, suite
+from tests.builders.suites import Case, read_files, suite
+
+TEXTS = read_files(__file__, "emission.md")
 
 Behaves = Callable[..., str]
-
-STYLED = '''\
---- p/b.py
-SCALE = 2  # of everything
-
-
-# About helper.
-# Two lines.
-def helper (x,y = SCALE,) :   # odd spacing
-\t"""Doc  string."""
-\treturn  x*y   # tail
-
-# not about helper
---- p/a.py
-"""Module docstring."""
-import torch
-from torch import nn
-from .b import helper
-
-# Above the class,
-# two lines.
-@torch.no_grad if False else (lambda c: c)
-class A( nn.Module ):  # same line
-    """Doc.
-
-    >>> A()
-    """
-
-    __constants__ = [ 'x' ,
-                      "y" ]          # aligned
-
-    def forward ( self , x ):
-        y = helper( x )   # a comment
-        # own line
-        text = """
-    not  indented
-        """
-
-        return { 'y':y , "t" : text }   # last
-
-
-# after the class
-'''
 
 
 def class_text(code: str, name: str) -> str:
@@ -63,7 +22,7 @@ def class_text(code: str, name: str) -> str:
 
 
 def test_text_is_kept_byte_for_byte(corpus, closed) -> None:  # type: ignore[no-untyped-def]
-    made = corpus(STYLED)
+    made = corpus(TEXTS["STYLED"])
     code = closed(made.emit("A"))
     original = (made.folder / "p/a.py").read_text()
     assert class_text(code, "A") == class_text(original, "A")
@@ -89,7 +48,7 @@ def body(code: str) -> str:
 
 
 def test_header(corpus, closed) -> None:  # type: ignore[no-untyped-def]
-    made = corpus(STYLED)
+    made = corpus(TEXTS["STYLED"])
     outcome = made.emit("A")
     lines = closed(outcome).splitlines()
     (file,) = [f for f in made.sources[0].files if f.path == "p/a.py"]
@@ -137,31 +96,8 @@ def test_imports_are_in_order(corpus, closed) -> None:  # type: ignore[no-untype
     ]
 
 
-ANNOTATED = """
---- p/b.py
-from torch import nn
-class Helper(nn.Module):
-    def forward(self, x): return "never copied"
-class Used: pass
---- p/a.py
-from __future__ import annotations
-from typing import Optional, List, Literal, Annotated, TypeVar, cast
-from torch import Tensor, nn
-from no_such_package_ import Thing
-from .b import Helper, Used
-from . import b
-T = TypeVar("T", bound="Helper")
-Pair = List[int]
-class A(nn.Module):
-    h: "Helper"
-    def forward(self, x: Helper, y: Optional[b.Helper] = None, z: "Later" = None, *a: Thing, k: Literal["Helper"] = "Helper", t: Annotated[int, Used] = 1, p: Pair = ()) -> List[Used]:
-        q: Helper = cast("Helper", 3)
-        return q, Used
-"""
-
-
 def test_annotations_are_no_dependencies(behaves: Behaves, corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
-    outcome = corpus(ANNOTATED).emit("A")
+    outcome = corpus(TEXTS["ANNOTATED"]).emit("A")
     assert isinstance(outcome, Emitted)
     code = closed(outcome)
     assert outcome.requires == ()

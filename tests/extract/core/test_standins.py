@@ -10,17 +10,10 @@ import torchvision
 from extract.emit.emit import Emitted, Unresolved
 from extract.folder.verify_code import import_faults
 from extract.resolve.discover import Found
+from tests.builders.suites import read_files
 
-LOADER = """
---- p/loader.py
-import importlib
-def load_ext(name, funcs): return importlib.import_module("p." + name)
---- p/a.py
-import torch
-from torch import nn
-from . import loader
-ext_module = loader.load_ext("_ext", ["nms", "no_such_operator"])
-"""
+TEXTS = read_files(__file__, "standins.md")
+
 TORCH = "import torch\nfrom torch import nn\n"
 BOXES = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.9], [5.0, 5.0, 6.0, 6.0]])
 SCORES = torch.tensor([0.5, 0.9, 0.1])
@@ -39,31 +32,16 @@ NATIVE: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("case", NATIVE)
 def test_a_compiled_operator_has_a_stand_in(corpus: Any, closed: Any, run: Any, case: str) -> None:
     head, call = NATIVE[case]
-    made = corpus(f"{LOADER}{head}class A(nn.Module):\n    def forward(self, b, s): return {call}\n")
+    made = corpus(f"{TEXTS['LOADER']}{head}class A(nn.Module):\n    def forward(self, b, s): return {call}\n")
     code = closed(made.emit("A"))
     assert run(code)["A"]()(BOXES, SCORES).tolist() == [1, 2]
     assert "import_module" not in code
 
 
-FUNCTION = """
-class RoIAlignFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, input, rois, %s, spatial_scale=1.0, sampling_ratio=0, pool_mode="avg", aligned=True):
-        output = input.new_zeros(len(rois), input.size(1), 2, 2)
-        ext_module.roi_align_forward(input, rois, output)
-        return output
-    @staticmethod
-    def backward(ctx, grad): return ext_module.roi_align_backward(grad), None, None, None
-roi_align = RoIAlignFunction.apply
-class A(nn.Module):
-    def forward(self, x, rois): return roi_align(x, rois, 2)
-"""
-
-
 def test_a_function_of_autograd_that_calls_compiled_operators_is_replaced_whole(
     corpus: Any, closed: Any, run: Any
 ) -> None:
-    outcome = corpus(LOADER + FUNCTION % "output_size").emit("A")
+    outcome = corpus(TEXTS["LOADER"] + TEXTS["FUNCTION"] % "output_size").emit("A")
     code = closed(outcome)
     assert "ext_module" not in code
     assert ("lemur-curator", "regions.py") in outcome.files
@@ -78,7 +56,7 @@ def test_a_function_of_autograd_that_calls_compiled_operators_is_replaced_whole(
 
 
 def test_a_function_of_another_shape_is_not_replaced(corpus: Any) -> None:
-    outcome = corpus(LOADER + FUNCTION % "sizes").emit("A")
+    outcome = corpus(TEXTS["LOADER"] + TEXTS["FUNCTION"] % "sizes").emit("A")
     assert isinstance(outcome, Unresolved)
     assert outcome.reason == "native_op"
     assert "ext_module.roi_align_" in outcome.detail
@@ -234,49 +212,10 @@ def test_a_class_that_only_isinstance_asks_for(corpus: Any, closed: Any, run: An
         run(closed(made.emit("B")))["B"]()(1)
 
 
-LOOKED_UP = """
---- p/auto.py
-class _BaseAutoModelClass:
-    @classmethod
-    def from_config(cls, config): return cls.mapping[type(config)](config)
-class AutoModel(_BaseAutoModelClass):
-    @classmethod
-    def from_pretrained(cls, name): pass
-class AutoModelForSpeech(_BaseAutoModelClass): pass
---- p/settings.py
-class GateConfig:
-    model_type = "gate"
-    width = 4
-class DoorConfig(GateConfig): pass
---- p/head.py
-from torch import nn
-from .auto import AutoModel, AutoModelForSpeech
-class Head(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.inner = %s.from_config(config)
-    def forward(self, x): return self.inner(x)
---- p/gate.py
-from torch import nn
-from .head import Head
-from .settings import GateConfig
-class GateBase(nn.Module):
-    config: GateConfig
-    @classmethod
-    def _from_config(cls, config): return cls(config)
-class GateModel(GateBase):
-    def __init__(self, config):
-        super().__init__()
-        self.linear = nn.Linear(config.width, config.width)
-    def forward(self, x): return self.linear(x)
-class GateHead(Head, GateBase): pass
-"""
-
-
 def test_a_model_that_is_looked_up_by_its_configuration_comes_along(corpus: Any, closed: Any, run: Any) -> None:
-    names = run(closed(corpus(LOOKED_UP % "AutoModel").emit("GateHead")))
+    names = run(closed(corpus(TEXTS["LOOKED_UP"] % "AutoModel").emit("GateHead")))
     settings: dict[str, Any] = {}
-    exec(LOOKED_UP.partition("p/settings.py")[2].partition("---")[0], settings)
+    exec(TEXTS["LOOKED_UP"].partition("p/settings.py")[2].partition("---")[0], settings)
     assert isinstance(names["GateHead"](settings["GateConfig"]()).inner, names["GateModel"])
     with pytest.raises(NotImplementedError, match="the class that a configuration names"):
         names["GateHead"](settings["DoorConfig"]())
@@ -285,7 +224,7 @@ def test_a_model_that_is_looked_up_by_its_configuration_comes_along(corpus: Any,
 
 
 def test_another_class_than_the_bare_model_is_not_looked_up(corpus: Any, closed: Any) -> None:
-    assert "class GateModel" not in closed(corpus(LOOKED_UP % "AutoModelForSpeech").emit("GateHead"))
+    assert "class GateModel" not in closed(corpus(TEXTS["LOOKED_UP"] % "AutoModelForSpeech").emit("GateHead"))
 
 
 KINDS = {
@@ -298,7 +237,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kind_of_model_that_is_asked_for_is_looked_up(corpus: Any, closed: Any, run: Any, kind: str) -> None:
     asked, name = KINDS[kind]
-    text = (LOOKED_UP % kind).replace("AutoModelForSpeech", kind).replace(f"{kind}.from_config(config)", asked)
+    text = (TEXTS["LOOKED_UP"] % kind).replace("AutoModelForSpeech", kind).replace(f"{kind}.from_config(config)", asked)
     text = text.replace("GateModel", name).replace(
         "--- p/settings.py", "def load_backbone(config): pass\n--- p/settings.py"
     )
@@ -308,59 +247,8 @@ def test_the_kind_of_model_that_is_asked_for_is_looked_up(corpus: Any, closed: A
     assert isinstance(names["GateHead"](settings["GateConfig"]()).inner, names[name])
 
 
-INSIDE = """
---- p/configuration_utils.py
-class PreTrainedConfig:
-    model_type = ""
-    @classmethod
-    def from_pretrained(cls, name): pass
-    def to_dict(self): pass
-class SubConfigSpec:
-    def __init__(self, config_class, model_type=None): self.config_class, self.model_type = config_class, model_type
-    def create_subconfig(self, key, value): pass
---- p/auto.py
-class _BaseAutoModelClass:
-    @classmethod
-    def from_config(cls, config): return cls.mapping[type(config)](config)
-class AutoModel(_BaseAutoModelClass): pass
-class AutoConfig:
-    @classmethod
-    def from_pretrained(cls, name): pass
---- p/gate/settings.py
-from p.configuration_utils import PreTrainedConfig
-class GateConfig(PreTrainedConfig):
-    model_type = "gate"
-    width: int = 4
---- p/gate/modeling.py
-from torch import nn
-class GateModel(nn.Module):
-    @classmethod
-    def _from_config(cls, config): return cls(config)
-    def __init__(self, config):
-        super().__init__()
-        self.linear = nn.Linear(config.width, config.width)
-    def forward(self, x): return self.linear(x)
---- p/wall/settings.py
-from p.auto import AutoConfig
-from p.configuration_utils import PreTrainedConfig, SubConfigSpec
-class WallConfig(PreTrainedConfig):
-    model_type = "wall"
-    sub_configs_defaults = {"gate": SubConfigSpec(config_class=AutoConfig, model_type="gate")}
-    gate: dict | None = None
---- p/wall/modeling.py
-from torch import nn
-from p.auto import AutoModel
-from p.wall.settings import WallConfig
-class Wall(nn.Module):
-    def __init__(self, config: WallConfig):
-        super().__init__()
-        self.gate = AutoModel.from_config(config.gate)
-    def forward(self, x): return self.gate(x)
-"""
-
-
 def test_configurations_inside_one_come_along_and_their_models(corpus: Any, closed: Any, run: Any) -> None:
-    made = corpus(INSIDE)
+    made = corpus(TEXTS["INSIDE"])
     found = Found(made.library.by_path["src", "p/wall/settings.py"], "WallConfig", own_forward=False)
     config = run(closed(made.emitter().emit(found)))["WallConfig"](gate={"width": 8})
     assert type(config.gate).__name__ == "GateConfig"

@@ -16,43 +16,22 @@ from extract.specs.make import Call
 from manifests.provenance import inlined_blocks
 from manifests.records import SpecArgument
 from tests.builders import extractions
+from tests.builders.suites import read_files
+
+TEXTS = read_files(__file__, "network.md")
 
 TINY = (Path(__file__).parents[2] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 
-GATE = """# Gate, from a@1
-#
-# Origin:  a
-# Licence: MIT
-# Changed: nothing.
-
-import torch
-from torch import nn
-
-
-class Gate(nn.Module):
-    def __init__(self, channels, groups=1):
-        super().__init__()
-        self.fc = nn.Conv2d(channels, channels, 1, groups=groups)
-
-    def forward(self, x):
-        return x * torch.sigmoid(self.fc(x.mean((2, 3), keepdim=True)))
-"""
-STRIDED = """from torch import nn
-
-
-class Strided(nn.Module):
-    def __init__(self, before, after):
-        super().__init__()
-        self.conv = nn.Conv2d(before, after, 3, stride=2, padding=1)
-
-    def forward(self, x):
-        return self.conv(x)
-"""
 #: Its width is no argument: a layer that changes channels has to help.
 FIXED = (
-    GATE.replace("(self, channels, groups=1)", "(self)").replace("channels", "8").replace("groups=groups", "groups=1")
+    TEXTS["GATE"]
+    .replace("(self, channels, groups=1)", "(self)")
+    .replace("channels", "8")
+    .replace("groups=groups", "groups=1")
 )
-IDLE = GATE.replace("x * torch.sigmoid(self.fc(x.mean((2, 3), keepdim=True)))", "x + self.fc(x.detach()).detach() * 0")
+IDLE = TEXTS["GATE"].replace(
+    "x * torch.sigmoid(self.fc(x.mean((2, 3), keepdim=True)))", "x + self.fc(x.detach()).detach() * 0"
+)
 
 
 SOURCE = SimpleNamespace(name="a@1", license="MIT", digest="0" * 64, files=[SimpleNamespace(blob="0" * 40)])
@@ -96,7 +75,7 @@ Move = Callable[..., Any]
 
 
 def test_a_block_is_put_after_a_submodule_and_all_of_it_is_proved(move: Move) -> None:
-    moved = move(source_block(GATE), point="after:features.4")
+    moved = move(source_block(TEXTS["GATE"]), point="after:features.4")
     assert "self.features[4] = nn.Sequential(self.features[4], Gate(32))" in moved.text
     assert moved.proof["proved"] == ["builds", "runs", "shape", "gradients", "learns", "leads"]
     assert moved.proof["moved"] == moved.proof["parameters"] == 2
@@ -105,7 +84,7 @@ def test_a_block_is_put_after_a_submodule_and_all_of_it_is_proved(move: Move) ->
 
 
 def test_the_file_says_what_it_holds(move: Move) -> None:
-    text = move(source_block(GATE, license="CC-BY-NC-4.0"), point="after:features.4").text
+    text = move(source_block(TEXTS["GATE"], license="CC-BY-NC-4.0"), point="after:features.4").text
     (block,) = inlined_blocks(text)
     assert (block.slot, block.block, block.license) == ("features.4", "a@1::a.blocks.Gate", "CC-BY-NC-4.0")
     assert text.startswith("# tiny.py with Gate of ")
@@ -115,7 +94,7 @@ def test_the_file_says_what_it_holds(move: Move) -> None:
 
 
 def test_a_submodule_is_replaced_by_a_block_of_its_widths(move: Move) -> None:
-    moved = move(source_block(STRIDED, "Strided", ("8", "16"), (2, 16, 3, 3)))
+    moved = move(source_block(TEXTS["STRIDED"], "Strided", ("8", "16"), (2, 16, 3, 3)))
     assert moved.site.name.startswith("replace:features.")
     assert moved.site.place.kind == "Conv2d"
     assert "Strided(16, 32)" in moved.text or "Strided(32, 64)" in moved.text or "Strided(3, 16)" in moved.text
@@ -126,32 +105,10 @@ def test_a_block_of_fixed_width_gets_layers_that_change_channels(move: Move) -> 
     assert "nn.Sequential(self.features[4], nn.Conv2d(32, 8, 1), Gate(), nn.Conv2d(8, 32, 1))" in moved.text
 
 
-TOKENS = """from torch import nn
-
-
-class Tokens(nn.Module):
-    def __init__(self, dim, heads):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
-
-    def forward(self, x):
-        return x + self.attention(x, x, x)[0]
-"""
-LAST = """from torch import nn
-
-
-class Last(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x):
-        return self.norm(x)
-"""
-
-
 def test_a_block_of_tokens_is_handed_maps_as_tokens(move: Move) -> None:
-    given = replace(source_block(TOKENS, "Tokens", ("6", "3")), layout="N×L×C", cases=(((2, 5, 6), (2, 5, 6)),))
+    given = replace(
+        source_block(TEXTS["TOKENS"], "Tokens", ("6", "3")), layout="N×L×C", cases=(((2, 5, 6), (2, 5, 6)),)
+    )
     moved = move(given, point="after:features.4")
     made = "OnTokens(nn.Linear(32, 6), Tokens(6, 3), nn.Linear(6, 32))"  # 32 are not to be divided by 3 heads
     assert f"self.features[4] = nn.Sequential(self.features[4], {made})" in moved.text
@@ -159,20 +116,24 @@ def test_a_block_of_tokens_is_handed_maps_as_tokens(move: Move) -> None:
 
 
 def test_a_block_with_the_channels_last_is_handed_maps_so(move: Move) -> None:
-    given = replace(source_block(LAST, "Last", ("6",)), layout="N×H×W×C", cases=(((2, 5, 4, 6), (2, 5, 4, 6)),))
+    given = replace(
+        source_block(TEXTS["LAST"], "Last", ("6",)), layout="N×H×W×C", cases=(((2, 5, 4, 6), (2, 5, 4, 6)),)
+    )
     moved = move(given, point="replace:features.4")
     assert "self.features[4] = OnChannelsLast(Last(32))" in moved.text
 
 
 def test_channels_may_be_in_the_other_place_where_shapes_do_not_tell(move: Move) -> None:
-    given = replace(source_block(LAST, "Last", ("6",)), cases=(((2, 6, 4, 6), (2, 6, 4, 6)),))
+    given = replace(source_block(TEXTS["LAST"], "Last", ("6",)), cases=(((2, 6, 4, 6), (2, 6, 4, 6)),))
     assert given.axis == 1
     assert "OnChannelsLast(Last(32))" in move(given, point="replace:features.4").text
 
 
 def test_what_does_not_fit_has_a_reason_with_shapes(move: Move) -> None:
     target_network = Host("tiny.py", TINY, {"lr": 0.1, "momentum": 0.9, "dropout": 0.1}, (2, 3, 32, 32))
-    points = {one.name: one for one in candidates(source_block(GATE), observe(target_network, move.box), move.box)}
+    points = {
+        one.name: one for one in candidates(source_block(TEXTS["GATE"]), observe(target_network, move.box), move.box)
+    }
     assert points["after:features.4"].filling is not None
     assert points["after:classifier"].reason == "hands on 2 dimensions, and the block takes 4: 2x8x6x6"
     assert "makes 2x3x32x32 of 2x3x32x32, and 2x16x16x16 is wanted" in points["replace:features.0"].reason
@@ -185,7 +146,7 @@ RANDOM = TINY.replace(
 
 def test_a_width_that_is_drawn_at_random_is_no_site(move: Move) -> None:
     with pytest.raises(MigrationError, match="its width is not fixed") as failure:
-        move(source_block(GATE), RANDOM, point="after:features.4")
+        move(source_block(TEXTS["GATE"]), RANDOM, point="after:features.4")
     assert failure.value.stage == "site"
 
 
@@ -193,16 +154,26 @@ def test_a_width_that_is_drawn_at_random_is_no_site(move: Move) -> None:
     ("code", "target_network", "stage", "said"),
     [
         (IDLE, TINY, "gradients", "none reaches fc.bias, fc.weight: 2 of 2 parameters"),
-        (GATE, TINY.replace("loss.backward()", "raise ValueError('no')"), "host", "learn_failed: ValueError: no"),
-        (GATE, TINY.replace("return self.cl", "return self.nothing, self.cl"), "host", "nothing"),
         (
-            GATE,
+            TEXTS["GATE"],
+            TINY.replace("loss.backward()", "raise ValueError('no')"),
+            "host",
+            "learn_failed: ValueError: no",
+        ),
+        (TEXTS["GATE"], TINY.replace("return self.cl", "return self.nothing, self.cl"), "host", "nothing"),
+        (
+            TEXTS["GATE"],
             TINY.replace("loss.backward()", 'assert "Gate" not in str(self); loss.backward()'),
             "learns",
             "AssertionError",
         ),
-        (GATE, TINY.replace("x):\n", "x):\n        assert 'Gate' not in str(self)\n", 1), "runs", "AssertionError"),
-        (GATE, TINY + "\n\nglobals()\n", "written", "reads the module by `globals`"),
+        (
+            TEXTS["GATE"],
+            TINY.replace("x):\n", "x):\n        assert 'Gate' not in str(self)\n", 1),
+            "runs",
+            "AssertionError",
+        ),
+        (TEXTS["GATE"], TINY + "\n\nglobals()\n", "written", "reads the module by `globals`"),
     ],
 )
 def test_a_step_that_fails_is_named_in_one_line(
@@ -217,17 +188,17 @@ def test_a_step_that_fails_is_named_in_one_line(
 
 def test_an_unknown_site_names_some(move: Move) -> None:
     with pytest.raises(MigrationError, match=r"no such site; `--list` shows all, the first are features\.0"):
-        move(source_block(GATE), point="nowhere")
+        move(source_block(TEXTS["GATE"]), point="nowhere")
 
 
 def test_the_next_site_is_tried_and_the_first_one_told(move: Move) -> None:
     """After the middle one, the network refuses a block; another one it takes."""
     target_network = TINY.replace("x):\n", "x):\n        assert 'Gate' not in str(self.features[6:9])\n", 1)
-    moved = move(source_block(GATE), target_network)
+    moved = move(source_block(TEXTS["GATE"]), target_network)
     assert moved.failed
     assert all("AssertionError" in why for _, why in moved.failed)
 
 
 def test_the_same_input_gives_the_same_bytes(move: Move) -> None:
-    assert move(source_block(GATE)).text == move(source_block(GATE)).text
-    assert json.dumps(dict(move(source_block(GATE)).proof))
+    assert move(source_block(TEXTS["GATE"])).text == move(source_block(TEXTS["GATE"])).text
+    assert json.dumps(dict(move(source_block(TEXTS["GATE"])).proof))

@@ -155,7 +155,7 @@ def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path)
     files = {path: text for path, text in projects.SRC.items() if not path.endswith("ops.py")}
     files["src/proj/__init__.py"] = ""
     files["src/proj/ops.py"] = f"from . import layers\n{projects.OPS}\nassert layers\n"
-    files["src/proj/layers/squeeze_excite.py"] = projects.SE.replace(
+    files["src/proj/layers/squeeze_excite.py"] = projects.TEXTS["SE"].replace(
         "from .ops import make_divisible", "make_divisible = int"
     )
     root = projects.make(tmp_path, files)

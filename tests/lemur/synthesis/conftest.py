@@ -7,10 +7,10 @@ import pytest
 
 from tests.builders import synthesis
 
-_WIDER = synthesis.OWN_GATE.replace("ratio=4", "ratio=2")
-_FLAT = synthesis.OWN_GATE.replace("* x", "* x.mean((2, 3), keepdim=True)")
-_PLAIN = synthesis.OWN_GATE.replace("* x", "+ x")
-VARIANTS = {"own": synthesis.OWN_GATE, "wider": _WIDER, "flat": _FLAT, "plain": _PLAIN}
+_WIDER = synthesis.TEXTS["OWN_GATE"].replace("ratio=4", "ratio=2")
+_FLAT = synthesis.TEXTS["OWN_GATE"].replace("* x", "* x.mean((2, 3), keepdim=True)")
+_PLAIN = synthesis.TEXTS["OWN_GATE"].replace("* x", "+ x")
+VARIANTS = {"own": synthesis.TEXTS["OWN_GATE"], "wider": _WIDER, "flat": _FLAT, "plain": _PLAIN}
 
 
 @pytest.fixture(scope="session")

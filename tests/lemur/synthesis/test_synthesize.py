@@ -66,7 +66,7 @@ def blocks(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     package = place / "alpha"
     package.mkdir(exist_ok=True)
     shutil.copy(HERE.parents[2] / "LICENSE", package / "LICENSE")
-    text = f'"""Blocks."""\n{synthesis.HEAD}{synthesis.GATE}\n\n{synthesis.PAIR}{TOLD}'
+    text = f'"""Blocks."""\n{synthesis.HEAD}{synthesis.TEXTS["GATE"]}\n\n{synthesis.TEXTS["PAIR"]}{TOLD}'
     (package / "blocks.py").write_text(text, encoding="utf-8")
     done = lemur("extract", "--source", "./alpha", "--out", "blocks", "--jobs", 1, "--force", cwd=place)
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,9 @@ def code_for(number: int, name: str, repaired: bool, place: Path, url: str) -> s
         12: lambda: tries(f"torch.save(x, '{place / 'saved'}')"),
         13: lambda: good,
         14: lambda: net("x = self.block(x).detach() + x"),
-        15: lambda: net("x = self.block(x)", block=synthesis.OWN_GATE.replace("SqueezeGate", name).replace("=4", "=2")),
+        15: lambda: net(
+            "x = self.block(x)", block=synthesis.TEXTS["OWN_GATE"].replace("SqueezeGate", name).replace("=4", "=2")
+        ),
         17: lambda: good.replace("self.mix", "self.body") if repaired else good,
     }[number]()
 
@@ -418,7 +420,7 @@ def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace,
     (source,) = [link for link in links if link.what == "source"]
     first, last = map(int, str(source.facts["lines"]).split("-"))
     lines = (blocks.parent / "alpha" / "blocks.py").read_text(encoding="utf-8").splitlines()[first - 1 : last]
-    assert "\n".join(lines) + "\n" == synthesis.GATE
+    assert "\n".join(lines) + "\n" == synthesis.TEXTS["GATE"]
     done = lemur("trace", row["nn"], "--in", tried.out, "--in", blocks, cwd=tried.place)
     assert done.stdout.splitlines() == [line for link in links for line in link.lines()]
     wrong = lemur("trace", row["nn"][:-1], "--in", tried.out, cwd=tried.place)

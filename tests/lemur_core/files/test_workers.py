@@ -11,57 +11,9 @@ from pathlib import Path
 import psutil
 
 from lemur_core.files.workers import check_workers, process_pool, submit
+from tests.builders.suites import read_files
 
-UNGUARDED = """
-from lemur_core.files.errors import UserError
-from lemur_core.files.workers import check_workers
-
-try:
-    check_workers()
-except UserError as error:
-    print("told:", error)
-"""
-
-HALF_SENT = """
-import gc, os, pathlib, struct, sys, time
-from pebble.pool.channel import WorkerChannel
-
-from lemur_core.files.workers import process_pool, submit
-
-SENT = pathlib.Path(sys.argv[0]).with_name("sent")
-
-
-def send_half():
-    (results,) = [each for each in gc.get_objects() if isinstance(each, WorkerChannel)]
-    os.write(results.writer.fileno(), struct.pack("!i", 1000) + b"the beginning of a thousand bytes")
-    SENT.touch()
-    time.sleep(60)
-
-
-if __name__ == "__main__":
-    with process_pool(1) as pool:
-        submit(pool, send_half)
-        for _ in range(20):
-            submit(pool, len, bytes(100_000))
-        while not SENT.exists():
-            time.sleep(0.01)
-        raise KeyboardInterrupt
-"""
-
-DEADLY = """
-import os
-from lemur_core.files.workers import map_chunks
-
-
-def work(number):
-    if number == 3:
-        os.abort()
-    return 10 * number
-
-
-if __name__ == "__main__":
-    print(list(map_chunks(work, [[0, 1], [2, 3, 4], [5]], int.__neg__, 2)))
-"""
+TEXTS = read_files(__file__, "workers.md")
 
 
 def test_workers_start() -> None:
@@ -78,19 +30,19 @@ def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
-    lines = run_script(tmp_path, UNGUARDED).stdout.splitlines()
+    lines = run_script(tmp_path, TEXTS["UNGUARDED"]).stdout.splitlines()
     assert [line for line in lines if line.startswith("told:")] == [lines[-1]]
     assert '`if __name__ == "__main__":`' in lines[-1]
 
 
 def test_a_worker_killed_while_it_sends_a_result_holds_nobody_up(tmp_path: Path) -> None:
-    done = run_script(tmp_path, HALF_SENT)
+    done = run_script(tmp_path, TEXTS["HALF_SENT"])
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert done.stderr.count("Traceback") == 1
 
 
 def test_a_death_costs_one_item(tmp_path: Path) -> None:
-    assert run_script(tmp_path, DEADLY).stdout.splitlines() == ["[[0, 10], [20, -3, 40], [50]]"]
+    assert run_script(tmp_path, TEXTS["DEADLY"]).stdout.splitlines() == ["[[0, 10], [20, -3, 40], [50]]"]
 
 
 def test_a_killed_pool_leaves_no_thread_and_no_worker() -> None:
