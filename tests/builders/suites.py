@@ -28,6 +28,7 @@ import pytest
 _HEADING = re.compile(r"^(#+) (.+)$")
 _FENCE = re.compile(r"^(`{3,})\w*$")
 _NAME = re.compile(r"^`([^`]+)`:$")
+_BAR = re.compile(r"(?<!\\)\|")
 _EXPECTED = re.compile(r"^# ([a-z ]+): (.*)$")
 
 
@@ -101,6 +102,20 @@ def suite(test: str, *pages: str, verbs: Collection[str]) -> pytest.MarkDecorato
     cases = {page: read_suite(Path(test).with_name(page), verbs) for page in pages}
     params = [pytest.param(case, id=f"{page}: {case.title}") for page in pages for case in cases[page]]
     return pytest.mark.parametrize("case", params)
+
+
+def table(test: str, page: str, title: str, names: dict[str, Any]) -> pytest.MarkDecorator:
+    """Return the parameters of a test: the table below a heading of a page, whose cells are Python in backticks.
+
+    Args: names: what the cells may use.
+    """
+    lines = dict(_sections(Path(test).with_name(page)))[title]
+    rows = [[cell.strip() for cell in _BAR.split(line.strip("| "))] for line in lines if line.startswith("|")]
+    values = [[eval(cell.strip("` ").replace("\\|", "|"), names) for cell in row] for row in rows[2:]]
+    columns = rows[0]
+    if len(columns) == 1:
+        return pytest.mark.parametrize(columns[0], [value for (value,) in values])
+    return pytest.mark.parametrize(columns, values)
 
 
 def _sections(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -17,35 +17,16 @@ from hypothesis import strategies as st
 
 from curate.model.features import Features, FeatureStore, code_features
 from lemur_core.similarity import pool
-from lemur_core.similarity.features.parts import MAX_CODE_BYTES
+from lemur_core.similarity.features.parts import MAX_CODE_BYTES  # noqa: F401 (the page names it)
 from lemur_core.similarity.pool import map_codes
+from tests.builders.suites import table
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # invalid escapes and the like in foreign code
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("", "nn_code is empty"),
-        (" \n\t\n", "nn_code is empty"),
-        ("x = 1\0", "not Python: contains a null byte"),
-        ("\0", "not Python: contains a null byte"),
-        ("# only a comment", "no code: only comments or docstrings"),
-        ('"""Only a docstring."""\n', "no code: only comments or docstrings"),
-        ("def f(:\n    pass", "not Python: line 1: "),
-        ("class A:\n\n\npass", "not Python: line 4: "),
-        ("print 'hello'", "not Python: line 1: "),
-        ("x = '\ud800'", "not Python: "),
-        ("x = " + "9" * 5000, "not Python: "),
-        ("x = '" + "a" * 5_000_000 + "'", f"too large: 5,000,006 bytes of code, limit {MAX_CODE_BYTES:,}"),
-        ("x = '" + "é" * 600_000 + "'", "too large: 1,200,006 bytes"),
-        ("x = " + "(" * 10_000 + ")" * 10_000, "not Python: line 1: too many nested parentheses"),
-        ("x = " + "[" * 10_000 + "]" * 10_000, "not Python: line 1: too many nested parentheses"),
-        ("".join("\t" * depth + "if 1:\n" for depth in range(1000)), "not Python: "),
-    ],
-)
+@table(__file__, "features.md", "A reason", globals())
 def test_a_reason(code: str, reason: str) -> None:
     found = code_features(code)
     assert isinstance(found, str)
@@ -87,31 +68,7 @@ def test_deep_nesting(kind: str, depth: int) -> None:
         assert isinstance(found, Features), found
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "x = 0x" + "f" * 5000,
-        "x = 0b" + "1" * 50_000,
-        "x = -0o" + "7" * 9000,
-        "match x:\n    case 0x" + "f" * 5000 + ": pass",
-        "Conv2d(0x" + "f" * 5000 + ", width=1e999, depth=True, heads=1j)",
-        "Block(width=0.0, depth=1e-320, heads=(((((1,),),),),))",
-        "x = '\\ud800\\N{BULLET}'",
-        "x = b'\\xff' rb'\\d'",
-        "x = '\\d'",
-        "x = 1 is 1",
-        "global a; nonlocal_ = 1",
-        "type = 1; match = 2; case = 3; _ = 4",
-        "x: int\ndef f(a, /, b, *, c) -> None: ...",
-        "class A(B, metaclass=C, **d): pass",
-        "def f():\n    return\n    yield",
-        "from __future__ import annotations",
-        "from . import *",
-        "import torch; torch.hub.load(*a, **b); from_pretrained(); weights = x.load_state_dict",
-        "if True:\r\n\tx = 1\r\n\ty = 2",
-        "x = 1 # \ud83d".encode("utf-8", "replace").decode(),
-    ],
-)
+@table(__file__, "features.md", "Odd but valid", globals())
 def test_odd_but_valid(code: str) -> None:
     found = code_features(code)
     assert isinstance(found, Features), found

@@ -14,6 +14,7 @@ from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions, matching_prefix
 from curate.published.outcome import Outcome
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}\n"
 NAMES = ("ga-1", "GAN", "ga", "GA-2-b", "GenFractalNet-1", "GenFractal", "rag-1")
@@ -24,21 +25,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "prefixes", "place"),
-    [
-        ("ga-1", ["ga-"], 0),
-        ("GA-1", ["ga"], 0),
-        ("GAN", ["ga-"], None),
-        ("GAN-1", ["ga", "gan-"], 1),
-        ("ga", ["ga-"], 0),
-        ("alt-nn1-x", ["alt-nn1-"], 0),
-        ("alt-nn12-x", ["alt-nn1"], None),
-        ("GenFractalNet-1", ["ga-", "GenFractalNet"], 1),
-        ("x", ["-"], None),
-        ("-x", ["-"], None),
-    ],
-)
+@table(__file__, "filters.md", "Prefixes match whole", globals())
 def test_prefixes_match_whole(name: str, prefixes: list[str], place: int | None) -> None:
     assert matching_prefix(name, prefixes) == place
 

@@ -8,6 +8,7 @@ import pytest
 from curate.model.features import Features, code_features
 from lemur_core.similarity.features.fingerprint import SEQUENCE_CALLS, fingerprint
 from lemur_core.similarity.features.outline import outline_tree
+from tests.builders.suites import table
 
 
 def fp(source: str):  # type: ignore[no-untyped-def]
@@ -43,23 +44,7 @@ def test_same(a: str, b: str) -> None:
     assert same(a, b)
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("nn.Conv2d(3, 64, 7)", "nn.Conv2d(3, 64, 3)"),
-        ("nn.Conv2d(3, 64, 3)", "nn.Conv2d(3, 128, 3)"),
-        ("nn.Conv2d(3, 64, 3, 1)", "nn.Conv2d(3, 64, 3, 2)"),
-        ("nn.Conv2d(3, 64, 3)", "nn.Conv2d(64, 3, 3)"),
-        ("nn.Linear(10, 100)", "nn.Linear(10, 1000)"),
-        ("Block(1)", "Block(16)"),
-        ("Block(width=8)", "Block(depth=8)"),
-        ("nn.ReLU()", "nn.GELU()"),
-        ("nn.ReLU()", "nn.ReLU(); nn.ReLU()"),
-        ("a(); b()", "b(); a()"),
-        ("MaxPool2d((2, 2))", "MaxPool2d((2, 4))"),
-        ("MaxPool2d(0)", "MaxPool2d(1)"),
-    ],
-)
+@table(__file__, "fingerprint.md", "Different", globals())
 def test_different(a: str, b: str) -> None:
     assert not same(a, b)
 
@@ -83,21 +68,7 @@ def test_glue_is_left_out(glue: str) -> None:
     assert fp(body).layers == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "twin"),
-    [
-        ("1", "True"),
-        ("0", "False"),
-        ("0", "0.0"),
-        ("2", "2.2"),
-        ("3", "4"),
-        ("64", "90"),
-        ("0.25", "0.1875"),
-        ("(1, 2)", "(1, 2)"),
-        ("(1, n)", "(1, m)"),
-        ("1e400", "1e999"),
-    ],
-)
+@table(__file__, "fingerprint.md", "Buckets", globals())
 def test_buckets(value: str, twin: str) -> None:
     assert same(f"Block(width={value})", f"Block(width={twin})")
 

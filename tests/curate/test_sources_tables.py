@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from curate.sources import open_source
 from curate.sources.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 
 GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -62,47 +63,13 @@ def read_table(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
 # --- one line, one row ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (b'{"nn": "a", "nn_code": "y = 1"}', None),
-        (b'{"nn": "a"}', "nn_code is missing"),
-        (b'{"nn": "a", "nn_code": null}', "nn_code is missing"),
-        (b'{"nn": "a", "nn_code": " \\n\\t"}', "nn_code is empty"),
-        (b'{"nn": "a", "nn_code": 7}', "nn_code is not a string (int)"),
-        (b'{"nn": "a", "nn_code": ["x"]}', "nn_code is not a string (list)"),
-        (b'{"nn": "a", "nn_code": "\\ud800 = 1"}', "nn_code has a lone surrogate, not valid Unicode"),
-        (b'{"nn": "a", "nn_code": "\\ud83d\\ude00"}', None),
-        (b'{"nn": "a", "nn_code": "\xff"}', "invalid UTF-8 at byte 24"),
-        (b'{"nn": "a", "nn_code": "x', "line 2: not a JSON object: Invalid control character at character 25"),
-        (b"[1, 2]", "line 2: not a JSON object: it is a list"),
-        (b"null", "line 2: not a JSON object: it is a NoneType"),
-        (b"[" * 200_000, "line 2: not a JSON object: nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "line 2: not a JSON object: a number has too many digits"),
-        (b"\0\0", "line 2: not a JSON object: Expecting value at character 0"),
-    ],
-)
+@table(__file__, "sources_tables.md", "Jsonl line", globals())
 def test_jsonl_line(tmp_path: Path, line: bytes, problem: str | None) -> None:
     found = read_bytes(tmp_path / "a.jsonl", GOOD + line + b"\n" + GOOD)
     assert [row["problem"] for row in found] == [None, problem, None]
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "problem"),
-    [
-        (b"a,y = 1", "y = 1", None),
-        (b'a,"y = ""1""\nz = 2\r\n"', 'y = "1"\nz = 2\r\n', None),
-        (b"a,", None, "nn_code is empty"),
-        (b"a", None, "line 3: 1 fields, the header names 2"),
-        (b"a,b,c", None, "line 3: 3 fields, the header names 2"),
-        (b"a,x = '\xc3\xa9'", "x = 'é'", None),
-        (b"a,x = '\xff'", None, "invalid UTF-8 at byte 5"),
-        (b"\xff,x = 1", "x = 1", None),
-        (b"a,x\0y", "x\0y", None),
-        (b"a,\xed\xa0\x80", None, "invalid UTF-8 at byte 0"),
-        (b"a," + b"x" * 300_000, "x" * 300_000, None),
-    ],
-)
+@table(__file__, "sources_tables.md", "Csv record", globals())
 def test_csv_record(tmp_path: Path, line: bytes, code: str | None, problem: str | None) -> None:
     found = read_bytes(tmp_path / "a.csv", b"nn,nn_code\ngood,x = 1\n" + line + b"\ngood,x = 1\n")
     assert [(row["nn_code"], row["problem"]) for row in found] == [("x = 1", None), (code, problem), ("x = 1", None)]
@@ -381,26 +348,7 @@ def raw_strings(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), made.buffers())
 
 
-@pytest.mark.parametrize(
-    ("codes", "problems"),
-    [
-        (
-            pa.array(["x = 1", None, " ", "\u2003\u2003", "é"]),
-            [None, "nn_code is missing", *["nn_code is empty"] * 2, None],
-        ),
-        (pa.array(["x = 1", "x = 1"], pa.large_string()), [None, None]),
-        (pa.array(["x = 1", None]).dictionary_encode(), [None, "nn_code is missing"]),
-        (pa.array([1, None]), ["nn_code is not a string (int64)", "nn_code is missing"]),
-        (pa.array([None, None]), ["nn_code is missing"] * 2),
-        (pa.array([["x"]]), ["nn_code is not a string (list<element: string>)"]),
-        (
-            pa.array([b"x = 1", b"ab\xff", b"", None]),
-            [None, "invalid UTF-8 at byte 2", "nn_code is empty", "nn_code is missing"],
-        ),
-        (raw_strings([b"x = 1", b"\xff"], pa.string()), [None, "invalid UTF-8 at byte 0"]),
-        (pa.array([b"x = 1"], pa.binary(5)), [None]),
-    ],
-)
+@table(__file__, "sources_tables.md", "Parquet codes", globals())
 def test_parquet_codes(tmp_path: Path, codes: pa.Array, problems: list[str | None]) -> None:
     found = read_table(tmp_path / "a.parquet", {"nn": pa.nulls(len(codes), pa.string()), "nn_code": codes})
     assert [row["problem"] for row in found] == problems

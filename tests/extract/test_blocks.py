@@ -23,6 +23,7 @@ from lemur_core.graphs.serialization import to_notation
 from lemur_core.graphs.tracing.trace import trace
 from manifests.records import Block
 from tests.builders import extractions, sample_blocks
+from tests.builders.suites import table
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +72,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "places"),
-    [
-        ("timm@1.0::timm.models.vit.Attention", [1]),
-        ("timm.models.vit.Attention", [1]),
-        ("Attention", [0, 1, 2]),
-        ("vit.Attention", [1]),
-        ("layers.Attention", [0]),
-        ("timm::Attention", [0, 1]),
-        ("timm@1.0::vit.Attention", [1]),
-        ("mm::Attention", [2]),
-        ("mm@1::Attention", []),
-        ("Drop", [4]),
-        ("mm::Drop", [3]),
-        ("attention", []),
-        ("ttention", []),
-        ("timm::", []),
-        ("", []),
-    ],
-)
+@table(__file__, "blocks.md", "What a name stands for", globals())
 def test_what_a_name_stands_for(wanted: str, places: list[int]) -> None:
     assert match(ROWS, wanted) == places
 

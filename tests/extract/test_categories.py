@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.model.categories import CATEGORIES, OTHER, category_of, words_of
+from tests.builders.suites import table
 
 #: Names from the paper's list of targets.
 BY_NAME = {
@@ -40,47 +41,12 @@ def test_by_name(name: str, category: str) -> None:
     assert category_of(name, f"repository.models.{name}", ["nn.Module"]) == category
 
 
-@pytest.mark.parametrize(
-    ("qualname", "bases", "category"),
-    [
-        ("transformers.models.llama.modeling_llama.LlamaForCausalLM", ["LlamaPreTrainedModel"], "Network"),
-        ("transformers.models.gpt2.modeling_gpt2.GPT2Block", ["GradientCheckpointingLayer"], "Transformer"),
-        ("transformers.models.t5.modeling_t5.T5LayerFF", ["nn.Module"], "MLP"),
-        ("transformers.models.detr.modeling_detr.DetrForObjectDetection", ["X"], "Network"),
-        ("torchvision.transforms.v2._color.RGB", ["Transform"], "Augmentation"),
-        ("torchvision.transforms._presets.OpticalFlow", ["nn.Module"], "Augmentation"),
-        ("torch_geometric.nn.conv.arma_conv.ARMAConv", ["MessagePassing"], "Graph"),
-        ("torch_geometric.nn.norm.pair_norm.PairNorm", ["torch.nn.Module"], "Graph"),
-        ("torch_geometric.nn.attention.performer.PerformerAttention", ["torch.nn.Module"], "Attention"),
-        ("repo.ops.Weird", ["torch.nn.Conv2d"], "Convolution"),
-        ("repo.ops.Weird", ["Strange", "BaseDetector"], "Detection"),
-        ("mmdet.models.losses.accuracy.Accuracy", ["nn.Module"], "Loss"),
-        ("mmseg.models.decode_heads.enc_head.EncModule", ["nn.Module"], "Head"),
-        ("timm.models.vision_transformer.Block", ["nn.Module"], "Transformer"),
-        ("timm.models.resnet.Stage", ["nn.Module"], "Convolution"),
-        ("repo.things.Block", ["nn.Module"], "Convolution"),
-        ("repo.things.Encoder", ["nn.Module"], "Network"),
-        ("repo.things.Thing", [], OTHER),
-    ],
-)
+@table(__file__, "categories.md", "Beyond the name", globals())
 def test_beyond_the_name(qualname: str, bases: list[str], category: str) -> None:
     assert category_of(qualname.rpartition(".")[2], qualname, bases) == category
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("RoIAlignRotated_v2", "roi align rotated"),
-        ("MaxPool2dSamePadding", "max pool same padding"),
-        ("HTTPConv3x3", "http conv"),
-        ("PReLU", "p relu"),
-        ("ConvNeXtV2Block", "conv next block"),
-        ("EfficientViTB0", "efficient vit b0"),
-        ("C2fAttn", "c2f attn"),
-        ("snake_case_net", "snake case net"),
-        ("_", ""),
-    ],
-)
+@table(__file__, "categories.md", "Words", globals())
 def test_words(name: str, words: str) -> None:
     assert words_of(name) == words
 

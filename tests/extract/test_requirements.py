@@ -14,6 +14,7 @@ from extract.resolve.requirements import add_versions, imports_of, qualify_swhid
 from extract.resolve.standins import SOURCE_NAME, replacement_source
 from manifests.provenance.swhid import Swhid, content_swhid, directory_swhid
 from tests.builders import extractions
+from tests.builders.suites import table
 
 
 @pytest.fixture
@@ -93,20 +94,7 @@ def test_a_local_folder_has_no_origin(tmp_path: Path) -> None:
     assert needs([SimpleNamespace(row=row, closure_files=())], [source])["blocks"][0]["origin"] is None
 
 
-@pytest.mark.parametrize(
-    ("requires", "stated", "expected"),
-    [
-        (["einops"], [["einops>=0.6"]], ["einops>=0.6"]),
-        (["einops"], [["einops"], ["einops<1,>=0.3"]], ["einops<1,>=0.3"]),
-        (["einops"], [["einops==0.7"], ["einops>=0.3"]], ["einops==0.7"]),
-        (["PyYAML"], [["pyyaml>5; extra == 'all'"]], ["PyYAML>5"]),
-        (["ruamel.yaml"], [["Ruamel_YAML~=0.17"]], ["ruamel.yaml~=0.17"]),
-        (["einops>=0.8"], [["einops<0.8"]], ["einops>=0.8"]),
-        (["einops"], [["einops @ https://example.org/einops.whl", "???"]], ["einops"]),
-        (["scipy", "einops", "scipy"], [], ["einops", "scipy"]),
-        ([], [["einops"]], []),
-    ],
-)
+@table(__file__, "requirements.md", "Versions are those that the sources ask for", globals())
 def test_versions_are_those_that_the_sources_ask_for(
     tmp_path: Path, requires: list[str], stated: list[list[str]], expected: list[str]
 ) -> None:

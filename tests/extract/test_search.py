@@ -20,6 +20,7 @@ from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
 from manifests.records import Block
 from tests.builders import sample_blocks
+from tests.builders.suites import table
 
 HALF = [{"inputs": {"*0": "float32 2x8x16x16"}, "outputs": ["float32 2x16x8x8"]}]
 
@@ -79,27 +80,7 @@ def names(folder: Path, query: str = "", **filters: Any) -> list[str]:
 # --- ranking ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("query", "first"),
-    [
-        ("SEModule", ["SEModule"]),
-        ("semodule", ["SEModule"]),
-        ("squeeze excitation keeps shape", ["SEModule"]),
-        ("se attention", ["SEModule"]),
-        ("convolution normalization", ["ConvNormAct"]),
-        ("conv_norm_act", ["ConvNormAct"]),
-        ("halves height width", ["ConvDown"]),
-        ("a conv that downsamples", ["ConvDown"]),
-        ("window attention", ["WindowMSA"]),
-        ("mha", ["MultiHeadAttention"]),
-        ("multi-head attn", ["MultiHeadAttention"]),
-        ("stochastic depth", ["DropPath"]),
-        ("softmax", ["MultiHeadAttention"]),
-        ("linear", ["GhostNet"]),
-        ("ghostnet", ["GhostNet"]),
-        ("feature map preserving its shape", ["SEModule"]),
-    ],
-)
+@table(__file__, "search.md", "What comes first", globals())
 def test_what_comes_first(folder: Path, query: str, first: list[str]) -> None:
     assert names(folder, query)[: len(first)] == first
 
@@ -182,22 +163,7 @@ def test_any_query_is_answered_or_refused_in_one_line(folder: Path, query: str) 
 # --- the index ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "one"),
-    [
-        ("downsample downsampling downsampled downsamples", "downsampl"),
-        ("normalization normalisation normalize normalised", "normaliz"),
-        ("excite excitation excited", "excit"),
-        ("deform deformable deformation", "deform"),
-        ("alias aliased aliasing", "alias"),
-        ("embed embedding embeddings", "embed"),
-        ("class classes", "class"),
-        ("loss losses", "loss"),
-        ("bias", "bias"),
-        ("conv2d", "conv2d"),
-        ("3x3", "3x3"),
-    ],
-)
+@table(__file__, "search.md", "Stems", globals())
 def test_stems(words: str, one: str) -> None:
     assert {stem(word) for word in words.split()} == {one}
 

@@ -19,45 +19,10 @@ from extract.specs.splits import Place, place_specs
 from lemur_core.similarity.features.text import near_pairs, shingles
 from manifests.records import Block, Observed, Spec
 from tests.builders import sample_blocks
+from tests.builders.suites import table
 
 
-@pytest.mark.parametrize(
-    ("expression", "told"),
-    [
-        ("(3, 4, 6, 3)", "3×4×6×3"),
-        ("[3]", "only 3"),
-        ("()", "empty sequence"),
-        ("[[10, 13], [16, 30]]", "‹10×13› · ‹16×30›"),
-        ("('same', None, 2)", "same · none · 2"),
-        ("dict(type='BN', eps=0.001)", "type BN; eps 0.001"),
-        ("{'type': 'BN', 'momentum': 1e-3}", "type BN; momentum 0.001"),
-        ("{}", "empty mapping"),
-        ("dict()", "empty mapping"),
-        ("partial(nn.LayerNorm, eps=1e-6)", "LayerNorm with eps 1e-06"),
-        ("torch.nn.ReLU", "ReLU"),
-        ("nn.ReLU(inplace=True)", "ReLU with inplace true"),
-        ("make(3, 'x')", "make of 3 · x"),
-        ("torch.randn((2, 16, 8, 8))", "tensor 2×16×8×8"),
-        ("torch.zeros(2, 3)", "tensor of zeros 2×3"),
-        ("None", "none"),
-        ("True", "true"),
-        ("-1.5", "-1.5"),
-        ("4 * 32", "128"),
-        ("1.0 / 16", "0.0625"),
-        ("1 / 0", "computed"),
-        ("2 ** 10000", "computed"),
-        ("'nearest'", "nearest"),
-        ("''", "empty text"),
-        ("'a text of more than a few words'", "text of 31 characters"),
-        ("'\\x1b[31m'", "text of 5 characters"),
-        ("'\\ud800'", "text of 1 characters"),
-        ("lambda x: x + 1", "a function"),
-        ("[x for x in range(3)]", "computed"),
-        ("x if y else z", "computed"),
-        (repr(list(range(100))), "sequence of 100 values"),
-        (repr({f"key_{n}": n for n in range(40)}), "mapping of 40 keys"),
-    ],
-)
+@table(__file__, "specs.md", "Values in neutral notation", globals())
 def test_values_in_neutral_notation(expression: str, told: str) -> None:
     assert format_value(ast.parse(expression, mode="eval").body) == told
     assert format_expression(expression) == told
@@ -67,25 +32,7 @@ def test_a_value_that_is_not_python() -> None:
     assert format_expression("one two three four five six") == "text of 27 characters"
 
 
-@pytest.mark.parametrize(
-    ("annotation", "told"),
-    [
-        ("int", "integer"),
-        ("Optional[Tuple[int, int]]", "tuple of integer · integer or none"),
-        ("int | float | None", "integer or number or none"),
-        ("Union[str, nn.Module]", "text or module"),
-        ("List[torch.Tensor]", "sequence of tensor"),
-        ("tuple[int, ...]", "sequence of integer"),
-        ("Dict[str, Any]", "mapping of text to anything"),
-        ("Type[nn.Module]", "class module"),
-        ("Callable[..., nn.Module]", "function"),
-        ("Literal['same', 'valid']", "one of same · valid"),
-        ("'Optional[int]'", "integer or none"),
-        ("Annotated[int, 3]", "integer"),
-        ("LayerType", "LayerType"),
-        ("'not python'", "anything"),
-    ],
-)
+@table(__file__, "specs.md", "Types in words", globals())
 def test_types_in_words(annotation: str, told: str) -> None:
     assert format_type(ast.parse(annotation, mode="eval").body) == told
 
@@ -166,25 +113,7 @@ def test_a_line_has_sorted_keys_and_comes_back() -> None:
 # --- signatures ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "constructor", "forward"),
-    [
-        ("class A(B): ...\nclass B(C):\n    def __init__(self, b): ...\nclass C:\n    def forward(self, c): ...\n", ["b"], ["c"]),
-        ("class A(A):\n    def forward(self, *xs, k=1, **kw): ...\n", [], ["xs", "k", "kw"]),
-        ("class A(nn.Sequential): ...\n", ["args"], ["input"]),
-        ("class A(Lost): ...\n", [], []),
-        ("class A:\n    @staticmethod\n    def forward(x, /, y): ...\n", [], ["x", "y"]),
-        ("class A:\n    def old(self, x): ...\n    forward = old\n", [], ["x"]),
-        ("if True:\n    class A:\n        def forward(self, x): ...\n", [], ["x"]),
-        ("try:\n    import lost\nexcept ImportError:\n    lost = None\n@deco(\n    1\n)\nclass A:\n    def forward(self, x): ...\n", [], ["x"]),
-        ('T = """\nclass A:\n    def forward(self, no): ...\n"""\n\n\nclass A:\n    def forward(self, x): ...\n', [], ["x"]),
-        ('class A:\n    """\nclass A:\n"""\n\n    def forward(self, x): ...\n', [], ["x"]),
-        ("class A(\n    B,\n):\n    def forward(self, x): ...\n", [], ["x"]),
-        ("class A:\n    def forward(self, x): ...\n# a remark\n\n    def __init__(self, late): ...\n", ["late"], ["x"]),
-        ("class A:\n    def forward(self, a): ...\nclass A:\n    def forward(self, b): ...\n", [], ["b"]),
-        ("class A(:\n", [], []),
-    ],
-)  # fmt: skip
+@table(__file__, "specs.md", "Signatures", globals())
 def test_signatures(code: str, constructor: list[str], forward: list[str]) -> None:
     spec = make_spec(sample_blocks.block(code, "A"))
     assert [item.name for item in spec.constructor] == constructor
@@ -211,32 +140,7 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
 # --- behaviour ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pairs", "init", "expected"),
-    [
-        (["2x8x4x4 2x8x4x4"], [], ("N×C×H×W", True, 1.0, False)),
-        (["2x8x4x4 2x16x2x2"], [], ("N×C×H×W", False, 2.0, True)),
-        (["2x8x7x7 2x8x4x4"], [], ("N×C×H×W", False, 2.0, False)),
-        (["2x8x4x4 2x8x8x8"], [], ("N×C×H×W", False, 0.5, False)),
-        (["2x8x8x8 2x8x6x6"], [], ("N×C×H×W", False, None, False)),
-        (["2x8x9x9 2x8x5x3"], [], ("N×C×H×W", False, None, False)),
-        (["2x4x4x8 2x4x4x8"], ["8"], ("N×H×W×C", True, 1.0, False)),
-        (["2x4x8x8 2x4x8x8"], ["8"], ("N×C×H×W", True, 1.0, False)),
-        (["2x8x4x4 2x8x4x4", "2x8x6x6 2x8x6x6"], [], ("N×C×H×W", True, 1.0, False)),
-        (["2x4x4x8 2x4x4x8", "2x6x6x8 2x6x6x8"], [], ("N×H×W×C", True, 1.0, False)),
-        (["2x8x4x4 2x8x4x4", "2x8x6x6 2x8x3x3"], [], ("N×C×H×W", False, None, False)),
-        (["2x8x16x16 2x8x7x7", "2x8x32x32 2x8x15x15", "3x8x16x16 3x8x7x7"], [], ("N×C×H×W", False, 2.0, False)),
-        (["2x8x8x8 2x8x6x6", "2x8x16x16 2x8x14x14"], [], ("N×C×H×W", False, None, False)),
-        (["2x8x8x8 2x8x1x1", "2x8x16x16 2x8x1x1"], [], ("N×C×H×W", False, None, False)),
-        (["2x8x8x8 2x8x16x16", "2x8x16x16 2x8x32x32"], [], ("N×C×H×W", False, 0.5, False)),
-        (["2x10x8 2x10x16"], [], ("N×L×C", False, 1.0, True)),
-        (["2x8x10 2x8x5"], ["8"], ("N×C×L", False, 2.0, False)),
-        (["2x8x4x4 2x10"], [], ("N×C×H×W", False, None, None)),
-        (["2x8 2x8"], [], ("N×C", True, None, False)),
-        (["scalar scalar"], [], (None, True, None, None)),
-        ([], [], (None, None, None, None)),
-    ],
-)
+@table(__file__, "specs.md", "Behaviour", globals())
 def test_behaviour(pairs: list[str], init: list[str], expected: tuple[Any, ...]) -> None:
     cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
     observed = Observed(

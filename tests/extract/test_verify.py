@@ -23,6 +23,7 @@ from manifests.folders.manifest import list_outputs, read_manifest, write_manife
 from manifests.publish.staged import staged
 from manifests.records import Block, arrow_schema
 from tests.builders import extractions
+from tests.builders.suites import table
 
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
 CHECKS += [
@@ -182,28 +183,7 @@ def test_a_table_without_a_column(folder: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("change", "check", "says"),
-    [
-        ({"name": "Other"}, "ids", "the qualified name does not end in Other"),
-        ({"qualname": "beta.Scale"}, "ids", f"{ID}: is not alpha@1.0::beta.Scale"),
-        ({"start_line": 10}, "ids", "lines 10-9"),
-        ({"category": "Loss"}, "counts", "categories: "),
-        ({"license": "ISC"}, "counts", "licenses: "),
-        ({"fidelity": "match"}, "counts", "fidelity: {'match': 1} in the table, {} stated"),
-        ({"level": "compiled"}, "levels", "compiled of executed, no reason recorded"),
-        ({"level": "discovered"}, "levels", "discovered, but has code"),
-        ({"error_kind": "timeout", "error": "late"}, "levels", "executed of executed, timeout"),
-        ({"names_compared": 2, "names_same": 2}, "levels", "names bound to the same, to replacements and to others"),
-        ({"names_other": ["a: b: c"]}, "levels", "names bound to the same, to replacements and to others"),
-        ({"error": "late"}, "levels", "a category of failure without a message, or the other way round"),
-        ({"n_lines": None}, "levels", "n_lines and file do not go with its code"),
-        ({"swhid": "swh:1:cnt:" + "1" * 40}, "requirements", "its SWHID is of another file or of other lines"),
-        ({"end_line": 8}, "requirements", "its SWHID is of another file or of other lines"),
-        ({"requires": ["scipy"]}, "requirements", "requires less than the table says"),
-        ({"requires": ["!"]}, "requirements", "not PEP 508"),
-    ],
-)
+@table(__file__, "verify.md", "A row that is wrong", globals())
 def test_a_row_that_is_wrong(folder: Path, change: dict[str, Any], check: str, says: str) -> None:
     change_rows(folder, lambda rows: rows[1].update(change))
     assert says in failed(folder)[check]
@@ -276,24 +256,7 @@ def with_facts(**changes: Any) -> Callable[[str], str]:
     return lambda line: json.dumps(json.loads(line) | changes, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda line: "{\n", f"{ID}: specs.jsonl: not JSON: "),
-        (lambda line: "3\n", f"{ID}: specs.jsonl: "),
-        (lambda line: line + line, "the line in its place is of alpha@1.0::alpha.blocks.Scale"),
-        (lambda line: "", f"{ID}: specs.jsonl: the line in its place is of alpha@1.0::alpha.blocks.Broken"),
-        (lambda line: json.dumps(dict(reversed(json.loads(line).items()))) + "\n", "not written with sorted keys"),
-        (with_facts(level="forward"), "level not as in the table"),
-        (with_facts(license="ISC", category="Loss"), "category, license not as in the table"),
-        (with_facts(parameters=-1), "parameters: must be at least 0"),
-        (with_facts(more=1), "more: Extra inputs are not permitted"),
-        (
-            with_facts(summary="class Made(torch.nn.Module): pass"),
-            "repeats its source: class Made ( torch . nn . Module",
-        ),
-    ],
-)
+@table(__file__, "verify.md", "A spec that is wrong", globals())
 def test_a_spec_that_is_wrong(folder: Path, change: Callable[[str], str], says: str) -> None:
     assert says in change_spec(folder, change)
 
@@ -320,23 +283,7 @@ def test_a_folder_of_an_earlier_version_has_no_specs(folder: Path) -> None:
 # --- single rules -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "requires", "own", "wrong"),
-    [
-        ("import torch, numpy, torchvision.ops, os.path\nfrom collections import abc\n", [], {"timm"}, 0),
-        ("import torchvision\ntorch.ops.torchvision.nms(a, b, c)\n", [], {"torchvision"}, 0),
-        ("import torchvision\ntorchvision.ops.nms(a, b, c)\n", [], {"torchvision"}, 1),
-        ("import torchvision as t\n", [], {"torchvision"}, 1),
-        ("import torchvision; from torchvision import ops\n", [], {"torchvision"}, 2),
-        ("import torchvision, torchvision.ops\n", [], {"torchvision"}, 1),
-        ("import yaml, cv2, PIL.Image\n", ["PyYAML", "opencv_python>=4", "Pillow"], set(), 0),
-        ("import yaml\n", ["yaml2"], set(), 1),
-        ("import timm\n", ["timm"], {"timm"}, 1),
-        ("from . import a\nfrom .. import b\nfrom .c import d\n", [], set(), 3),
-        ("import torch_scatter, sklearn\n", ["torch-scatter", "scikit-learn==1.0"], set(), 0),
-        ("", [], set(), 0),
-    ],
-)
+@table(__file__, "verify.md", "Imports", globals())
 def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> None:
     assert len(import_faults(ast.parse(text), requires, frozenset(own))) == wrong
 

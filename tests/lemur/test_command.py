@@ -25,6 +25,7 @@ from curate.model.options import SPLIT_RATIOS
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.manifest import read_manifest
 from manifests.records import LemurRecord
+from tests.builders.suites import table
 
 LEMUR = Path(sys.executable).with_name("lemur")
 OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
@@ -380,21 +381,7 @@ def test_verify_of_something_else(place: Path, lemur_here: Any) -> None:
 # --- what fails, and how ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "content", "arguments", "parts"),
-    [
-        (1, None, ["missing.jsonl"], ["missing.jsonl: no such file or folder", "SOURCE is"]),
-        (1, '{"nn": "a", "code": "x"}', ["in.jsonl"], ["in.jsonl: no column 'nn_code'", "it has nn, code", "rename"]),
-        (1, "", ["in.jsonl"], ["in.jsonl", "no rows"]),
-        (1, "\n\n", ["in.jsonl"], ["in.jsonl", "no rows"]),
-        (2, None, ["lemur@nonsense!"], ["lemur@nonsense!: not a version"]),
-        (1, None, ["rows.jsonl", "--include", "nothing"], ["no record is left", "--include", "ga, alt"]),
-        (2, None, ["rows.jsonl", "--lexical-threshold", 0.2], ["--lexical-threshold 0.2", "0.5"]),
-        (2, None, ["rows.jsonl", "--upweight", "a"], ["--upweight a", "PREFIX:FACTOR"]),
-        (2, None, ["rows.jsonl", "--license", "free"], ["--license free: not an SPDX expression", "MIT"]),
-        (2, None, ["rows.jsonl", "--tokens", "literal", "--profile", "nn-dup"], ["--tokens: only profile strict"]),
-    ],
-)
+@table(__file__, "command.md", "What cannot be curated is told in one line", globals())
 def test_what_cannot_be_curated_is_told_in_one_line(
     place: Path, status: int, content: str | None, arguments: list[Any], parts: list[str], lemur_here: Any
 ) -> None:

@@ -11,6 +11,7 @@ from lemur_core.files.errors import UserError
 from manifests.provenance.licenses import is_permissive
 from manifests.records.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
 from manifests.schemas import schema_texts
+from tests.builders.suites import table
 
 DIGEST = "0" * 64
 ENTRY = {"name": "one", "source": "one@1.0", "digest": DIGEST}
@@ -68,21 +69,7 @@ def test_a_file(tmp_path: Path) -> None:
     assert loaded.sources[0].priority == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ('{"name": "mine",\n "sources": [}', r"line 2 column 14"),
-        ("", r"not a corpus: Invalid JSON"),
-        ("\xff", r"Invalid JSON"),
-        ("[]", r"not a corpus: .*table of keys"),
-        (json.dumps({"name": "mine", "sources": []}), r"sources: .*at least 1"),
-        (json.dumps(corpus(digest="abc")), r"sources\.0\.digest.*: String should match"),
-        (json.dumps(corpus(path=["a"])), r"sources\.0\.path: Extra inputs"),
-        (json.dumps(corpus(priority=0)), r"sources\.0\.priority: .*at least 1"),
-        (json.dumps(corpus(source="")), r"sources\.0\.source: .*at least 1"),
-        (json.dumps({"name": "mine", "sources": [ENTRY, ENTRY]}), r"two sources are named 'one'"),
-    ],
-)
+@table(__file__, "corpus.md", "What is no corpus", globals())
 def test_what_is_no_corpus(tmp_path: Path, content: str, said: str) -> None:
     path = tmp_path / "mine.json"
     path.write_bytes(content.encode("latin-1"))
@@ -104,20 +91,7 @@ COMMIT = "git+https://example.org/one@" + "a" * 40
 BOTH = {"source": "one@1.0", "alternative": {"source": COMMIT}}
 
 
-@pytest.mark.parametrize(
-    ("default", "own", "entry", "places"),
-    [
-        ("either", None, BOTH, ["one@1.0", COMMIT]),
-        ("package", None, BOTH, ["one@1.0"]),
-        ("git", None, BOTH, [COMMIT]),
-        ("git", "either", BOTH, ["one@1.0", COMMIT]),
-        ("git", "package", BOTH, ["one@1.0"]),
-        ("package", "git", BOTH, [COMMIT]),
-        ("git", None, {"source": COMMIT}, [COMMIT]),
-        ("git", None, {"source": "./mine", "alternative": {"source": "one@1.0"}}, ["./mine"]),
-        ("package", None, {"source": "~/mine"}, ["~/mine"]),
-    ],
-)
+@table(__file__, "corpus.md", "Places", globals())
 def test_places(default: Fetch, own: str | None, entry: dict[str, Any], places: list[str]) -> None:
     loaded = Corpus.model_validate(
         {"name": "mine", "fetch": default, "sources": [{"name": "one", "fetch": own, **entry}]}

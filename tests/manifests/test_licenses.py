@@ -17,6 +17,7 @@ from manifests.provenance.licenses import (
     licenses_of_code,
     stated_expression,
 )
+from tests.builders.suites import table
 
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy
 of this software and associated documentation files (the "Software"), to deal in the Software without restriction
@@ -142,26 +143,7 @@ def test_what_is_stated_comes_before_texts() -> None:
     assert find_license(NOASSERTION, ["?"]) == find_license(NOASSERTION, []) == NOASSERTION
 
 
-@pytest.mark.parametrize(
-    ("expression", "permissive"),
-    [
-        ("MIT", True),
-        ("apache-2.0", True),
-        ("GPL-3.0", False),
-        ("AGPL-3.0-or-later", False),
-        ("LGPL-3.0", False),
-        ("CC-BY-NC-4.0", False),
-        ("MIT OR GPL-3.0 AND AGPL-3.0", True),
-        ("Apache-2.0 WITH LLVM-exception", True),
-        ("GPL-2.0 WITH Classpath-exception-2.0", False),
-        ("MIT WITH Classpath-exception-2.0", False),
-        ("LicenseRef-Mine", False),
-        (NOASSERTION, False),
-        ("", False),
-        ("MIT AND", False),
-        ("no such thing", False),
-    ],
-)
+@table(__file__, "licenses.md", "Is permissive", globals())
 def test_is_permissive(expression: str, permissive: bool) -> None:
     assert is_permissive(expression) is permissive
 

@@ -13,6 +13,7 @@ from manifests.folders.tables import ROWS_PER_FILE, Table, card_yaml, offered_ta
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
 from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts
+from tests.builders.suites import table
 
 API = {
     "nn": "string", "task": "string?", "dataset": "string?", "metric": "string?", "epoch": "int64?",
@@ -77,20 +78,7 @@ def test_a_decision() -> None:
     assert Decision.model_validate(DECISION).stage is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"row": -1},
-        {"id": "0" * 63},
-        {"id": "G" * 64},
-        {"stage": "unknown"},
-        {"rescued": "both"},
-        {"similarity": 1.01},
-        {"similarity": float("nan")},
-        {"kept": None},
-        {"more": 1},
-    ],
-)
+@table(__file__, "schemas.md", "A wrong decision", globals())
 def test_a_wrong_decision(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Decision.model_validate(DECISION | change)

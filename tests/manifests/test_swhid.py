@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.provenance.swhid import Swhid, blob_sha1, content_swhid, directory_swhid, tree_sha1
+from tests.builders.suites import table
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git to compare with")
 
@@ -89,22 +90,7 @@ def test_round_trip(kind, sha1: str, origin: str, anchor: str | None, path: str,
     assert Swhid.from_string(str(swhid)) == swhid
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "swh:1:cnt:123",
-        f"swh:2:cnt:{EMPTY_BLOB}",
-        f"swh:1:xyz:{EMPTY_BLOB}",
-        f"swh:1:cnt:{EMPTY_BLOB.upper()}",
-        f"swh:1:cnt:{EMPTY_BLOB};",
-        f"swh:1:cnt:{EMPTY_BLOB};color=red",
-        f"swh:1:cnt:{EMPTY_BLOB};lines=1;lines=2",
-        f"swh:1:cnt:{EMPTY_BLOB};lines=0",
-        f"swh:1:cnt:{EMPTY_BLOB};lines=5-4",
-        f"swh:1:cnt:{EMPTY_BLOB};path=%FF",
-    ],
-)
+@table(__file__, "swhid.md", "Not a swhid", globals())
 def test_not_a_swhid(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Swhid.from_string(text)

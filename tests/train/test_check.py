@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 from train.data import Cifar10, load_cifar10
 from train.lemur.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
 from train.lemur.check_guest import TrainData, prepare, read_steps
@@ -139,22 +140,7 @@ def test_what_fails_and_why(check: Check, name: str) -> None:
     assert (result.accuracy, result.accuracy_to_time, result.code_quality) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("prm", "line"),
-    [
-        ({"lr": 0.1}, "prm: batch and transform missing; give for example"),
-        (PRM | {"batch": 0}, "prm: batch is 0; give a number of images"),
-        (PRM | {"batch": "16"}, "prm: batch is '16'; give"),
-        (PRM | {"batch": float("nan")}, "prm: batch is nan; give"),
-        (PRM | {"transform": "mirror"}, "transform 'mirror': not one of LEMUR's transforms; use norm, echo or complex"),
-        (PRM | {"transform": 32}, "transform 32: not one of LEMUR's"),
-        (PRM | {"transform": "norm_4096"}, "with _SIZE (1 to 1024)"),
-        (PRM | {"transform": "five_crop"}, "makes five images of one"),
-        ({k: v for k, v in PRM.items() if k not in ("lr", "dropout")}, "prm: dropout, lr missing, which the network"),
-        (PRM | {"lr": 1.5}, "prm: lr is 1.5; supported hyperparameters have values in 0..1"),
-        (PRM | {"momentum": "0.9"}, "prm: momentum is '0.9'; supported"),
-    ],
-)
+@table(__file__, "check.md", "Hyperparameters are looked at", globals())
 def test_hyperparameters_are_looked_at(check: Check, prm: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError) as raised:
         check(TINY, prm, settings=CheckSettings(threads=1, images=16))

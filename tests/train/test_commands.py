@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
@@ -129,22 +130,7 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
     assert json.loads((out / "record.json").read_text())["status"] == "timeout"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("run", "plain", "--data", "nowhere", "--out", "x"), 1, "nowhere: No such file or directory"),
-        (("run", "plane", "--out", "x"), 2, "plane: no such recipe; did you mean 'plain'?"),
-        (("run", "plain", "--out", "x", "--set", "training.epohs=3"), 2, "no key training.epohs; did you mean 'epochs'?"),
-        (("run", "plain", "--data", "synthetic:200", "--images", "300", "--held-out", "50", "--out", "x"), 1, "images: 300, but 150 are left to train on"),
-        (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
-        (("run", "plain", "--out", "x", "--prm", "{}"), 2, "--prm: is for a NET.py"),
-        (("run", "n.py", "--out", "x", "--set", "model.widths=[3]"), 2, "--set model.widths: has no effect"),
-        (("ablate", "plain", "--out", "x", "--data", "synthetic:200", "--seeds", "0,a"), 2, "is not a whole number"),
-        (("run", "plain", "--data", "synthetic:200", "--out", "/dev/null/x"), 1, "cannot be written: /dev/null"),
-        (("candidates", "--slot", "atention", "--in", "x"), 2, "'atention' is not one of"),
-        (("register", "nowhere", "--db", "x.db"), 1, "nowhere"),
-    ],
-)  # fmt: skip
+@table(__file__, "commands.md", "What is wrong is one line", globals())
 def test_what_is_wrong_is_one_line(
     arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, lemur_here: Any
 ) -> None:

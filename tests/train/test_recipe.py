@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
+from tests.builders.suites import table
 from train.model.recipe import Recipe, Slot, load_recipe
 
 
@@ -35,23 +36,7 @@ def test_a_recipe_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
         load_recipe(tmp_path / "recipe.toml")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[training]\nepohs = 3", "no key training.epohs; did you mean 'epochs'?"),
-        ("[slots]\nattenton = 'x'", "no key slots.attenton; did you mean 'attention'?"),
-        ("[slots]\nnorm = { use = 'a', argumets = 1 }", "no key slots.norm.argumets; did you mean 'arguments'?"),
-        ("[mdel]\nname = 'x'", "no key mdel; did you mean 'model'?"),
-        ("[augmentation]\nzzz = 1", "no key augmentation.zzz; there are: crop_padding, flip"),
-        ("[training]\nepochs = 0", "training.epochs: must be at least 1, not 0"),
-        ("[training]\nlearning_rate = inf", "training.learning_rate: "),
-        ("[training]\noptimizer = 'sdg'", "training.optimizer: must be one of 'sgd', 'adamw' or 'muon', not 'sdg'"),
-        ("[model]\nwidths = [1, 2]", "model: widths has 2 stages and depths 3; they must be equal"),
-        ("[model]\ndepths = [0, 0, 0]", "model: depths: all 0"),
-        ("[slots]\nattention = 3", "slots.attention: use a block's id or a built-in's name in quotes"),
-        ("[model", "not TOML: "),
-    ],
-)
+@table(__file__, "recipe.md", "What is wrong is said in one line", globals())
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UserError, match=re.escape(said)) as caught:

@@ -11,6 +11,7 @@ from curate.chat.design import stage_lines
 from curate.chat.network import Experiment, Facts, Lab
 from curate.chat.probe import recording
 from curate.compute.runs import Case
+from tests.builders.suites import table
 
 CASE = Case((2, 3, 8, 8), (4,))
 BUILT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
@@ -107,36 +108,7 @@ class Calls(nn.Module):
         return self.function(x)
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (nn.ReLU(inplace=True), "relu"),
-        (nn.ReLU6(), "relu6"),
-        (nn.Hardtanh(), "hardtanh"),
-        (nn.Hardsigmoid(), "hardsigmoid"),
-        (nn.Softplus(), "softplus"),
-        (nn.LogSoftmax(1), "log_softmax"),
-        (nn.Softmax2d(), "softmax"),
-        (nn.Softmin(1), "softmin"),
-        (nn.SELU(), "selu"),
-        (nn.CELU(), "celu"),
-        (nn.PReLU(), "prelu"),
-        (nn.RReLU(), "rrelu"),
-        (nn.Softsign(), "softsign"),
-        (nn.Softshrink(), "softshrink"),
-        (nn.Hardshrink(), "hardshrink"),
-        (nn.Tanhshrink(), "tanhshrink"),
-        (nn.LogSigmoid(), "log_sigmoid"),
-        (nn.Threshold(0.1, 0.0), "threshold"),
-        (nn.GLU(1), "glu"),
-        (Calls(lambda x: F.relu6(x)), "relu6"),
-        (Calls(lambda x: F.selu_(x)), "selu"),
-        (Calls(lambda x: torch.relu_(x)), "relu"),
-        (Calls(lambda x: x.sigmoid_()), "sigmoid"),
-        (Calls(lambda x: F.hardtanh(x, -2.0, 2.0)), "hardtanh"),
-        (Calls(lambda x: x.log_softmax(-1)), "log_softmax"),
-    ],
-)
+@table(__file__, "probe.md", "An activation is one call of its function by a module or not in place or not", globals())
 def test_an_activation_is_one_call_of_its_function_by_a_module_or_not_in_place_or_not(
     module: nn.Module, name: str
 ) -> None:

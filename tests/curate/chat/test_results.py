@@ -7,6 +7,7 @@ import pytest
 
 from curate.chat.design import is_chance, result_line
 from curate.chat.network import Best, best_results
+from tests.builders.suites import table
 
 Row = dict[str, Any]
 OWN, OTHER = {"lr": 0.1, "transform": "norm_32", "batch": 64}, {"lr": 0.2, "transform": "norm_256_flip", "batch": 128}
@@ -57,20 +58,6 @@ def test_a_result_in_words(best: Best, line: str) -> None:
     assert result_line(best) == line
 
 
-@pytest.mark.parametrize(
-    ("dataset", "metric", "accuracy", "chance"),
-    [
-        ("cifar-10", "acc", 0.1, True),
-        ("cifar-10", "acc", 0.12, True),
-        ("cifar-10", "acc", 0.13, False),
-        ("cifar-100", "acc", 0.1, False),
-        ("celeba-gender", "acc", 0.6135156798, True),
-        ("celeba-gender", "acc", 0.65, False),
-        ("svhn", "acc", 0.1958743085, True),
-        ("svhn", "acc", 0.25, False),
-        ("cifar-10", "iou", 0.1, False),
-        ("elsewhere", "acc", 0.0, False),
-    ],
-)
+@table(__file__, "results.md", "What guessing reaches", globals())
 def test_what_guessing_reaches(dataset: str, metric: str, accuracy: float, chance: bool) -> None:
     assert is_chance(Best("img-classification", dataset, metric, accuracy, 1, None, None)) is chance

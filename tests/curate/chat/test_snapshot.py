@@ -25,6 +25,7 @@ from manifests.conversations.conversation import fenced_codes
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import CHAT_KINDS
+from tests.builders.suites import table
 
 Row = dict[str, Any]
 Chat = dict[tuple[str, str], Row]
@@ -208,33 +209,7 @@ UNEXPLAINED = ("chat explained", "chat counts")
 NOT_ITS_FILE = "the file in it is not that of its record"
 
 
-@pytest.mark.parametrize(
-    ("table", "damage", "checks", "detail"),
-    [
-        (TRAIN, twice, ("chat ids", *UNEXPLAINED), "occurs 2 times"),
-        (TRAIN, list.pop, UNEXPLAINED, "0 conversations and 0 drops"),
-        (TRAIN, put(record="0" * 64), ("chat splits", *CODE, *UNEXPLAINED), "its record is in no split"),
-        (TRAIN, put(id="0" * 64), CODE, "its id is not the digest of record, task and variant"),
-        (TRAIN, put(n_tokens=5), (*CODE, "chat counts"), "n_tokens is 5"),
-        (TRAIN, put(task="poem"), ROW, "task"),
-        (TRAIN, put(n_tokens=-1), ROW, "n_tokens"),
-        (TRAIN, lambda rows: rows[0]["messages"].pop(), ROW, "messages"),
-        (TRAIN, lambda rows: rows[0]["messages"].reverse(), CODE, "roles are not system, user, assistant"),
-        (TRAIN, echo, CODE, "the code of its answer is that of its question"),
-        (TRAIN, say(2, "import torch", "import torch)", "design"), CODE, "does not parse"),
-        (TRAIN, say(2, "import torch", "import torch as t", "design"), CODE, NOT_ITS_FILE),
-        (TRAIN, say(2, "```python\n", "```\n", "change"), CODE, "0 code blocks in the answer"),
-        (TRAIN, say(2, "(", "( ", "complete"), CODE, NOT_ITS_FILE),
-        (TRAIN, say(1, "nn.", "nn .", "explain"), CODE, NOT_ITS_FILE),
-        (TRAIN, say(1, "# <missing part>\n", "# gone\n", "complete"), CODE, NOT_ITS_FILE),
-        (TRAIN, say(2, "import torch", "import torch, math", "repair"), CODE, NOT_ITS_FILE),
-        (DROPS, list.pop, UNEXPLAINED, "0 conversations and 0 drops"),
-        (DROPS, twice, UNEXPLAINED, "0 conversations and 2 drops"),
-        (DROPS, put(record="0" * 64), ("chat explained",), "0 conversations and 1 drops"),
-        (DROPS, put(reason="laziness"), ("chat counts",), "laziness"),
-        (DROPS, put(reason=""), DROP, "reason"),
-    ],
-)
+@table(__file__, "snapshot.md", "Damage is seen", globals())
 def test_damage_is_seen(copy: Path, table: str, damage: Damage, checks: tuple[str, ...], detail: str) -> None:
     rewrite(copy, table, damage)
     found = failed(copy)

@@ -9,6 +9,7 @@ import torch
 
 from extract.arguments.constructing import Arguments, Constructor, confirm, instances, only_on_meta
 from extract.arguments.trials import AttemptError
+from tests.builders.suites import table
 
 MakeConstructor = Callable[..., Constructor]
 
@@ -132,30 +133,7 @@ class A({base}):
     assert set(dict(first(made).kwargs)) == wanted
 
 
-@pytest.mark.parametrize(
-    ("signature", "body", "kwargs"),
-    [
-        ("", "pass", {}),
-        ("dim, num_heads", "self.a = nn.MultiheadAttention(dim, num_heads)", {"dim": "32", "num_heads": "4"}),
-        (
-            "in_channels, out_channels, kernel_size=3",
-            "self.a = nn.Conv2d(in_channels, out_channels, kernel_size)",
-            {"in_channels": "32", "out_channels": "32"},
-        ),
-        ("norm_layer, dim", "self.a = norm_layer(dim)", {"norm_layer": "nn.LayerNorm", "dim": "32"}),
-        ("act", "self.a = nn.Sequential(act)", {"act": "nn.ReLU()"}),
-        ("kernel_size", "a, b = kernel_size", {"kernel_size": "(3, 3)"}),
-        ("in_channels", "a, b, c = in_channels", {"in_channels": "[32, 32, 32]"}),
-        ("width, mult=None", "self.a = nn.Linear(width, int(width * mult))", {"width": "2", "mult": "2"}),
-        ("dim, /, heads", "self.a = nn.MultiheadAttention(dim, heads)", {"heads": "4"}),
-        ("dim, *, bias", "self.a = nn.Linear(dim, dim, bias)", {"dim": "32", "bias": "32"}),
-        ("*args, **kwargs", "pass", {}),
-        ("embed_dim=768, depth=12", "self.a = nn.Linear(embed_dim, depth)", {"embed_dim": "32", "depth": "2"}),
-        ("num_classes: int", "assert num_classes == 4", {"num_classes": "4"}),
-        ("anchors=()", "self.a = nn.Linear(len(anchors[0]), 2)", {"anchors": "[[4, 4, 8, 8], [8, 8, 16, 16]]"}),
-        ("norm_layer=None", "self.a = nn.Sequential(norm_layer(4))", {"norm_layer": "nn.LayerNorm"}),
-    ],
-)
+@table(__file__, "constructing.md", "Arguments by name", globals())
 def test_arguments_by_name(constructor: MakeConstructor, signature: str, body: str, kwargs: dict[str, str]) -> None:
     found = first(constructor(text(signature, body)))
     if "mult" in kwargs:  # which of several values works first is free

@@ -15,6 +15,7 @@ from extract.arguments.forwarding import as_call
 from extract.arguments.inputs import INDEX, Fields, Inputs, Items, Literal, Tensor
 from extract.arguments.search_guest import describe, describe_case, further_cases, same
 from extract.arguments.trials import Namespace
+from tests.builders.suites import table
 
 Climb = Callable[..., dict[str, Any]]
 
@@ -35,25 +36,7 @@ class A(nn.Module):
 LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
 
 
-@pytest.mark.parametrize(
-    ("code", "level", "kind", "said"),
-    [
-        ("raise ValueError('at once')", "compiled", "runtime_error", "ValueError: at once (line 4"),
-        ("import no_such_package", "compiled", "missing_dependency", "no_such_package"),
-        ("A = 3", "compiled", "not_defined", "defines no class A"),
-        ("class A: pass", "compiled", "not_a_module", "not a subclass"),
-        (text("return x", "raise ValueError('never')"), "executed", "runtime_error", "A(): ValueError: never (line 8"),
-        (text("return x", "dim / 0", signature="dim"), "executed", None, "A(dim="),
-        (text("return x / None"), "constructed", "type_error", "forward(x=torch.randn((2, 32, 16, 16))): TypeError"),
-        (text("return 3"), "constructed", "runtime_error", "no_output: forward returned int"),
-        (text("return x.argmax()"), "forward", "not_differentiable", "backward(x=torch.randn((2, 32, 16, 16))): ValueError: no output"),
-        (text("return (x - x).sqrt()"), "forward", "not_differentiable", "a gradient is not finite"),
-        (text("return x * 2"), "backward", None, None),
-        (LINEAR, "backward", None, None),
-        (text("if self.training:\n    raise ValueError('targets')\nreturn x * 2"), "backward", None, None),
-        ("class A(nn.Conv2d): pass", "backward", None, None),
-    ],
-)  # fmt: skip
+@table(__file__, "entry.md", "How far a block comes", globals())
 def test_how_far_a_block_comes(climb: Climb, code: str, level: str, kind: str | None, said: str | None) -> None:
     found = climb(code)
     assert found["level"] == level
@@ -270,27 +253,7 @@ def shapes(cases: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(case["inputs"]["x"], case["outputs"][0]) for case in cases]
 
 
-@pytest.mark.parametrize(
-    ("module", "shape", "expected"),
-    [
-        (
-            nn.MaxPool2d(2),
-            (2, 3, 16, 16),
-            [("float32 2x3x32x32", "float32 2x3x16x16"), ("float32 3x3x16x16", "float32 3x3x8x8")],
-        ),
-        (
-            nn.Linear(8, 4),
-            (2, 16, 8),
-            [("float32 2x32x8", "float32 2x32x4"), ("float32 3x16x8", "float32 3x16x4")],
-        ),
-        (
-            nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 2)),
-            (2, 3, 8, 8),
-            [("float32 3x3x8x8", "float32 3x2")],
-        ),
-        (nn.Identity(), (2, 3, 128, 128), [("float32 3x3x128x128", "float32 3x3x128x128")]),
-    ],
-)  # fmt: skip
+@table(__file__, "entry.md", "Cases at other sizes", globals())
 def test_cases_at_other_sizes(module: nn.Module, shape: tuple[int, ...], expected: list[tuple[str, str]]) -> None:
     class Named(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -304,22 +267,6 @@ def test_cases_at_other_sizes(module: nn.Module, shape: tuple[int, ...], expecte
 NAN = float("nan")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        ([torch.ones(2)], [torch.ones(2)], True),
-        ([torch.ones(2)], [torch.zeros(2)], False),
-        ([torch.ones(2)], [torch.ones(2), torch.ones(2)], False),
-        ([torch.ones(2)], [torch.ones(2, 1)], False),
-        ([torch.ones(2)], [torch.ones(2, dtype=torch.float64)], False),
-        ([torch.tensor([NAN, 1.0])], [torch.tensor([NAN, 1.0])], True),
-        ([torch.tensor([NAN, 1.0])], [torch.tensor([1.0, NAN])], False),
-        ([torch.tensor([NAN])], [torch.tensor([0.0])], False),
-        ([torch.tensor([complex(NAN, 0)])], [torch.tensor([complex(NAN, 0)])], True),
-        ([torch.eye(2).to_sparse()], [torch.eye(2).to_sparse()], True),
-        ([torch.eye(2).to_sparse()], [torch.eye(2)], False),
-        ([torch.tensor([1j])], [torch.tensor([1j])], True),
-    ],
-)
+@table(__file__, "entry.md", "Same", globals())
 def test_same(one: list[torch.Tensor], other: list[torch.Tensor], equal: bool) -> None:
     assert same(one, other) == equal

@@ -11,6 +11,7 @@ from extract.arguments import forwarding
 from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
 from extract.arguments.inputs import Inputs, Items, Literal, Tensor
 from extract.arguments.trials import AttemptError, Namespace
+from tests.builders.suites import table
 
 MakeForward = Callable[..., Forward]
 
@@ -37,27 +38,7 @@ def found_shapes(search: Forward) -> dict[str, Any]:
     return {name: tuple(value.shape) if isinstance(value, torch.Tensor) else value for name, value in named}
 
 
-@pytest.mark.parametrize(
-    ("block", "expected"),
-    [
-        (text("x", "return self.a(x)", "self.a = nn.Conv2d(3, 8, 3)"), {"x": (2, 3, 16, 16)}),
-        (text("x", "return self.a(x)", "self.a = nn.Linear(24, 8)"), {"x": (2, 16, 24)}),
-        (text("x", "b, c = x.shape\nreturn self.a(x)", "self.a = nn.Linear(24, 8)"), {"x": (2, 24)}),
-        (text("x", "b, c, t, h, w = x.shape\nreturn x"), {"x": (2, 32, 4, 16, 16)}),
-        (text("hidden_states", "return self.a(hidden_states)", "self.a = nn.Linear(24, 8)"), {"hidden_states": (2, 16, 24)}),
-        (text("input_ids", "return self.a(input_ids)", "self.a = nn.Embedding(9, 4)"), {"input_ids": (2, 16)}),
-        (text("x, skip", "return torch.cat([x, skip], 1)"), {"x": (2, 32, 16, 16), "skip": (2, 32, 16, 16)}),
-        (text("x, H, W", "b, n, c = x.shape\nreturn x.transpose(1, 2).view(b, c, H, W)"), {"x": (2, 16, 32), "H": 4, "W": 4}),
-        (text("x, mask=None", "return x"), {"x": (2, 32, 16, 16)}),
-        (text("x=None, y=None", "return x"), {"x": (2, 32, 16, 16)}),
-        (text("size=4", "return torch.zeros(size)"), {}),
-        (text("x, edge_index", "return x[edge_index[0]] + x[edge_index[1]]"), {"x": (8, 32), "edge_index": (2, 16)}),
-        (text("x, target", "return F.nll_loss(x.mean((2, 3)), target)"), {"x": (2, 32, 16, 16), "target": (2,)}),
-        (text("*inputs", "return inputs[0] * 2"), {"*0": (2, 32, 16, 16)}),
-        (text("x, *, scale", "return x * scale"), {"x": (2, 32, 16, 16), "scale": (2, 32, 16, 16)}),
-        (text("x", "return self.a(x)", "self.a = nn.LazyLinear(4)"), {"x": (2, 16, 32)}),
-    ],
-)  # fmt: skip
+@table(__file__, "forwarding.md", "Inputs that work", globals())
 def test_inputs_that_work(forward: MakeForward, block: str, expected: dict[str, Any]) -> None:
     assert found_shapes(forward(block)) == expected
 

@@ -1,7 +1,7 @@
 """Descriptions of inputs: what they say is what Python makes of them."""
 
 import types
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, namedtuple  # noqa: F401 (the page names it)
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,7 @@ from extract.arguments.inputs import (
     value_text,
     values_from_annotation,
 )
+from tests.builders.suites import table
 
 DTYPES = {
     FLOAT: torch.float32,
@@ -80,22 +81,7 @@ def test_containers_hold_their_tensors_in_order(described: Value) -> None:
     assert [(tuple(made.shape), made.dtype) for made in flatten(evaluated(described), depth=100)] == wanted
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (Tensor(()), "torch.randn(())"),
-        (Tensor((4,)), "torch.randn((4,))"),
-        (Tensor((2, 3)), "torch.randn((2, 3))"),
-        (Tensor((2,), INDEX, 7), "torch.randint(0, 7, (2,))"),
-        (Literal("None"), "None"),
-        (Items((Literal("1"),)), "[1]"),
-        (Items((Literal("1"),), is_tuple=True), "(1,)"),
-        (Items((), is_tuple=True), "()"),
-        (Items((Literal("1"), Literal("2")), is_tuple=True), "(1, 2)"),
-        (Fields((("a", Literal("1")),)), "{'a': 1}"),
-        (Fields((("a", Literal("1")),), attributes=True), "types.SimpleNamespace(a=1)"),
-    ],
-)
+@table(__file__, "inputs.md", "Expressions", globals())
 def test_expressions(value: Value, text: str) -> None:
     assert value.expression() == text
 
@@ -131,20 +117,7 @@ def _round() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        (ONE, [1]),
-        ("text", []),
-        ([ONE, (TWO, {"a": THREE})], [1, 2, 3]),
-        (Pair(ONE, [TWO]), [1, 2]),
-        (OrderedDict(b=TWO, a=ONE), [2, 1]),
-        (Output(TWO, Output(ONE)), [2, 1]),
-        (types.SimpleNamespace(x=ONE), [1]),
-        (nn.Linear(1, 1), []),
-        ({ONE}, [1]),
-    ],
-)
+@table(__file__, "inputs.md", "Flatten", globals())
 def test_flatten(value: object, found: list[int]) -> None:
     assert [int(tensor) for tensor in flatten(value)] == found
 
@@ -184,22 +157,7 @@ class Scaled(nn.Module):
         self.gamma = nn.Parameter(nn.init.ones_(nn.Linear(48, 1).weight))  # (1, 48)
 
 
-@pytest.mark.parametrize(
-    ("make", "channels", "ranks", "embeds"),
-    [
-        (lambda: nn.Conv2d(3, 8, 1), (3, 8), (4,), False),
-        (lambda: nn.Sequential(nn.Conv3d(5, 6, 1)), (5,), (5,), False),
-        (lambda: nn.Sequential(nn.Linear(7, 2), nn.Linear(2, 9)), (7, 2), (3,), False),
-        (lambda: nn.Sequential(nn.LayerNorm(24)), (24,), (3,), False),
-        (lambda: nn.Sequential(nn.LayerNorm((4, 24))), (), (), False),
-        (lambda: nn.Sequential(nn.LSTM(10, 20)), (10,), (3,), False),
-        (lambda: nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 6)), (6,), (3,), True),
-        (lambda: nn.Sequential(nn.Linear(6, 6), nn.Embedding(5, 6)), (6,), (3,), False),
-        (lambda: nn.Sequential(nn.LazyConv2d(4, 1)), (), (4,), False),
-        (Scaled, (48,), (), False),
-        (nn.ReLU, (), (), False),
-    ],
-)
+@table(__file__, "inputs.md", "Layers of", globals())
 def test_layers_of(
     make: Callable[[], nn.Module], channels: tuple[int, ...], ranks: tuple[int, ...], embeds: bool
 ) -> None:
@@ -226,26 +184,7 @@ def test_layouts(ranks: tuple[int, ...], documented: list[int], name: str, first
     assert all(8 in shape for shape in found)
 
 
-@pytest.mark.parametrize(
-    ("name", "main", "loss", "expected"),
-    [
-        ("skip", IMAGE, False, IMAGE),
-        ("memory", TOKENS, False, TOKENS),
-        ("H", TOKENS, False, Literal("4")),
-        ("hw_shape", TOKENS, False, Literal("(4, 4)")),
-        ("edge_index", ROWS, False, Tensor((2, 16), INDEX, 8)),
-        ("mask", TOKENS, False, Literal("None")),
-        ("position_embeddings", TOKENS, False, Items((Tensor((1, 16, 8)),) * 2, is_tuple=True)),
-        ("position_embeddings", ROWS, False, Items((Tensor((ROWS.shape[0], 8)),) * 2, is_tuple=True)),
-        ("cu_seqlens", ROWS, False, Literal(f"torch.tensor([0, {ROWS.shape[0]}], dtype=torch.int32)")),
-        ("position_ids", TOKENS, False, Tensor((2, 16), INDEX)),
-        ("timestep", IMAGE, False, Tensor((2, 16), INDEX)),
-        ("target", IMAGE, True, IMAGE),
-        ("target", IMAGE, False, IMAGE),
-        ("mode", ROWS, True, ROWS),
-        ("feats", IMAGE, False, Items((IMAGE, IMAGE))),
-    ],
-)
+@table(__file__, "inputs.md", "Like main", globals())
 def test_like_main(name: str, main: Tensor, loss: bool, expected: object) -> None:
     assert like_main(name, main, loss=loss)[0] == expected
 
@@ -300,21 +239,7 @@ def test_is_loss(arguments: list[str], name: str, loss: bool) -> None:
     assert is_loss(arguments, name) == loss
 
 
-@pytest.mark.parametrize(
-    ("annotation", "shape", "expected"),
-    [
-        ("Tuple[int, int, int]", (2, 16, 32), "(1, 4, 4)"),
-        ("tuple[int, int] | None", (2, 12, 32), "(3, 4)"),
-        ("Optional[typing.Tuple[int, int]]", (2, 8, 24, 24), "(24, 24)"),
-        ("List[int]", (2, 16, 32), "[4, 4]"),
-        ("typing.List[str]", (2, 8, 4, 4), "['0', '1', '2']"),
-        ("List[torch.Tensor]", (2, 8), "[torch.randn((2, 8)), torch.randn((2, 8))]"),
-        ("nn.ModuleList", (2, 8), "nn.Identity()"),
-        ("bool", (2, 8), "False"),
-        ("torch.Tensor", (2, 8), None),
-        ("", (2, 8), None),
-    ],
-)
+@table(__file__, "inputs.md", "What annotations say", globals())
 def test_what_annotations_say(annotation: str, shape: tuple[int, ...], expected: str | None) -> None:
     found = values_from_annotation(annotation, Tensor(shape))
     assert (found[0].expression() if found else None) == expected

@@ -23,6 +23,7 @@ from extract.arguments.inputs import (
 )
 from extract.arguments.repairs import FailedCall, _resize_axis, of_rank, read_compared_numbers, repairs
 from extract.arguments.trials import AttemptError, attempt
+from tests.builders.suites import table
 
 IMAGE, TOKENS, ROWS = Tensor((2, 32, 16, 16)), Tensor((2, 16, 32)), Tensor((2, 32))
 NONE = Literal("None")
@@ -193,24 +194,7 @@ def test_the_named_argument_is_mended_first(fails: Any) -> None:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("assert x.shape[1] == 3", [(16, 3, ""), (3, 16, "")]),
-        ("assert 3 == x.shape[1]", [(3, 16, ""), (16, 3, "")]),
-        ("assert x.ndim == 4", [(3, 4, "x")]),
-        ("assert 4 == x.ndim", [(3, 4, "x")]),
-        ("assert x.dim() in (2, 4)", [(3, 2, "x"), (3, 4, "x")]),
-        ("assert len(x.shape) == 4, 'a message'", [(3, 4, "x")]),
-        ("assert x.shape[1] == 16 and x.shape[2] == 8", [(32, 8, ""), (8, 32, "")]),
-        ("assert x.shape[1:] == (16, 8)", [(32, 8, ""), (8, 32, "")]),
-        ("assert x.shape[2] == self.absent", []),
-        ("assert x.shape[1] == 16.5", []),
-        ("torch._assert(x.shape[1] == 3, 'no')", [(16, 3, ""), (3, 16, "")]),
-        ("assert x.shape[1] % 5 == 0", [(1, 0, ""), (0, 1, "")]),
-        ("assert x.sum() is None", []),
-    ],
-)
+@table(__file__, "repairs.md", "Compared", globals())
 def test_compared(load: Any, line: str, expected: list[tuple[int, int, str]]) -> None:
     cls = load(module(f"{line}\nreturn x"))
     with pytest.raises(AttemptError) as caught:

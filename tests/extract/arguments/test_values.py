@@ -21,6 +21,7 @@ from extract.arguments.name_values import (
     suggest_value,
 )
 from extract.arguments.trials import Namespace
+from tests.builders.suites import table
 
 EMPTY = inspect.Parameter.empty
 
@@ -98,34 +99,7 @@ def test_settings_hold_plain_values(name: str, text: str) -> None:
     assert suggest_value(name) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "default", "small"),
-    [
-        ("embed_dim", 768, "32"),
-        ("embed_dim", 64, None),
-        ("depth", 12, "2"),
-        ("depth", 2, None),
-        ("num_heads", 12, "4"),
-        ("img_size", 224, "32"),
-        ("patch_size", 16, "4"),
-        ("vocab_size", 30522, "128"),
-        ("num_classes", 1000, "10"),
-        ("max_position_embeddings", 512, "64"),
-        ("intermediate_size", 3072, "64"),
-        ("depths", (2, 2, 6, 2), "(2, 2, 2, 2)"),
-        ("depths", [2, 2, 2, 2], None),
-        ("embed_dims", [96, 192, 384], "[32, 32, 32]"),
-        ("channels", (16, 32), None),
-        ("bias", True, None),
-        ("dropout", 0.1, None),
-        ("embed_dim", None, None),
-        ("embed_dim", "768", None),
-        ("dims", (), None),
-        ("dims", (0.5, 96), None),
-        ("kernel", 7, None),
-        ("sizes", (512, 512), None),
-    ],
-)
+@table(__file__, "values.md", "Shrunk", globals())
 def test_shrunk(name: str, default: object, small: str | None) -> None:
     assert shrunk(name, default) == small
 

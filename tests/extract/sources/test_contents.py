@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.sources.contents import Facts, is_text, keep_paths, matches, module_names, read_facts
+from tests.builders.suites import table
 
 #: `test.py` at the root is a script, as in yolov7; within a package, folders and files of such names are code.
 KEPT = """
@@ -147,34 +148,7 @@ def test_texts_to_read() -> None:
     assert [path for path in f"{wanted} {others} requirements/tests.txt".split() if is_text(path)] == wanted.split()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "asked", "others"),
-    [
-        ("timm/layers", "timm/layers/se.py timm/layers.py", "timm/layers2/se.py"),
-        ("timm/layers/", "timm/layers/deep/se.py", ""),
-        ("timm/lay", "", "timm/layers/se.py"),
-        ("layers", "", "timm/layers/se.py"),
-        ("models_mae", "models_mae.py", "models_mae_v2.py"),
-        ("models_mae.py", "models_mae.py", ""),
-        ("util", "util/misc.py", ""),
-        ("./util", "util/misc.py", ""),
-        (".", "util/misc.py", ""),
-        ("*.py", "a.py", "b/a.py"),
-        ("*", "b/a.py", ""),
-        ("**/a.py", "a.py b/c/a.py", "b/c/ba.py"),
-        ("a/**/c", "a/c/x.py a/b/b/c.py", ""),
-        ("a/**", "a/b/c.py", "b/c.py"),
-        ("**", "a/b.py", ""),
-        ("models/*/modeling_*.py", "models/bert/modeling_bert.py", "models/bert/deep/modeling_bert.py"),
-        ("models/*", "models/bert/deep/x.py", ""),
-        ("re?net", "resnet/x.py", "re/net/x.py"),
-        ("[ab]/x.py", "b/x.py", ""),
-        ("[!ab]/x.py", "c/x.py", "b/x.py"),
-        ("[ab", "[ab/x.py", ""),
-        ("a.b+c", "a.b+c/x.py", ""),
-        ("a.b", "", "axb/x.py"),
-    ],
-)
+@table(__file__, "contents.md", "Patterns", globals())
 def test_patterns(pattern: str, asked: str, others: str) -> None:
     assert [path for path in f"{asked} {others}".split() if matches((pattern,), path)] == asked.split()
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from extract.sources import open_source
-from extract.sources.git import GitError, GitSpec, _explain, parse_git
+from extract.sources.git import GitError, GitSpec, _explain, parse_git  # noqa: F401 (the page names them)
 from extract.sources.store import store_folder
 from lemur_core.files.errors import RetryableError, UserError
+from tests.builders.suites import table
 
 MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
 FILES = {
@@ -227,20 +228,6 @@ def test_not_a_spec(spec: str) -> None:
     assert "write" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("stderr", "kind"),
-    [
-        ("fatal: unable to access 'https://h/': Could not resolve host: h", RetryableError),
-        (
-            "ssh: connect to host h port 22: Connection refused\nfatal: Could not read from remote repository.",
-            RetryableError,
-        ),
-        ("error: RPC failed; curl 56\nfatal: early EOF", RetryableError),
-        ("fatal: unable to access 'https://h/o/n/': The requested URL returned error: 403", GitError),
-        ("remote: Repository not found.\nfatal: repository 'https://h/o/n/' not found", GitError),
-        ("fatal: could not read Username for 'https://h': terminal prompts disabled", GitError),
-        ("", GitError),
-    ],
-)
+@table(__file__, "git.md", "What may work later", globals())
 def test_what_may_work_later(stderr: str, kind: type[UserError]) -> None:
     assert type(_explain("https://h/o/n", stderr)) is kind

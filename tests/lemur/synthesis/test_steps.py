@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lemur.synthesis.prompting.plan import Attempt, Choice, RequestedBlock, draw
 from lemur.synthesis.prompting.prompts import first_messages, opening, plan_messages, repair_messages
 from lemur.synthesis.proving.steps import STEPS, Candidate, Prover, conformance
+from tests.builders.suites import table
 
 REST = """
 
@@ -58,48 +59,7 @@ def gate(library: Path) -> RequestedBlock:
 # --- from the text ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "step", "error"),
-    [
-        ("def (\n", "syntax", "invalid syntax"),
-        ("if x:\npass\n", "syntax", "expected an indented block after 'if' statement on line 1"),
-        ("return 1\n", "syntax", "'return' outside function"),
-        ("x = 1\0\n", "syntax", "source code string cannot contain null bytes"),
-        ("# -*- coding: nonsense -*-\n" + HEAD + REST, "syntax", "unknown encoding: nonsense"),
-        ("# -*- coding: utf-16 -*-\n" + HEAD + REST, "syntax", "codec can't decode"),
-        ("import os\n", "policy", "imports os; only the standard library without files, torch, torchvision, numpy"),
-        ("import math, subprocess as s\n", "policy", "imports subprocess; only"),
-        ("from os.path import join\n", "policy", "imports os.path; only"),
-        ("from . import blocks\n", "policy", "imports .; only"),
-        ("from .blocks import Gate\n", "policy", "imports .blocks; only"),
-        ("import timm\n", "policy", "imports timm; only"),
-        ("import torchvisionary\n", "policy", "imports torchvisionary; only"),
-        ("def f():\n    import socket\n", "policy", "imports socket; only"),
-        ("import torch\nx = torch.hub.os.getcwd()\n", "policy", "reaches os; only the standard library"),
-        ("from torch.hub import os as files\n", "policy", "imports os; only the standard library"),
-        ("from torch.nn import *\n", "policy", "imports everything of a module; name what is used"),
-        ("x = open('a')\n", "policy", "calls open"),
-        ("exec('x = 1')\n", "policy", "calls exec"),
-        ("x = [eval(y) for y in ()]\n", "policy", "calls eval"),
-        ("x = __import__('os')\n", "policy", "calls __import__"),
-        (
-            "from torchvision import models\nx = models.resnet18(weights='DEFAULT')\n",
-            "policy",
-            "loads trained weights: ",
-        ),
-        ("from torchvision import models\nx = models.resnet18(pretrained=True)\n", "policy", "loads trained weights: "),
-        (
-            "import torch\nx = torch.hub.load('pytorch/vision', 'resnet18', pretrained=True)\n",
-            "policy",
-            "loads trained weights: ",
-        ),
-        (HEAD + "x = F.relu\n", "closed", "line 3: undefined name 'F'"),
-        (HEAD + REST.replace("self.head(x", "helper(x"), "closed", "undefined name 'helper'"),
-        (HEAD + "class Network(nn.Module):\n    pass\n", "contract", "there is no class Net"),
-        (HEAD + REST.replace("def learn", "def teach"), "contract", "class Net has no method learn(self, train_data)"),
-        (HEAD + REST.replace("supported_hyperparameters", "names"), "contract", "supported_hyperparameters"),
-    ],
-)
+@table(__file__, "steps.md", "What is refused", globals())
 def test_what_is_refused(code: str, step: str, error: str) -> None:
     one = read(code)
     assert (one.step, one.fault is not None) == (step, True), one.fault

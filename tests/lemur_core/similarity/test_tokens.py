@@ -24,6 +24,7 @@ from lemur_core.similarity.features.tokens import (
     region_tokens,
     shingle_hashes,
 )
+from tests.builders.suites import table
 
 #: Runs in a process of its own: token streams and shingle counts of the codes in a file.
 PEER = """
@@ -192,27 +193,7 @@ def test_what_is_mended_was_broken(tmp_path: Path) -> None:
         assert tokens != expected.split(), f"nn-dup reads {name} alike: it belongs to ALIKE"
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("class A(nn.Module):\n\x0c    x = 1\n", "class A ( ID . Module ) : ID = NUM"),
-        ("\x0cclass A(nn.Module):\n    def f(self):\x0c 'doc'\n", "class A ( ID . Module ) : def f ( ID ) :"),
-        ("class A(nn.Module):\r    'doc'\r    x = 1\r", "class A ( ID . Module ) : ID = NUM"),
-        (
-            "class A(nn.Module):\n    s = '\u2028'\n    'doc'\n    x = 1\n",
-            "class A ( ID . Module ) : ID = STR ID = NUM",
-        ),
-        ("class A(nn.Module):\n    é = 'é'; 'ü' ; x = 1\n", "class A ( ID . Module ) : ID = STR ; STR ; ID = NUM"),
-        ("class A(nn.Module):\n    def f(self): 'ä'\n", "class A ( ID . Module ) : def f ( ID ) :"),
-        ("class A(nn.Module):\n    x = 1if y else 2\n", "class A ( ID . Module ) : ID = NUM if ID else NUM"),
-        ("class A(nn.Module):\n    x = 1_000.5_0e1_0j\n", "class A ( ID . Module ) : ID = NUM"),
-        ("class A(nn.Module):\n    x = a . \\\n  b\n", "class A ( ID . Module ) : ID = ID . ID"),
-        ("class A(nn.Module):\n    x = '''a\\'''b'''\n", "class A ( ID . Module ) : ID = STR"),
-        ("class A(nn.Module):\n    x = 'a\\\nb'\n", "class A ( ID . Module ) : ID = STR"),
-        ("class A(nn.Module):\n    x = BR'a' rB'b' Rb'''c\n'''\n", "class A ( ID . Module ) : ID = STR STR STR"),
-        ("class A(nn.Module):\n    x = 0if 1else 2\n", "class A ( ID . Module ) : ID = NUM if NUM else NUM"),
-    ],
-)
+@table(__file__, "tokens.md", "Odd layout", globals())
 @pytest.mark.filterwarnings("ignore")
 def test_odd_layout(code: str, expected: str) -> None:
     assert " ".join(stream(code)) == expected
@@ -244,23 +225,7 @@ def test_raw_tokens_are_the_words_of_the_code() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "model"),
-    [
-        ("class A(nn.Module): pass", [True]),
-        ("class A(Module): pass", [True]),
-        ("class A(a.b.Module): pass", [True]),
-        ("class A(nn.ModuleList): pass", [False]),
-        ("class A: pass", [False]),
-        ("class A:\n    def forward(self): pass", [True]),
-        ("class A:\n    async def forward(self): pass", [True]),
-        ("class A(B): pass\nclass B(C): pass\nclass C(Module): pass", [True, True, True]),
-        ("class A(B): pass\nclass B(A): pass", [False, False]),
-        ("class A(x.B): pass\nclass B(nn.Module): pass", [True, True]),
-        ("class A(make()): pass\nclass B(C[int], metaclass=Module): pass", [False, False]),
-        ("class Outer:\n    class Inner(nn.Module): pass", [False, True]),
-    ],
-)
+@table(__file__, "tokens.md", "Model classes", globals())
 def test_model_classes(code: str, model: list[bool]) -> None:
     assert is_model_class(outline_of(code)) == model
 
