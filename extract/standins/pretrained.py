@@ -27,34 +27,21 @@ class PreTrainedModel(nn.Module):
     base_model_prefix = ""
     main_input_name = "input_ids"
     input_modalities = "text"
-    supports_gradient_checkpointing = False
     gradient_checkpointing = False
-    use_kernels = False
     _input_embed_layer = "embed_tokens"
-    _no_split_modules = None
-    _skip_keys_device_placement = None
-    _keep_in_fp32_modules = None
-    _keep_in_fp32_modules_strict = None
     _tied_weights_keys = None
     _can_record_outputs = None
     _can_compile_fullgraph = False
     _supports_sdpa = False
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-    _supports_attention_backend = False
-    _tp_plan = None
-    _pp_plan = None
 
     def __init__(self, config, *inputs, **kwargs):
         super().__init__()
         self.config = config
-        self.name_or_path = getattr(config, "name_or_path", "")
-        self.warnings_issued = {}
         # Only here, not in the configurations inside: their own models choose for themselves.
         if getattr(config, "_attn_implementation", "given") is None:
-            config._attn_implementation_internal = "sdpa" if self._supports_sdpa else "eager"
+            config._attn_implementation = "sdpa" if self._supports_sdpa else "eager"
         if getattr(config, "_experts_implementation", "given") is None:
-            config._experts_implementation_internal = "grouped_mm"
+            config._experts_implementation = "grouped_mm"
 
     @classmethod
     def _from_config(cls, config, dtype=None, attn_implementation=None, **kwargs):
@@ -81,11 +68,6 @@ class PreTrainedModel(nn.Module):
         """The type of the parameters."""
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.float32)
 
-    @classmethod
-    def can_generate(cls):
-        """Whether text generation is one of its bases."""
-        return issubclass(cls, GenerationMixin)
-
     # -- initial weights -----------------------------------------------------------------------------------------
 
     def post_init(self):
@@ -94,10 +76,6 @@ class PreTrainedModel(nn.Module):
         for name, child in self.named_children():
             inner = getattr(child, "all_tied_weights_keys", None) or {}
             self.all_tied_weights_keys.update({f"{name}.{k}": f"{name}.{v}" for k, v in inner.items()})
-        self.init_weights()
-
-    def init_weights(self):
-        """Set the weights of every module that has none yet, then tie those that are one."""
         self.initialize_weights()
         self.tie_weights(recompute_mapping=False)
 
@@ -215,25 +193,9 @@ class PreTrainedModel(nn.Module):
         found = getattr(holder, self._input_embed_layer, None)
         return holder.get_input_embeddings() if found is None else found
 
-    def set_input_embeddings(self, value):
-        """Replace the module that embeds the input."""
-        holder = self._input_embedding_holder()
-        if hasattr(holder, self._input_embed_layer):
-            setattr(holder, self._input_embed_layer, value)
-        else:
-            holder.set_input_embeddings(value)
-
     def get_output_embeddings(self):
         """The module that maps to the vocabulary; None without one."""
-        try:
-            self.get_input_embeddings()
-        except NotImplementedError:
-            return None
         return getattr(self, "lm_head", None)
-
-    def set_output_embeddings(self, new_embeddings):
-        """Replace the module that maps to the vocabulary."""
-        self.lm_head = new_embeddings
 
     def get_encoder(self, modality=None):
         """The encoder of a modality (text by default); the model itself if it has none."""

@@ -50,32 +50,27 @@ def _as_dataclass(kind):
     return dataclasses.dataclass(kind, repr=False, kw_only=True)
 
 
-class _Layers:
+class _Layers(list):
     """The configuration of each layer, by its number or by its type: the common one with what differs."""
 
-    def __init__(self, config):
-        self._config = config
-
-    def __len__(self):
-        return self._config.num_hidden_layers
+    def __init__(self, config, overrides):
+        self._types = list(getattr(config, "layer_types", None) or ())
+        super().__init__(
+            _copy_with(config, overrides.get(number, {})) if overrides else config
+            for number in range(config.num_hidden_layers)
+        )
 
     def __getitem__(self, layer):
-        config = self._config
-        if isinstance(layer, slice):
-            return [self[number] for number in range(*layer.indices(len(self)))]
-        if isinstance(layer, str):
-            if layer not in (getattr(config, "layer_types", None) or ()):
-                raise ValueError(f"{type(config).__name__} has no layers of type {layer!r}")
-            layer = list(config.layer_types).index(layer)
-        if not -len(self) <= layer < len(self):
-            raise IndexError("list index out of range")
-        if not config.is_heterogeneous:
-            return config
-        result = copy.copy(config)
-        differing = result.__dict__.pop("_layer_overrides").get(layer % len(self), {})
-        for name, value in {"skip": [], **differing}.items():
-            setattr(result, name, value)
-        return result
+        return super().__getitem__(self._types.index(layer) if isinstance(layer, str) else layer)
+
+
+def _copy_with(config, values):
+    """A configuration with other values for one layer."""
+    result = copy.copy(config)
+    result._layer_overrides = {}  # a layer has no layers of its own
+    for name, value in {"skip": [], **values}.items():
+        setattr(result, name, value)
+    return result
 
 
 class _ByName(type):
@@ -99,16 +94,15 @@ class PreTrainedConfig(metaclass=_ByName):
     base_config_key = ""
     attribute_map = {}
     sub_configs_defaults = {}
-    base_model_tp_plan = None
-    base_model_pp_plan = None
-    base_model_ep_plan = None
     default_theta = 10_000.0
     default_rope_type = "default"
     ignore_keys_at_rope_validation = frozenset()
+    _layer_overrides = {}
 
     transformers_version: str | None = None
     architectures: list | None = None
     output_hidden_states: bool | None = False
+    output_attentions: bool | None = False
     return_dict: bool | None = True
     dtype: object = None
     chunk_size_feed_forward: int = 0
@@ -151,18 +145,12 @@ class PreTrainedConfig(metaclass=_ByName):
         if hasattr(self, "rope_parameters") or (kwargs.get("rope_scaling") and kwargs.get("rope_theta")):
             kwargs = self.convert_rope_params_to_dict(**kwargs)
         self._name_or_path = str(kwargs.pop("name_or_path", ""))
-        self._output_attentions = kwargs.pop("output_attentions", False)
         self._attn_implementation = kwargs.pop("attn_implementation", None)
         self._experts_implementation = kwargs.pop("experts_implementation", None)
-        layers = kwargs.pop("per_layer_config", None)
+        layers = kwargs.pop("per_layer_config", None) or {}
+        self._layer_overrides = {int(number): dict(values) for number, values in layers.items()}
         for name, value in kwargs.items():
-            if name not in {"_attn_implementation_internal", "_experts_implementation_internal"}:
-                setattr(self, name, value)
-        self.per_layer_config = layers
-        for name in ("layer_types", "mtp_layer_types"):
-            types = getattr(self, name, None)
-            if types is not None and any(kind in _RENAMED_LAYERS for kind in types):
-                setattr(self, name, [_RENAMED_LAYERS.get(kind, kind) for kind in types])
+            setattr(self, name, value)
         self._post_init_done = True
 
     def __setattr__(self, name, value):
@@ -194,67 +182,9 @@ class PreTrainedConfig(metaclass=_ByName):
             self.label2id = {label: index for index, label in self.id2label.items()}
 
     @property
-    def output_attentions(self):
-        """Whether models return their attention weights."""
-        return self.__dict__.get("_output_attentions", False)
-
-    @output_attentions.setter
-    def output_attentions(self, value):
-        if value and self._attn_implementation is None:
-            self._attn_implementation = "eager"
-        if value and self._attn_implementation != "eager":
-            raise ValueError(f"attention weights need the implementation 'eager', not {self._attn_implementation!r}")
-        self._output_attentions = value
-
-    @property
-    def _attn_implementation(self):
-        return self.__dict__.get("_attn_implementation_internal")
-
-    @_attn_implementation.setter
-    def _attn_implementation(self, value):
-        self._set_implementation("_attn_implementation", value)
-
-    @property
-    def _experts_implementation(self):
-        return self.__dict__.get("_experts_implementation_internal")
-
-    @_experts_implementation.setter
-    def _experts_implementation(self, value):
-        self._set_implementation("_experts_implementation", value)
-
-    def _set_implementation(self, kind, value):
-        """Set it here and in all configurations inside; a dict has one for each, "" being this."""
-        mine = value.get("", getattr(self, kind)) if isinstance(value, dict) else value
-        self.__dict__[f"{kind}_internal"] = mine
-        for key in self.sub_configs_defaults:
-            inner = getattr(self, key, None)
-            if inner is not None:
-                setattr(inner, kind, value.get(key, getattr(inner, kind)) if isinstance(value, dict) else value)
-
-    @property
-    def torch_dtype(self):
-        """The older name of `dtype`."""
-        return self.dtype
-
-    @torch_dtype.setter
-    def torch_dtype(self, value):
-        self.dtype = value
-
-    @property
-    def is_heterogeneous(self):
-        """Whether layers differ from the common settings."""
-        return "_layer_overrides" in self.__dict__
-
-    @property
     def per_layer_config(self):
         """The settings of every layer."""
-        return _Layers(self)
-
-    @per_layer_config.setter
-    def per_layer_config(self, layers):
-        self.__dict__.pop("_layer_overrides", None)
-        if layers is not None:
-            self._layer_overrides = {int(number): dict(differing) for number, differing in layers.items()}
+        return _Layers(self, self._layer_overrides)
 
     # -- rotary embeddings ---------------------------------------------------------------------------------------
 
@@ -351,10 +281,6 @@ class PreTrainedConfig(metaclass=_ByName):
         found = {key: value.to_dict() if isinstance(value, PreTrainedConfig) else value for key, value in found.items()}
         return {**found, "model_type": type(self).model_type}
 
-    def to_diff_dict(self):
-        """As `to_dict`."""
-        return self.to_dict()
-
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
         """A configuration from its attributes."""
@@ -371,13 +297,7 @@ class PreTrainedConfig(metaclass=_ByName):
         raise NotImplementedError("loading a configuration by name is not part of this block")
 
 
-_INTERNAL = {"_attn_implementation_internal", "_experts_implementation_internal", "_post_init_done"}
-_RENAMED_LAYERS = {
-    "mamba": "linear_attention",
-    "attention": "full_attention",
-    "deepseek_sparse_attention": "indexed_attention",
-    "qwen_sparse_attention": "indexed_attention",
-}
+_INTERNAL = {"_attn_implementation", "_experts_implementation", "_post_init_done"}
 
 
 def _set_fields(config, kind, given):
