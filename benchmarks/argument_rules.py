@@ -26,9 +26,9 @@ from extract.resolve.discover import Selection, discover, select
 from extract.resolve.index import Index
 from extract.resolve.modules import FOUNDATION, Library
 from extract.resolve.requirements import distributions_of
-from extract.resolve.values import UNKNOWN
 from extract.sources import Source, SourceFile, open_available, open_source
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
+from lemur_core.source.values import UNKNOWN
 from manifests.records.corpus import load_corpus
 
 UNSEEN = (
@@ -62,7 +62,7 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "classes that arguments name": (companions.Companions, "named", lambda *_: iter(())),
     "functions of the file": (interpreter, "_DEEPEST", 1),
     "factories": (interpreter.Interpreter, "_note_factory", lambda *_: None),
-    "comprehensions": (interpreter.Interpreter, "_comprehension", lambda *_: UNKNOWN),
+    "comprehensions": (interpreter.Interpreter, "comprehension", lambda *_: UNKNOWN),
     "constants and methods of classes": (interpreter.Interpreter, "_class_attribute", lambda *_: UNKNOWN),
     "methods of containers": (interpreter.Interpreter, "_container_method", lambda *_: UNKNOWN),
 }

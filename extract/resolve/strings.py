@@ -7,17 +7,18 @@ formatted strings, string methods and loops.
 
 import ast
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import Found
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import StatementNode
-from extract.resolve.values import UNKNOWN, binary, call_builtin, subscript
 from lemur_core.source.changes import Sought, search_at
 from lemur_core.source.facts import ASSIGN
 from lemur_core.source.text import Lines, normalise
+from lemur_core.source.values import UNKNOWN, Comprehension, Evaluator, call_builtin, subscript
 
 _MOST = 200  # maximum number of values of one expression
 _DEEPEST = 12
@@ -112,7 +113,6 @@ class StringAnalysis:
         self._graph = graph
         self._root = root
         self._nodes = nodes
-        self._running: set[tuple[int, str]] = set()
 
     def searches(self, node: StatementNode) -> Iterator[tuple[Sought, Scope]]:
         """Yield the lookups of code by strings in a statement."""
@@ -149,135 +149,64 @@ class StringAnalysis:
     def _file(self, module: Module) -> File:
         return self._graph.parsed(module, File)
 
-    # -- expressions ---------------------------------------------------------------------------------------------
-
-    def values(self, node: ast.expr | None, scope: Scope, depth: int = 0) -> PossibleValues:
-        """Return the possible values of an expression."""
-        if depth > _DEEPEST:
-            return _NOTHING
-
-        def inner(item: ast.expr | None) -> PossibleValues:
-            return self.values(item, scope, depth + 1)
-
-        match node:
-            case ast.Constant(value=constant) if isinstance(constant, _PLAIN):
-                return PossibleValues((constant,), True)
-            case ast.JoinedStr(values=parts):
-                return _combine(lambda *texts: "".join(texts), map(inner, parts))
-            case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
-                return _combine(
-                    lambda left_value: str(left_value) if isinstance(left_value, _PLAIN) else UNKNOWN, [inner(value)]
-                )
-            case ast.BinOp(left=left, op=kind, right=right):
-                return _combine(
-                    lambda left_value, right_value: binary(kind, left_value, right_value), [inner(left), inner(right)]
-                )
-            case ast.IfExp(body=body, orelse=orelse):
-                return _unite([inner(body), inner(orelse)])
-            case ast.BoolOp(values=parts):
-                return _unite(map(inner, parts))
-            case ast.NamedExpr(value=value):
-                return inner(value)
-            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-                return _combine(lambda *values: values, map(inner, items))
-            case ast.ListComp(elt=item) | ast.SetComp(elt=item) | ast.GeneratorExp(elt=item):
-                values = inner(item)
-                return PossibleValues((_alternatives(values),), True)
-            case ast.Dict(keys=keys, values=items) if None not in keys:
-                pairs = [
-                    _combine(lambda *pair: pair, [inner(key), inner(item)])
-                    for key, item in zip(keys, items, strict=True)
-                ]
-                return _combine(lambda *values: dict(values) if UNKNOWN not in dict(values) else UNKNOWN, pairs)
-            case ast.Subscript(value=holder, slice=index):
-                return _subscript(inner(holder), inner(index))
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                target = self._graph.library.lookup(scope.module, name)
-                return self._global(target, attribute, depth) if isinstance(target, Module) else _NOTHING
-            case ast.Name(id=name):
-                return self._name(name, scope, depth)
-            case ast.Call():
-                return self._call(node, scope, depth)
+    def values(self, node: ast.expr | None, scope: Scope) -> PossibleValues:
+        """Return the possible values of an expression: one run of the evaluator for each way through its choices."""
+        results: list[object] = []
+        taken: list[_Choice] = []
+        while len(results) <= _MOST:
+            run = _Run(self, taken)
+            results.append(UNKNOWN if node is None else run.value(node, scope))
+            taken = run.taken
+            while taken and taken[-1].which + 1 == taken[-1].options:
+                taken.pop()
+            if not taken:
+                return _deduplicate(results)
+            taken[-1] = taken[-1]._replace(which=taken[-1].which + 1)
         return _NOTHING
 
-    def _call(self, node: ast.Call, scope: Scope, depth: int) -> PossibleValues:
-        if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
-            return _NOTHING
-        args = [self.values(item, scope, depth + 1) for item in node.args]
-        match node.func:
-            case ast.Name(id=name) if name in _BUILTINS:
-                return _combine(lambda *items: call_builtin(name, items), args)
-            case ast.Attribute(value=holder, attr="get") if args:
-                return _unite([_subscript(self.values(holder, scope, depth + 1), args[0]), *args[1:]])
-            case ast.Attribute(value=holder, attr=method):
-                return _combine(
-                    lambda receiver, *items: _method(receiver, method, items),
-                    [self.values(holder, scope, depth + 1), *args],
-                )
-        return _NOTHING
-
-    # -- names ---------------------------------------------------------------------------------------------------
-
-    def _name(self, name: str, scope: Scope, depth: int) -> PossibleValues:
+    def list_bindings(self, name: str, scope: Scope) -> tuple[list["_Binding"], Scope] | None:
+        """Return the bindings of a name of an enclosing function, and the scope of that function; None for others."""
         for level in range(len(scope.functions) - 1, -1, -1):
             function = scope.functions[level]
-            bound = self._file(scope.module).bindings(function).get(name, [])
-            if bound or name in _parameters(function):
-                return self._local(name, bound, scope._replace(functions=scope.functions[: level + 1]), depth)
-        if name in {"__name__", "__package__"}:
-            return PossibleValues((scope.module.name if name == "__name__" else scope.module.package,), True)
-        return self._global(scope.module, name, depth)
+            around = scope._replace(functions=scope.functions[: level + 1])
+            bindings = list(self._file(scope.module).bindings(function).get(name, ()))
+            if name in _parameters(function):
+                return [*self._list_arguments(name, around), *bindings], around
+            if bindings:
+                return bindings, around
+        return None
 
-    def _local(self, name: str, bound: Sequence["_Binding"], scope: Scope, depth: int) -> PossibleValues:
-        function = scope.functions[-1]
-        key = id(function), name
-        if key in self._running:
-            return _NOTHING
-        self._running.add(key)
-        values = [self._evaluate_parameter(name, scope, depth)] if name in _parameters(function) else []
-        for value, each, path in bound:
-            known = self.values(value, scope, depth + 1)
-            if each:
-                known = _items(known)
-            for index in path:
-                known = _subscript(known, PossibleValues((index,), True))
-            values.append(known)
-        self._running.discard(key)
-        return _unite(values)
-
-    def _global(self, module: Module, name: str, depth: int) -> PossibleValues:
-        """Return the value of a module-level constant that nothing changes."""
+    def find_constant(self, module: Module, name: str) -> tuple[ast.expr, Scope] | None:
+        """Return the expression of a module-level constant that nothing changes."""
         target = self._graph.library.lookup(module, name)
         if not isinstance(target, Definition):
-            return _NOTHING
+            return None
         members = self._graph.members(target)
         filled = self._graph.fillings.of(target, self._root.module)
         assigned = self._file(target.module).assigned.get(target.name, [])
-        if any(target.name in statement.late for statement in target.module.facts.statements):
-            return _NOTHING  # a function rebinds it
-        if len(members) != 1 or members[0].statement.kind != ASSIGN or filled or len(assigned) != 1:
-            return _NOTHING
-        return self.values(assigned[0], Scope(target.module), depth + 1)
+        rebound = any(target.name in statement.late for statement in target.module.facts.statements)
+        if rebound or len(members) != 1 or members[0].statement.kind != ASSIGN or filled or len(assigned) != 1:
+            return None
+        return assigned[0], Scope(target.module)
 
-    def _evaluate_parameter(self, name: str, scope: Scope, depth: int) -> PossibleValues:
-        """Return the possible values of a parameter: its default, and the arguments of the calls in the file."""
+    def find_module(self, module: Module, name: str) -> Module | None:
+        """Return the module that a name stands for."""
+        target = self._graph.library.lookup(module, name)
+        return target if isinstance(target, Module) else None
+
+    def _list_arguments(self, name: str, scope: Scope) -> list["_Binding"]:
+        """Return what a parameter is bound to: its default, and the arguments of the calls in the file."""
         function = scope.functions[-1]
-        default = _default(function, name)
-        outside = Scope(scope.module, scope.functions[:-1], scope.owner)
-        by_default = self.values(default, outside, depth + 1) if default is not None else _NOTHING
+        default = _Binding(_default(function, name), False, (), scope._replace(functions=scope.functions[:-1]))
         called = "" if isinstance(function, ast.Lambda) else scope.owner or function.name
-        constructs = scope.owner and getattr(function, "name", "") == "__init__"
+        constructs = bool(scope.owner) and getattr(function, "name", "") == "__init__"
         if len(scope.functions) > 1 or not called or (scope.owner and not constructs):
-            return _unite([by_default, _NOTHING])
+            return [default, _UNBOUND]
         calls = self._find_calls(Definition(scope.module, called))
-        values = [] if calls is not None else [by_default, _NOTHING]
-        for call, call_scope in calls or ():
-            argument = _argument(function, name, call, bool(constructs))
-            if argument is None:
-                values.append(by_default)
-            else:
-                values.append(self.values(argument, call_scope, depth + 1))
-        return _unite(values)
+        if calls is None:
+            return [default, _UNBOUND]
+        arguments = ((_argument(function, name, call, constructs), around) for call, around in calls)
+        return [default if item is None else _Binding(item, False, (), around) for item, around in arguments]
 
     def _find_calls(self, target: Definition) -> list[tuple[ast.Call, Scope]] | None:
         """Return the calls of a function or class in the block's statements; None if other code may call it, too."""
@@ -300,62 +229,133 @@ class StringAnalysis:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def _alternatives(known: PossibleValues) -> tuple[object, ...]:
-    return known.values if known.whole else (*known.values, UNKNOWN)
+class _Choice(NamedTuple):
+    """A place where several values are possible: which one a run takes, and how many there are."""
+
+    which: int
+    options: int
 
 
-def _combine(function: Callable[..., object], parts: Iterable[PossibleValues]) -> PossibleValues:
-    """Return the results for every combination of values."""
-    choices = [_alternatives(part) for part in parts]
-    size = 1
-    for choice in choices:
-        size *= len(choice)
-        if size > _MOST:
-            return _NOTHING
-    results: list[object] = []
-    for items in itertools.product(*choices):
-        try:
-            results.append(function(*items))
-        except (TypeError, ValueError, LookupError):  # no run that gets here would raise these
-            results.append(UNKNOWN)
-    return _deduplicate(results, True)
+class _Run(Evaluator[Scope]):
+    """One way through the choices of an expression: takes those of `taken`, then the first of each further choice."""
+
+    def __init__(self, analysis: StringAnalysis, taken: Sequence[_Choice]) -> None:
+        self.taken: list[_Choice] = []
+        self._analysis = analysis
+        self._planned = iter(taken)
+        self._running: set[tuple[int, str]] = set()
+        self._depth = 0
+
+    def value(self, node: ast.expr | None, scope: Scope) -> object:
+        """Return the value of an expression on this way."""
+        if self._depth > _DEEPEST:
+            return UNKNOWN
+        self._depth += 1
+        result = super().value(node, scope)
+        self._depth -= 1
+        return result
+
+    def choose(self, options: Sequence[Callable[[], object]]) -> object:
+        """Return the value of the option that this way takes."""
+        if not options:
+            return UNKNOWN
+        if len(options) == 1:
+            return options[0]()
+        self.taken.append(next(self._planned, _Choice(0, len(options))))
+        return options[self.taken[-1].which]()
+
+    def name(self, name: str, scope: Scope) -> object:
+        """Return the value of a local name, of a parameter, or of a constant of a module."""
+        local = self._analysis.list_bindings(name, scope)
+        if local is not None:
+            bindings, around = local
+            key = id(around.functions[-1]), name
+            if key in self._running:
+                return UNKNOWN
+            self._running.add(key)
+            value = self.choose([partial(self._bound, item, around) for item in bindings])
+            self._running.discard(key)
+            return value
+        if name in {"__name__", "__package__"}:
+            return scope.module.name if name == "__name__" else scope.module.package
+        return self._constant(scope.module, name)
+
+    def _bound(self, binding: "_Binding", scope: Scope) -> object:
+        if binding.value is None:
+            return UNKNOWN
+        value = self.value(binding.value, binding.scope or scope)
+        if binding.each:
+            value = self._any_item(value)
+        for index in binding.path:
+            value = subscript(value, index)
+        return value
+
+    def _any_item(self, holder: object) -> object:
+        """Return an item of a sequence, or a key of a dict: what a loop sees."""
+        if not isinstance(holder, list | tuple | dict):
+            return UNKNOWN
+        return self.choose([partial(_same, item) for item in holder])
+
+    def _constant(self, module: Module, name: str) -> object:
+        constant = self._analysis.find_constant(module, name)
+        return self.value(*constant) if constant is not None else UNKNOWN
+
+    def attribute(self, node: ast.Attribute, scope: Scope) -> object:
+        """Return the value of a constant of another module."""
+        if not isinstance(node.value, ast.Name):
+            return UNKNOWN
+        module = self._analysis.find_module(scope.module, node.value.id)
+        return self._constant(module, node.attr) if module is not None else UNKNOWN
+
+    def subscript(self, holder: object, index: ast.expr, scope: Scope) -> object:
+        """Return an item; any of them where the index is unknown."""
+        value = super().subscript(holder, index, scope)
+        if value is UNKNOWN and self.value(index, scope) is UNKNOWN:
+            return self._any_item([*holder.values()] if isinstance(holder, dict) else holder)
+        return value
+
+    def comprehension(self, node: Comprehension, scope: Scope) -> object:
+        """Return every possible item, in one tuple."""
+        known = self._analysis.values(node.elt, scope)
+        return known.values if known.whole else (*known.values, UNKNOWN)
+
+    def call(self, node: ast.Call, scope: Scope) -> object:
+        """Return the result of a built-in function, or of a method of a string or a dict."""
+        if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
+            return UNKNOWN
+        args = [self.value(item, scope) for item in node.args]
+        match node.func:
+            case ast.Name(id=name) if name in _BUILTINS:
+                return call_builtin(name, args)
+            case ast.Attribute(value=holder, attr="get") if args:
+                item = partial(self.subscript, self.value(holder, scope), node.args[0], scope)
+                return self.choose([item, *(partial(_same, default) for default in args[1:])])
+            case ast.Attribute(value=holder, attr=method):
+                return _method(self.value(holder, scope), method, args)
+        return UNKNOWN
 
 
-def _unite(parts: Iterable[PossibleValues]) -> PossibleValues:
-    known = list(parts)
-    return _deduplicate([value for part in known for value in part.values], all(part.whole for part in known))
+def _same(value: object) -> object:
+    return value
 
 
-def _deduplicate(values: Sequence[object], whole: bool) -> PossibleValues:
+def _deduplicate(values: Sequence[object]) -> PossibleValues:
     by_text = {repr(value): value for value in values if value is not UNKNOWN}
-    whole = whole and not any(value is UNKNOWN for value in values) and len(by_text) <= _MOST
+    whole = not any(value is UNKNOWN for value in values) and len(by_text) <= _MOST
     return PossibleValues(tuple(by_text.values())[:_MOST], whole)
-
-
-def _subscript(holder: PossibleValues, index: PossibleValues) -> PossibleValues:
-    """Return the values of `holder[index]`; all items if the index is unknown."""
-    if index.whole and index.values:
-        return _combine(subscript, [holder, index])
-    return _items(
-        PossibleValues(tuple([*v.values()] if isinstance(v, dict) else v for v in holder.values), holder.whole)
-    )
-
-
-def _items(holder: PossibleValues) -> PossibleValues:
-    """Return the items of an iterable, in the form in which a loop sees them."""
-    if not all(isinstance(value, list | tuple | dict) for value in holder.values):
-        return _NOTHING
-    return _deduplicate([item for value in holder.values for item in value], holder.whole)  # type: ignore[attr-defined]
 
 
 def _method(holder: object, name: str, args: Sequence[object]) -> object:
     if isinstance(holder, dict) and name in {"items", "keys", "values"} and not args:
         return [*getattr(holder, name)()]
     plain = all(isinstance(item, _PLAIN) or (name == "join" and UNKNOWN not in item) for item in args)  # type: ignore[operator]
-    if isinstance(holder, str) and name in _STRING_METHODS and plain:
+    if not (isinstance(holder, str) and name in _STRING_METHODS and plain):
+        return UNKNOWN
+    try:
         result: object = getattr(holder, name)(*args)
-        return result
-    return UNKNOWN
+    except (TypeError, ValueError, LookupError):  # no run that gets here would raise these
+        return UNKNOWN
+    return result
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
@@ -367,6 +367,10 @@ class _Binding(NamedTuple):
     value: ast.expr | None
     each: bool
     path: tuple[int, ...]
+    scope: Scope | None = None  # of an argument: that of the call
+
+
+_UNBOUND = _Binding(None, False, ())  # other callers may pass anything
 
 
 def _parameters(function: _Function) -> list[str]:

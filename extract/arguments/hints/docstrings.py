@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 
-from extract.resolve.values import ROOTS, Expr, imported_values
+from lemur_core.source.values import ROOTS, Expr, imported_values
 
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))
 _MAX_CHARACTERS = 600

@@ -14,7 +14,7 @@ from extract.emit.emit import Emitter
 from extract.resolve.discover import Found, follow
 from extract.resolve.index import Index
 from extract.resolve.modules import FOUNDATION, Definition, Library, Module
-from extract.resolve.values import ROOTS
+from lemur_core.source.values import ROOTS
 
 _MAX_CALLS = 8
 _MAX_FORWARD = 6

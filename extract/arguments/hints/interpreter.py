@@ -5,23 +5,24 @@ file. Loops run for their first items; if the test of a branch is unknown, both 
 """
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from extract.arguments.hints.model import Definition
-from extract.resolve import values
-from extract.resolve.values import (
+from lemur_core.source import values
+from lemur_core.source.values import (
     LONGEST,
     MOST_ITEMS,
     ROOTS,
     UNKNOWN,
+    Comprehension,
+    Evaluator,
     Expr,
     Function,
     Instance,
     Partial,
     Repeat,
     Scope,
-    bounded,
     imported_values,
     render,
     render_call,
@@ -62,7 +63,7 @@ def call_sites(tree: ast.Module) -> list[CallSite]:
     return list(interpreter.sites)
 
 
-class Interpreter:
+class Interpreter(Evaluator[Scope]):
     """Interpret one file."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -122,24 +123,24 @@ class Interpreter:
     def _statement(self, node: ast.stmt, scope: Scope) -> Flow:
         match node:
             case ast.Assign(targets=targets, value=expression):
-                value = self._value(expression, scope)
+                value = self.value(expression, scope)
                 for target in targets:
                     self._bind(target, value, scope)
             case ast.AnnAssign(target=target, value=ast.expr() as expression):
-                self._bind(target, self._value(expression, scope), scope)
+                self._bind(target, self.value(expression, scope), scope)
             case ast.AugAssign(target=target, op=kind, value=expression):
-                value = values.binary(kind, self._value(target, scope), self._value(expression, scope))
+                value = values.binary(kind, self.value(target, scope), self.value(expression, scope))
                 self._bind(target, value, scope)
             case ast.Expr(value=expression):
-                self._value(expression, scope)
+                self.value(expression, scope)
             case ast.Return(value=expression):
-                return "return", self._value(expression, scope)
+                return "return", self.value(expression, scope)
             case ast.Raise() | ast.Break() | ast.Continue():
                 return "raise", None
             case ast.If():
                 return self._if(node, scope)
             case ast.For():
-                for item in self._take_first(self._value(node.iter, scope)):
+                for item in self._take_first(self.value(node.iter, scope)):
                     self._bind(node.target, item, scope)
                     flow = self._suite(node.body, scope)
                     if flow is not None and flow[0] == "return":
@@ -154,7 +155,7 @@ class Interpreter:
         return None
 
     def _if(self, node: ast.If, scope: Scope) -> Flow:
-        known = values.truth(self._value(node.test, scope))
+        known = values.truth(self.value(node.test, scope))
         if known is not None:
             return self._suite(node.body if known else node.orelse, scope)
         before = dict(scope.names)
@@ -178,7 +179,7 @@ class Interpreter:
             case ast.Name(id=name):
                 scope.names[name] = value
             case ast.Attribute(value=holder, attr=name):
-                instance = self._value(holder, scope)
+                instance = self.value(holder, scope)
                 if isinstance(instance, Instance) and len(instance.attributes) < MOST_ITEMS:
                     instance.attributes[name] = value
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
@@ -189,112 +190,49 @@ class Interpreter:
             case ast.Starred(value=inner):
                 self._bind(inner, UNKNOWN, scope)
             case ast.Subscript(value=ast.Name(id=name) as holder, slice=index):
-                items_by_key, key = self._value(holder, scope), self._value(index, scope)
+                items_by_key, key = self.value(holder, scope), self.value(index, scope)
                 known = isinstance(items_by_key, dict) and isinstance(key, str)
                 scope.names[name] = {**items_by_key, key: value} if known else UNKNOWN  # type: ignore[dict-item]
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
-    def _value(self, node: ast.expr | None, scope: Scope) -> object:
-        match node:
-            case None:
-                return None
-            case ast.Constant(value=constant):
-                return bounded(constant) if isinstance(constant, str | int | float | None) else UNKNOWN
-            case ast.Name(id=name):
-                return scope.find(name)
-            case ast.Attribute(value=holder, attr=name):
-                return self._attribute(self._value(holder, scope), name)
-            case ast.List(elts=items):
-                return bounded(self._items(items, scope))
-            case ast.Tuple(elts=items):
-                return bounded(tuple(self._items(items, scope)))
-            case ast.Dict():
-                return self._dict(node, scope)
-            case ast.Subscript(value=holder, slice=ast.Slice(lower, upper, step)):
-                parts = [self._value(part, scope) for part in (lower, upper, step)]
-                known = all(isinstance(part, int | None) for part in parts)
-                return values.subscript(self._value(holder, scope), slice(*parts)) if known else UNKNOWN
-            case ast.Subscript(value=holder, slice=index):
-                return values.subscript(self._value(holder, scope), self._value(index, scope))
-            case ast.BinOp(left=left, op=kind, right=right):
-                return values.binary(kind, self._value(left, scope), self._value(right, scope))
-            case ast.UnaryOp(op=kind, operand=operand):
-                return values.unary(kind, self._value(operand, scope))
-            case ast.Compare(left=left, ops=[kind], comparators=[right]):
-                return values.compare(kind, self._value(left, scope), self._value(right, scope))
-            case ast.BoolOp():
-                return self._bool(node, scope)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                truth = values.truth(self._value(test, scope))
-                if truth is not None:
-                    return self._value(body if truth else orelse, scope)
-                first, second = self._value(body, scope), self._value(orelse, scope)
-                return first if second is UNKNOWN or render(first) == render(second) else UNKNOWN
-            case ast.Call():
-                return self._call(node, scope)
-            case ast.ListComp() | ast.GeneratorExp():
-                return self._comprehension(node, scope)
-        return UNKNOWN
+    def name(self, name: str, scope: Scope) -> object:
+        """Return the value that was bound last."""
+        return scope.find(name)
 
-    def _items(self, nodes: Sequence[ast.expr], scope: Scope) -> list[object]:
-        """Evaluate several expressions; unpack `*values`, or add a single UNKNOWN if they are not known."""
-        result: list[object] = []
-        for node in nodes:
-            value = self._value(node.value if isinstance(node, ast.Starred) else node, scope)
-            if isinstance(node, ast.Starred):
-                result += value if isinstance(value, list | tuple) else [UNKNOWN]
-            else:
-                result.append(value)
-        return result
+    def attribute(self, node: ast.Attribute, scope: Scope) -> object:
+        """Return what an object of the file holds, or a dotted name."""
+        return self._attribute(self.value(node.value, scope), node.attr)
 
-    def _dict(self, node: ast.Dict, scope: Scope) -> object:
-        result: dict[str, object] = {}
-        for key, item in zip(node.keys, node.values, strict=True):
-            value = self._value(item, scope)
-            name = self._value(key, scope) if key is not None else None
-            if key is None and isinstance(value, dict):
-                result.update(value)
-            elif isinstance(name, str):
-                result[name] = value
-            else:
-                return UNKNOWN
-        return bounded(result)
+    def choose(self, options: Sequence[Callable[[], object]]) -> object:
+        """Return the value on which all sides agree; all are evaluated, for the calls in them."""
+        first, *others = [option() for option in options]
+        agree = all(other is UNKNOWN or render(other) == render(first) for other in others)
+        return first if agree and (first is not UNKNOWN) else UNKNOWN
 
-    def _bool(self, node: ast.BoolOp, scope: Scope) -> object:
-        unsure = False
-        value: object = UNKNOWN
-        for item in node.values:
-            value = self._value(item, scope)
-            known = values.truth(value)
-            if known is isinstance(node.op, ast.Or):
-                break
-            unsure |= known is None
-        return UNKNOWN if unsure else value
-
-    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> object:
+    def comprehension(self, node: Comprehension, scope: Scope) -> object:
         """Evaluate to a list of plain values; if the element may construct a class, interpret only the first items."""
         inner = Scope(scope)
         constructs = any(isinstance(item, ast.Call) and _may_construct(item.func) for item in ast.walk(node.elt))
         for generator in node.generators[:-1]:
-            self._bind(generator.target, self._take_first(self._value(generator.iter, inner))[0], inner)
+            self._bind(generator.target, self._take_first(self.value(generator.iter, inner))[0], inner)
         last = node.generators[-1]
-        items = self._value(last.iter, inner)
+        items = self.value(last.iter, inner)
         if len(node.generators) > 1 or constructs:
             for item in self._take_first(items):
                 self._bind(last.target, item, inner)
-                self._value(node.elt, inner)
+                self.value(node.elt, inner)
             return UNKNOWN
         if not isinstance(items, list | tuple | dict) or len(items) > _MAX_IN_COMPREHENSION:
             return UNKNOWN
         result: list[object] = []
         for item in items:
             self._bind(last.target, item, inner)
-            tests = [values.truth(self._value(test, inner)) for test in last.ifs]
+            tests = [values.truth(self.value(test, inner)) for test in last.ifs]
             if None in tests:
                 return UNKNOWN
             if all(tests):
-                result.append(self._value(node.elt, inner))
+                result.append(self.value(node.elt, inner))
         return result
 
     def _take_first(self, items: object) -> list[object]:
@@ -305,7 +243,7 @@ class Interpreter:
 
     def _bases(self, kind: str) -> list[str]:
         node = self._classes.get(kind)
-        bases = [self._value(base, self._scope) for base in node.bases] if node is not None else []
+        bases = [self.value(base, self._scope) for base in node.bases] if node is not None else []
         return [base.text for base in bases if isinstance(base, Expr)]
 
     def _lineage(self, kind: str) -> list[str]:
@@ -351,19 +289,19 @@ class Interpreter:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call, scope: Scope) -> object:
+    def call(self, node: ast.Call, scope: Scope) -> object:
         """Interpret a call, and record it if it constructs an object."""
         match node.func:
             case ast.Attribute(value=holder, attr="item" | "tolist" | "split" as method):
-                numbers = self._value(holder, scope)
+                numbers = self.value(holder, scope)
                 if isinstance(numbers, list | int | float):  # short tensors are represented as lists
-                    sizes = self._value(node.args[0], scope) if node.args else UNKNOWN
+                    sizes = self.value(node.args[0], scope) if node.args else UNKNOWN
                     return values.split(numbers, sizes) if method == "split" else numbers
             case ast.Attribute(value=ast.Name(id=name) as holder, attr=method):
-                value = self._value(holder, scope)
+                value = self.value(holder, scope)
                 if isinstance(value, dict | list):
                     return self._container_method(value, name, method, node, scope)
-        function = self._value(node.func, scope)
+        function = self.value(node.func, scope)
         arguments = self._arguments(node, scope)
         self._note_factory(node, arguments)
         if isinstance(node.func, ast.Name) and function in (UNKNOWN, Expr("dict")):
@@ -371,14 +309,14 @@ class Interpreter:
         return self._invoke(function, arguments)
 
     def _arguments(self, node: ast.Call, scope: Scope) -> Arguments:
-        args = self._items(node.args, scope)
+        args = self.items(node.args, scope)
         opened = any(isinstance(arg, ast.Starred) for arg in node.args) and UNKNOWN in args
         kwargs: dict[str, object] = {}
         for keyword in node.keywords:
-            value = self._value(keyword.value, scope)
+            value = self.value(keyword.value, scope)
             if keyword.arg is not None:
                 kwargs[keyword.arg] = value
-            elif isinstance(value, dict):
+            elif isinstance(value, dict) and all(isinstance(name, str) for name in value):
                 kwargs.update(value)
             else:
                 opened = True
@@ -512,7 +450,7 @@ class Interpreter:
         scope.names.update(zip(names, args, strict=False))
         for name in (*names[len(args) :], *(arg.arg for arg in parameters.kwonlyargs)):
             default = defaults.get(name)
-            value = self._value(default, self._scope) if default is not None else UNKNOWN
+            value = self.value(default, self._scope) if default is not None else UNKNOWN
             scope.names[name] = kwargs.pop(name, value)
         if parameters.vararg is not None:
             scope.names[parameters.vararg.arg] = UNKNOWN if arguments.opened else tuple(args[len(names) :])

@@ -15,7 +15,7 @@ from extract.resolve.modules import Definition, Library, Module
 from extract.sources import Source, SourceFile
 from lemur_core.source.text import normalise
 
-USAGE_VERSION = 14
+USAGE_VERSION = 15
 
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions

