@@ -1,21 +1,19 @@
 """The commands of curation: they parse, call and print. Heavy imports wait for the command that needs them."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkOption, divided
-from manifests.options import RuntimeOption
+from curate.model.options import CurateOptions
+from manifests.in_tasks import Division
+from manifests.parameters import RuntimeOption, takes_options
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest
 
 app = typer.Typer()
-_NN_DUP_ONLY = "Profile nn-dup only"
-_ROWS, _BALANCE, _TRIED = "Which rows", "More of some, and first", "Networks are run"
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = (
@@ -42,133 +40,13 @@ ParentsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 
-class ProfileName(StrEnum):
-    """The profiles by name."""
-
-    strict = "strict"
-    nn_dup = "nn-dup"
-
-
-class DetailName(StrEnum):
-    """How much of the code a token keeps."""
-
-    abstract = "abstract"
-    literal = "literal"
-
-
-class GraphName(StrEnum):
-    """Which graphs are compared."""
-
-    survivors = "survivors"
-    all = "all"
-    keep_different = "keep-different"
-    off = "off"
-
-
 @app.command(rich_help_panel=_PANEL)
+@takes_options
 def curate(
+    *,
     source: SourcesArg,
     out: OutOption,
-    profile: Annotated[
-        ProfileName, typer.Option(help="strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")
-    ] = ProfileName.strict,
-    task: Annotated[
-        list[str] | None, typer.Option(metavar="T", help="Only rows of this task (repeatable).", rich_help_panel=_ROWS)
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="D", help="Only rows of this data set (repeatable).", rich_help_panel=_ROWS),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="M", help="Only rows of this metric (repeatable).", rich_help_panel=_ROWS),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PREFIX", help="Only names with this prefix (repeatable).", rich_help_panel=_ROWS),
-    ] = None,
-    prefer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PREFIX", help="Rank this prefix before others (repeatable, in order).", rich_help_panel=_BALANCE
-        ),
-    ] = None,
-    lexical_threshold: Annotated[float, typer.Option(help="Token Jaccard from which two codes are duplicates.")] = 0.90,
-    structural_threshold: Annotated[
-        float | None, typer.Option(help="Fingerprint Jaccard likewise; default 0.95, nn-dup 0.90.")
-    ] = None,
-    min_per_prefix: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Keep at least N of each prefix; default 0, nn-dup 1.", rich_help_panel=_BALANCE
-        ),
-    ] = None,
-    topup_prefix: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="P", help="Raise this prefix to the top-up number (repeatable).", rich_help_panel=_BALANCE
-        ),
-    ] = None,
-    topup_family: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="F", help="Raise this architecture family likewise (repeatable).", rich_help_panel=_BALANCE
-        ),
-    ] = None,
-    topup_per_prefix: Annotated[
-        int, typer.Option(metavar="N", help="The top-up number.", rich_help_panel=_BALANCE)
-    ] = 10,
-    upweight: Annotated[
-        list[str] | None,
-        typer.Option(metavar="P:FACTOR", help="Sampling weight of a prefix (repeatable).", rich_help_panel=_BALANCE),
-    ] = None,
-    from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Leave out codes that load weights.", rich_help_panel=_ROWS)
-    ] = False,
-    tokens: Annotated[
-        DetailName, typer.Option(help="abstract: as published; literal: names and numbers count too.")
-    ] = DetailName.abstract,
-    graph: Annotated[
-        GraphName | None,
-        typer.Option(
-            help="Whose computations are compared, in a sandbox; default survivors, nn-dup off.", rich_help_panel=_TRIED
-        ),
-    ] = None,
-    check_runs: Annotated[
-        bool,
-        typer.Option(
-            "--check-runs", help="Run every kept network once, in a sandbox: column runs.", rich_help_panel=_TRIED
-        ),
-    ] = False,
-    require_runs: Annotated[
-        bool, typer.Option("--require-runs", help="Keep only networks that run.", rich_help_panel=_TRIED)
-    ] = False,
-    chat: Annotated[
-        bool,
-        typer.Option(
-            "--chat", help="Make fine-tuning conversations; runs kept networks in a sandbox.", rich_help_panel=_TRIED
-        ),
-    ] = False,
-    chat_max_tokens: Annotated[
-        int,
-        typer.Option(metavar="N", help="Drop longer conversations (words, numbers and signs).", rich_help_panel=_TRIED),
-    ] = 8_192,
-    license_: Annotated[
-        str | None, typer.Option("--license", metavar="SPDX", help="Of codes whose source states none: MIT, ...")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the splits and, with --chat, the requests.")] = 42,
-    keep_per_family: Annotated[
-        int, typer.Option(metavar="K", help="Kept of each family in a duplicate group.", rich_help_panel=_NN_DUP_ONLY)
-    ] = 5,
-    fractal_threshold: Annotated[
-        float, typer.Option(help="Token Jaccard for FractalNet.", rich_help_panel=_NN_DUP_ONLY)
-    ] = 0.97,
-    topup_lexical_max: Annotated[
-        float, typer.Option(help="Token Jaccard that a top-up may reach.", rich_help_panel=_NN_DUP_ONLY)
-    ] = 0.85,
-    topup_structural_max: Annotated[
-        float, typer.Option(help="Fingerprint Jaccard likewise.", rich_help_panel=_NN_DUP_ONLY)
-    ] = 0.60,
+    options: CurateOptions,
     against: Annotated[
         list[Path] | None,
         typer.Option(
@@ -183,60 +61,14 @@ def curate(
             show_default=False,
         ),
     ] = None,
-    executor: ExecutorOption = None,
-    tasks: TasksOption = None,
-    workers: WorkersOption = None,
-    work: WorkOption = None,
+    division: Division,
     jobs: JobsOption = None,
-    runtime: RuntimeOption = None,
-    unsafe_no_sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe-no-sandbox",
-            help="Run networks without a sandbox. Only for code you trust.",
-            rich_help_panel=_TRIED,
-        ),
-    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
-    from curate.model.options import CurateOptions, parse_upweight
-    from manifests.provenance.licenses import stated_expression
-
-    options = CurateOptions(
-        profile=profile.value,
-        task=tuple(task or ()),
-        dataset=tuple(dataset or ()),
-        metric=tuple(metric or ()),
-        include=tuple(include or ()),
-        prefer=tuple(prefer or ()),
-        lexical_threshold=lexical_threshold,
-        structural_threshold=structural_threshold,
-        min_per_prefix=min_per_prefix,
-        topup_prefix=tuple(topup_prefix or ()),
-        topup_family=tuple(topup_family or ()),
-        topup_per_prefix=topup_per_prefix,
-        upweight=tuple(parse_upweight(text) for text in upweight or ()),
-        from_scratch=from_scratch,
-        tokens=tokens.value,
-        graph=None if graph is None else graph.value,
-        seed=seed,
-        check_runs=check_runs,
-        require_runs=require_runs,
-        runtime=tuple(runtime or ()),
-        unsafe_no_sandbox=unsafe_no_sandbox,
-        chat=chat,
-        chat_max_tokens=chat_max_tokens,
-        license=None if license_ is None else stated_expression(license_),
-        keep_per_family=keep_per_family,
-        fractal_threshold=fractal_threshold,
-        topup_lexical_max=topup_lexical_max,
-        topup_structural_max=topup_structural_max,
-    )
-    division = divided(out, executor, tasks, workers, work)
     folders: dict[str, Any] = {"against": against or (), "origins": origins or (), "force": force}
-    if division is None:
+    if division.executor is None:
         from curate.interface import curate as run
 
         manifest = run(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
@@ -247,16 +79,9 @@ def curate(
 
         opened = open_sources(source)
         check_free(out, force=force)
+        tasks, workers, work = division.resolve(out)
         result = curate_in_tasks(
-            opened,
-            source,
-            out,
-            options,
-            division.executor.value,
-            tasks=division.tasks,
-            workers=division.workers,
-            work=division.work,
-            **folders,
+            opened, source, out, options, division.executor, tasks=tasks, workers=workers, work=work, **folders
         )
         if result is None:
             return

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from extract.extractor import BlockExtractor
     from extract.extractor import extract_to as extract_to
-    from extract.interface import BlockLibrary, ExtractOptions, LibraryBlock, extract
+    from extract.interface import BlockLibrary, LibraryBlock, extract
     from extract.model.blocks import load_block
+    from extract.model.options import ExtractOptions
     from extract.model.results import Options as Options
 else:
 
@@ -14,6 +15,8 @@ else:
         """Import a public name when it is asked for (PEP 562): the sandbox imports this package, too."""
         if name == "load_block":
             from extract.model import blocks as module
+        elif name == "ExtractOptions":
+            from extract.model import options as module
         elif name in ("BlockExtractor", "Options", "extract_to"):
             from extract import extractor as module
         elif name in __all__:

@@ -2,13 +2,14 @@
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkOption, divided
+from extract.model.options import ExtractOptions
+from manifests.in_tasks import Division
+from manifests.parameters import takes_options
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest
@@ -16,33 +17,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
-_CHAT = "Conversations to fine-tune on"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
 
-class LevelName(StrEnum):
-    """The rungs that blocks can be taken to."""
-
-    discovered = "discovered"
-    emitted = "emitted"
-    parsed = "parsed"
-    compiled = "compiled"
-    executed = "executed"
-    constructed = "constructed"
-    forward = "forward"
-    backward = "backward"
-
-
-class IndexPolicy(StrEnum):
-    """What becomes of files that are not indexed."""
-
-    missing = "missing"
-    force = "force"
-    skip = "skip"
-
-
 @app.command(rich_help_panel=_PANEL)
+@takes_options
 def extract(
+    *,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     names: Annotated[
         list[str] | None,
@@ -55,64 +36,12 @@ def extract(
         ),
     ] = None,
     source: Annotated[list[str] | None, typer.Option(metavar="SOURCE", help=_SOURCE)] = None,
-    repo: Annotated[
-        list[str] | None,
-        typer.Option(metavar="R", help="Only classes of this source (repeatable).", rich_help_panel=_SCOPE),
-    ] = None,
-    path: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB", help="Only classes in these files or folders (repeatable).", rich_help_panel=_SCOPE
-        ),
-    ] = None,
-    symbol: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Only names like this: '*Attention' (repeatable).", rich_help_panel=_SCOPE
-        ),
-    ] = None,
+    options: ExtractOptions,
     names_file: Annotated[
         Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N.", rich_help_panel=_SCOPE)] = None,
-    start_from: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Leave out what comes before NAME.", rich_help_panel=_SCOPE)
-    ] = None,
-    index: Annotated[
-        IndexPolicy, typer.Option(help="Parse what is missing, everything anew, or nothing.")
-    ] = IndexPolicy.missing,
-    level: Annotated[LevelName, typer.Option(help="The rung to take blocks to.")] = LevelName.backward,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")] = False,
-    fidelity: Annotated[
-        bool, typer.Option("--fidelity", help="Compare what runs with the originals, installed apart.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Draws which specs are held out, and the wording of conversations.")] = 42,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Make conversations from the specs' facts.", rich_help_panel=_CHAT)
-    ] = False,
-    include_code: Annotated[
-        bool,
-        typer.Option(
-            "--include-code",
-            help="With --chat: also ask for code; only of blocks under permissive licences.",
-            rich_help_panel=_CHAT,
-        ),
-    ] = False,
-    chat_max_tokens: Annotated[
-        int,
-        typer.Option("--chat-max-tokens", metavar="N", min=1, help="Leave out longer ones.", rich_help_panel=_CHAT),
-    ] = 8192,
-    executor: ExecutorOption = None,
-    tasks: TasksOption = None,
-    workers: WorkersOption = None,
-    work: WorkOption = None,
+    division: Division,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
-    timings: Annotated[
-        bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
-    ] = False,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
-    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -121,42 +50,18 @@ def extract(
     from extract.extractor import read_names
     from lemur_core.files.atomic import check_free
 
-    options = interface.ExtractOptions(
-        repositories=tuple(repo or ()),
-        paths=tuple(path or ()),
-        symbols=tuple(symbol or ()),
-        limit=limit,
-        start_from=start_from,
-        index=index.value,
-        level=level.value,
-        retry_failed=retry_failed,
-        fidelity=fidelity,
-        seed=seed,
-        chat=chat,
-        include_code=include_code,
-        chat_max_tokens=chat_max_tokens,
-        timings=timings,
-        unsafe_no_sandbox=unsafe_no_sandbox,
-    )
-    division = divided(out, executor, tasks, workers, work)
     check_free(out, force=force)
     chosen = (*(names or ()), *(read_names(names_file) if names_file else ()))
     run: dict[str, Any] = {"corpus": corpus, "names": chosen, "options": options, "jobs": jobs}
-    if division is None:
+    if division.executor is None:
         library = interface.extract(source or (), out=out, **run, force=force, progress=True)
         _print_summary(library.manifest, out, as_json)
         return
     from extract.cluster import extract_in_tasks
 
-    manifest = extract_in_tasks(
-        out,
-        interface.plan_extraction(source or (), **run),
-        division.executor.value,
-        tasks=division.tasks,
-        workers=division.workers,
-        work=division.work,
-        force=force,
-    )
+    plan = interface.plan_extraction(source or (), **run)
+    tasks, workers, work = division.resolve(out)
+    manifest = extract_in_tasks(out, plan, division.executor, tasks=tasks, workers=workers, work=work, force=force)
     if manifest is not None:
         _print_summary(manifest, out, as_json)
 
@@ -182,7 +87,7 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
-    """Show one block: provenance, how far it came, what it needs, its code."""
+    """Show one block: provenance, level, what it needs, its code."""
     from extract.model.blocks import show_block
     from extract.model.specs import draw_block
 
@@ -210,11 +115,11 @@ def rebuild(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox. Only for code you trust.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
-    """Write a block anew from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
+    """Write a block again from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
     from extract.proofs.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
@@ -243,7 +148,7 @@ def migrate(
         typer.Option(
             "--out",
             metavar="NEW.py",
-            help="File to write; default: next to the host, HOST-BLOCK.py; in a project, beside modules of its kind.",
+            help="File to write; default: next to the network, NET-BLOCK.py; in a project, next to modules of its kind.",
         ),
     ] = None,
     site: Annotated[
@@ -275,7 +180,7 @@ def migrate(
     classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,
     full: Annotated[
         bool,
-        typer.Option("--full", help="The whole closed file, not the lean form.", rich_help_panel="Into a project"),
+        typer.Option("--full", help="The whole closed file, not the minimized form.", rich_help_panel="Into a project"),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
     force: Annotated[
@@ -286,7 +191,7 @@ def migrate(
         ),
     ] = False,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox. Only for code you trust.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
@@ -306,7 +211,7 @@ def migrate(
         )
         return
     if full:
-        raise UsageError("--full: is for projects; into a network the full form goes where the lean one does not do")
+        raise UsageError("--full: is for projects; into a network the full form goes where the minimized one does not do")
     if show_sites and (site or out or dry_run):
         raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
     options = Options(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)

@@ -14,76 +14,22 @@ from extract.chat.build import ChatOptions
 from extract.extractor import extract_to
 from extract.folder.verify import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
+from extract.model.options import ExtractOptions
 from extract.model.results import Options
 from extract.model.specs import graph_in, read_spec
 from extract.proofs.rebuild import rebuild_rows
 from extract.resolve.discover import Selection
-from extract.resolve.index import Policy
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import quieted
 from lemur_core.graphs.graph import Graph
-from manifests.conversations.conversation import MAX_TOKENS
 from manifests.folders.checks import Check
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import Link, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.records import Block, Level, Spec
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractOptions:
-    """Choose which classes become blocks, and how far each of them is validated.
-
-    Args:
-        repositories: take only classes of these sources, with or without their version.
-        paths: take only classes in these files or folders of their source; patterns are allowed.
-        symbols: take only classes whose bare or qualified name matches one of these patterns.
-        limit: take at most this many classes.
-        start_from: leave out the classes before the one of this name.
-        index: parse the files that are missing in the index (`missing`), all files (`force`) or none (`skip`).
-        level: validate blocks up to this level.
-        retry_failed: run blocks again that failed in an earlier run.
-        fidelity: compare the blocks that run with the classes of their own installed package.
-        seed: draws the held-out specs and the wording of conversations.
-        chat: write conversations for fine-tuning, made from the facts of the specs.
-        include_code: with `chat`, also ask for code, of blocks under permissive licences only.
-        chat_max_tokens: leave out longer conversations.
-        timings: write the seconds of each block into the table, whose bytes then differ from run to run.
-        unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
-
-    Raises:
-        UsageError: if `include_code` is set without `chat`.
-
-    Example:
-        ```python
-        from extract import ExtractOptions
-
-        options = ExtractOptions(symbols=("*Excitation",), level="forward")
-        ```
-    """
-
-    repositories: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-    symbols: tuple[str, ...] = ()
-    limit: int | None = None
-    start_from: str | None = None
-    index: Policy = "missing"
-    level: Level = "backward"
-    retry_failed: bool = False
-    fidelity: bool = False
-    seed: int = 42
-    chat: bool = False
-    include_code: bool = False
-    chat_max_tokens: int = MAX_TOKENS
-    timings: bool = False
-    unsafe_no_sandbox: bool = False
-
-    def __post_init__(self) -> None:
-        if self.include_code and not self.chat:
-            raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")
 
 
 def plan_extraction(

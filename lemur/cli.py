@@ -21,10 +21,10 @@ import lemur.synthesis.cli
 import manifests.cli
 import train.cli
 from curate.cli import ParentsOption
-from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import shown
 from lemur_core.files.progress import note, quieted
+from manifests.options import Level
 
 if TYPE_CHECKING:
     from manifests.folders.checks import Check
@@ -206,7 +206,7 @@ def search(
     category: Annotated[
         list[str] | None, typer.Option(metavar="C", help="Only this category (repeatable).", rich_help_panel=_FILTERS)
     ] = None,
-    level: Annotated[LevelName | None, typer.Option(help="At least this level.", rich_help_panel=_FILTERS)] = None,
+    level: Annotated[Level | None, typer.Option(help="At least this level.", rich_help_panel=_FILTERS)] = None,
     license_: Annotated[
         list[str] | None,
         typer.Option("--license", metavar="SPDX", help="Only this licence (repeatable).", rich_help_panel=_FILTERS),
@@ -241,7 +241,7 @@ def search(
     from extract.search.command import search_folder
     from extract.search.ranking import Filters
 
-    filters = Filters(tuple(category or ()), level and level.value, tuple(license_ or ()), tuple(source or ()))
+    filters = Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()))
     if like is not None:
         if query or spec is not None:
             raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")

@@ -1,16 +1,48 @@
-"""Options shared by commands of several packages."""
+"""Options that are declared once, on the fields of a dataclass; `manifests.parameters` makes a command's of them.
 
-from typing import Annotated
+Nothing is imported here, so that a dataclass of options needs neither the command line nor the tables.
+"""
 
-import typer
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
-RuntimeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--runtime",
-        metavar="NAME",
-        help="A package that foreign code can import besides torch, torchvision and numpy, or lemur-nets: those that"
-        " LEMUR's networks use (repeatable).",
-        show_default=False,
-    ),
-]
+#: The levels of validation that a block can reach, each one including those before it.
+Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
+
+#: Longer conversations are dropped; counted as in `manifests.conversations.conversation.count_tokens`.
+MAX_TOKENS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Describe how a field is set on the command line: `task: Annotated[tuple[str, ...], Option("Only rows ...")]`.
+
+    Attributes:
+        help: the sentence of `--help`.
+        flag: the option, if it is not the name of the field.
+        metavar: what stands for the value in `--help`.
+        panel: the panel of `--help`; the general one by default.
+        least: the smallest value that is accepted.
+        after: the option that this one follows in `--help`, if that is not the one declared before it.
+        read: parses one text, where a field holds something else than text and numbers.
+        shows_default: print the default in `--help`.
+    """
+
+    help: str
+    flag: str | None = None
+    metavar: str | None = None
+    panel: str | None = None
+    least: float | None = None
+    after: str | None = None
+    read: Callable[[str], Any] | None = None
+    shows_default: bool = True
+
+
+RUNTIME = Option(
+    "A package that foreign code can import besides torch, torchvision and numpy, or lemur-nets: those that LEMUR's"
+    " networks use (repeatable).",
+    metavar="NAME",
+    after="jobs",
+    shows_default=False,
+)

@@ -293,7 +293,8 @@ def test_errors_are_exceptions_with_one_line(place: Path) -> None:
 
 
 def test_all_options_of_an_extraction_are_handed_on() -> None:
-    from extract.interface import ExtractOptions, plan_extraction
+    from extract import ExtractOptions
+    from extract.interface import plan_extraction
 
     options = ExtractOptions(
         repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",

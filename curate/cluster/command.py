@@ -12,6 +12,7 @@ from curate.dedup.strict import raises_support
 from curate.model.options import CurateOptions
 from curate.model.origins import check_origins
 from curate.published.published import check_parents
+from curate.run.pipeline import recorded
 from curate.sources.rows import Source
 from lemur_core.distributed.exchange import Exchange
 from lemur_core.distributed.executors import Executor, Step, begin, forget, run_steps
@@ -63,7 +64,7 @@ def curate_in_tasks(
     parents = seen[: len(against)]
     plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
     with plan.files.begun("another run works there"):
-        request = {"sources": names, "options": options.recorded(), "tasks": tasks, "versions": package_versions()}
+        request = {"sources": names, "options": recorded(options), "tasks": tasks, "versions": package_versions()}
         request |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
         begin(plan.files, request | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
         steps.store_rows(plan, source)

@@ -18,8 +18,8 @@ from curate.model.features import FeatureStore, FeatureTable, code_features
 from curate.sources.rows import Source
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
+from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.minhash import IntArray
-from lemur_core.similarity.features.tokens import Detail
 from lemur_core.similarity.join import in_order
 from lemur_core.similarity.pool import map_codes
 

@@ -24,9 +24,9 @@ from curate.model.pretrained import Evidence, find_pretrained
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
+from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, IntArray
 from lemur_core.similarity.features.parts import of_another_python, outline_code
-from lemur_core.similarity.features.tokens import Detail
 from lemur_core.similarity.features.views import Views, views_of
 
 #: The first match wins, so specific designs come first.

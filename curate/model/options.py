@@ -1,13 +1,18 @@
 """The options of a curation, and prefixes of names."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
 from lemur_core.files.errors import UsageError
-from lemur_core.sandbox.runtime import expand_sets
-from lemur_core.similarity.features.tokens import Detail
+from lemur_core.similarity.features import Detail
+from manifests.options import MAX_TOKENS, RUNTIME, Option
+from manifests.provenance.licenses import stated_expression
 
+_ROWS, _BALANCE, _TRIED = "Which rows", "More of some, and first", "Networks are run"
+_NN_DUP_ONLY = "Profile nn-dup only"
+
+Names = tuple[str, ...]
 Profile = Literal["strict", "nn-dup"]
 
 #: Which graphs are compared: those of the networks that survive by their text, or of all codes; with keep-different,
@@ -17,45 +22,84 @@ Graphs = Literal["survivors", "all", "keep-different", "off"]
 #: Records with at least this Jaccard stay in one split.
 LEAK_THRESHOLD = 0.70
 
-#: Longer conversations are dropped; counted as in `manifests.conversations.conversation.count_tokens`.
-CHAT_MAX_TOKENS = 8_192
-
 SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
+
+
+def parse_upweight(text: str) -> tuple[str, float]:
+    """Parse `PREFIX:FACTOR` into a pair.
+
+    Raises: UsageError if it is not of that form, or the factor is not a positive number.
+    """
+    prefix, colon, factor = text.rpartition(":")
+    try:
+        value = float(factor)
+    except ValueError:
+        value = 0.0
+    if not colon or not prefix or not 0 < value < float("inf"):
+        raise UsageError(f"--upweight {text}: must be PREFIX:FACTOR with a factor above 0, for example FractalNet:3")
+    return prefix, value
 
 
 @dataclass(frozen=True, slots=True)
 class CurateOptions:
     """The options of `lemur curate`; None means the default of the profile."""
 
-    profile: Profile = "strict"
-    task: tuple[str, ...] = ()  # this and the next two: of the rows, empty for any
-    dataset: tuple[str, ...] = ()
-    metric: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    nn_prefixes: tuple[str, ...] = ()  # whole ones in both profiles; `include` of profile nn-dup matches as nn-dup does
-    prefer: tuple[str, ...] = ()
-    lexical_threshold: float = 0.90
-    structural_threshold: float | None = None  # strict 0.95, nn-dup 0.90
-    min_per_prefix: int | None = None  # strict 0, nn-dup 1
-    topup_prefix: tuple[str, ...] = ()
-    topup_family: tuple[str, ...] = ()
-    topup_per_prefix: int = 10
-    upweight: tuple[tuple[str, float], ...] = ()
-    from_scratch: bool = False
-    tokens: Detail = "abstract"
-    graph: Graphs | None = None  # strict survivors, nn-dup off
-    seed: int = 42
-    check_runs: bool = False
-    require_runs: bool = False  # implies check_runs
-    runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime: packages, or named sets
-    unsafe_no_sandbox: bool = False
-    chat: bool = False
-    chat_max_tokens: int = CHAT_MAX_TOKENS
-    license: str | None = None  # SPDX expression for sources that state none
-    keep_per_family: int = 5  # this and the next three: profile nn-dup only
-    fractal_threshold: float = 0.97
-    topup_lexical_max: float = 0.85
-    topup_structural_max: float = 0.60
+    profile: Annotated[Profile, Option("strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")] = "strict"
+    task: Annotated[Names, Option("Only rows of this task (repeatable).", metavar="T", panel=_ROWS)] = ()
+    dataset: Annotated[Names, Option("Only rows of this data set (repeatable).", metavar="D", panel=_ROWS)] = ()
+    metric: Annotated[Names, Option("Only rows of this metric (repeatable).", metavar="M", panel=_ROWS)] = ()
+    include: Annotated[Names, Option("Only names with this prefix (repeatable).", metavar="PREFIX", panel=_ROWS)] = ()
+    nn_prefixes: Names = ()  # whole ones in both profiles; `include` of profile nn-dup matches as nn-dup does
+    prefer: Annotated[
+        Names, Option("Rank this prefix before others (repeatable, in order).", metavar="PREFIX", panel=_BALANCE)
+    ] = ()
+    lexical_threshold: Annotated[float, Option("Token Jaccard from which two codes are duplicates.")] = 0.90
+    structural_threshold: Annotated[
+        float | None, Option("Fingerprint Jaccard likewise; default 0.95, nn-dup 0.90.")
+    ] = None
+    min_per_prefix: Annotated[
+        int | None, Option("Keep at least N of each prefix; default 0, nn-dup 1.", metavar="N", panel=_BALANCE)
+    ] = None
+    topup_prefix: Annotated[
+        Names, Option("Raise this prefix to the top-up number (repeatable).", metavar="P", panel=_BALANCE)
+    ] = ()
+    topup_family: Annotated[
+        Names, Option("Raise this architecture family likewise (repeatable).", metavar="F", panel=_BALANCE)
+    ] = ()
+    topup_per_prefix: Annotated[int, Option("The top-up number.", metavar="N", panel=_BALANCE)] = 10
+    upweight: Annotated[
+        tuple[tuple[str, float], ...],
+        Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
+    ] = ()
+    from_scratch: Annotated[bool, Option("Leave out codes that load weights.", panel=_ROWS)] = False
+    tokens: Annotated[Detail, Option("abstract: as published; literal: names and numbers count too.")] = "abstract"
+    graph: Annotated[
+        Graphs | None,
+        Option("Whose computations are compared, in a sandbox; default survivors, nn-dup off.", panel=_TRIED),
+    ] = None
+    seed: Annotated[int, Option("Draws the splits and, with --chat, the requests.", after="license")] = 42
+    check_runs: Annotated[bool, Option("Run every kept network once, in a sandbox: column runs.", panel=_TRIED)] = False
+    require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_TRIED)] = False  # implies check_runs
+    runtime: Annotated[Names, RUNTIME] = ()
+    unsafe_no_sandbox: Annotated[
+        bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_TRIED, after="runtime")
+    ] = False
+    chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept networks in a sandbox.", panel=_TRIED)] = (
+        False
+    )
+    chat_max_tokens: Annotated[
+        int, Option("Drop longer conversations (words, numbers and signs).", metavar="N", panel=_TRIED)
+    ] = MAX_TOKENS
+    license: Annotated[
+        str | None,
+        Option("Of codes whose source states none: MIT, ...", metavar="SPDX", read=stated_expression),
+    ] = None
+    keep_per_family: Annotated[
+        int, Option("Kept of each family in a duplicate group.", metavar="K", panel=_NN_DUP_ONLY)
+    ] = 5
+    fractal_threshold: Annotated[float, Option("Token Jaccard for FractalNet.", panel=_NN_DUP_ONLY)] = 0.97
+    topup_lexical_max: Annotated[float, Option("Token Jaccard that a top-up may reach.", panel=_NN_DUP_ONLY)] = 0.85
+    topup_structural_max: Annotated[float, Option("Fingerprint Jaccard likewise.", panel=_NN_DUP_ONLY)] = 0.60
 
     def __post_init__(self) -> None:
         for name, value in (("lexical", self.lexical_threshold), ("structural", self.structural)):
@@ -78,7 +122,7 @@ class CurateOptions:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
-        if self.chat_max_tokens != CHAT_MAX_TOKENS and not self.chat:
+        if self.chat_max_tokens != MAX_TOKENS and not self.chat:
             raise UsageError("--chat-max-tokens: no conversations are made without --chat; add it, or leave this out")
         self._refuse_foreign()
 
@@ -91,10 +135,6 @@ class CurateOptions:
         for name in foreign:
             if getattr(self, name) != defaults[name]:
                 raise UsageError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the options as they are written down: with the packages of a named set, which may change."""
-        return asdict(self) | {"runtime": expand_sets(self.runtime)}
 
     @property
     def checks_runs(self) -> bool:
@@ -143,18 +183,3 @@ def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
         if name == wanted or name.startswith(f"{wanted}-"):
             return place
     return None
-
-
-def parse_upweight(text: str) -> tuple[str, float]:
-    """Parse `PREFIX:FACTOR` into a pair.
-
-    Raises: UsageError if it is not of that form, or the factor is not a positive number.
-    """
-    prefix, colon, factor = text.rpartition(":")
-    try:
-        value = float(factor)
-    except ValueError:
-        value = 0.0
-    if not colon or not prefix or not 0 < value < float("inf"):
-        raise UsageError(f"--upweight {text}: must be PREFIX:FACTOR with a factor above 0, for example FractalNet:3")
-    return prefix, value

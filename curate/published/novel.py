@@ -34,7 +34,7 @@ from lemur_core.files.markdown import plural, ratio, shown
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import identities_of
 from lemur_core.sandbox.runtime import declared_runtime
-from lemur_core.similarity.features.tokens import Detail
+from lemur_core.similarity.features import Detail
 from manifests.records import Agreement
 
 #: Default hyperparameters: those that LEMUR's trainer passes, at their most frequent values.

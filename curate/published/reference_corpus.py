@@ -22,8 +22,8 @@ from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
 from lemur_core.graphs.identity import identities_of, similarity, subtrees
 from lemur_core.graphs.serialization import forms_of
+from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.minhash import jaccard
-from lemur_core.similarity.features.tokens import Detail
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.provenance import SPECS

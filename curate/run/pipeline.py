@@ -3,6 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
+from lemur_core.sandbox.runtime import expand_sets
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
 
@@ -192,9 +194,14 @@ def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
     return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
 
 
+def recorded(options: CurateOptions) -> dict[str, Any]:
+    """Return the options as they are written down: with the packages of a named set, which may change."""
+    return asdict(options) | {"runtime": expand_sets(options.runtime)}
+
+
 def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Baseline | None) -> dict[str, Any]:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
-    chosen = options.recorded()
+    chosen = recorded(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
     if against is not None:

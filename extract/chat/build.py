@@ -32,8 +32,9 @@ from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
 from lemur_core.files.progress import progress
 from manifests.conversations.card import chat_card
-from manifests.conversations.conversation import MAX_TOKENS, Chat, Comparison, Draft, Skipped, finish
+from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, finish
 from manifests.conversations.sampling import Sampler
+from manifests.options import MAX_TOKENS
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
 
 #: Drafts are compared by question and answer.

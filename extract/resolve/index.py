@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
 
+from extract.model.options import Policy
 from extract.sources import Source, SourceFile
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError
@@ -27,8 +27,6 @@ from lemur_core.files.workers import map_chunks
 from lemur_core.source import facts as facts_module
 from lemur_core.source.facts import FACTS_VERSION, FileFacts
 from lemur_core.source.parse import parse_file
-
-Policy = Literal["missing", "force", "skip"]
 
 # Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"

@@ -15,13 +15,11 @@ from typing import Any
 from lemur_core.files.markdown import block
 from lemur_core.similarity.features.text import near_pairs, shingles, tokens_of
 from manifests.folders.tables import write_table, write_tables
+from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
 
 #: Folder of the tables below the dataset folder.
 TABLES, DROPS = "data/chat", "chat_drops.parquet"
-
-#: Longer conversations are dropped; see `count_tokens`.
-MAX_TOKENS = 8192
 
 #: Minimum Jaccard similarity of the shingles of two texts for near-duplicates.
 THRESHOLD = 0.90

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from manifests.options import Level as Level
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -17,7 +19,6 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = typing.get_args(Split)
 Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph", "leak"]
 Agreement = Literal["same", "widths", "different"]
-Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 
 #: The levels that a block can reach, each one including those before it.
 LEVELS: tuple[Level, ...] = typing.get_args(Level)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -112,7 +112,7 @@ def wrong_values(hint: Any) -> Iterator[str]:
             yield from ("x", "", "1,5", *(["1.5"] if one is int else []))
             if least is not None:
                 yield from (str(least - 1), *(["nan"] if one is float else []))
-        elif isinstance(one, type) and issubclass(one, StrEnum):
+        elif get_origin(one) is Literal or (isinstance(one, type) and issubclass(one, StrEnum)):
             yield from ("no-such", "")
 
 

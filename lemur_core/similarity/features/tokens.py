@@ -13,19 +13,15 @@ import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from keyword import iskeyword
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.outline import Outline, Part
 
 #: Tokens per shingle, as published.
 SHINGLE_TOKENS = 10
-
-#: How much of the code a token keeps: `abstract` is the published definition; `literal` keeps every name, number and
-#: string, and numbers repeated shingles, so that a different activation, width or depth makes a different network.
-Detail = Literal["abstract", "literal"]
 
 _STRING = (
     r"(?:[bB][rR]?|[fF][rR]?|[rR][bBfF]?|[uU])?"

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.fingerprint import fingerprint
 from lemur_core.similarity.features.minhash import signature
 from lemur_core.similarity.features.outline import Outline
-from lemur_core.similarity.features.tokens import Detail, literal_digest, region_tokens, shingle_hashes
+from lemur_core.similarity.features.tokens import literal_digest, region_tokens, shingle_hashes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from extract.resolve.index import VERSION, Index, Policy
+from extract.model.options import Policy
+from extract.resolve.index import VERSION, Index
 from extract.sources import Source, open_source
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts

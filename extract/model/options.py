@@ -1,0 +1,83 @@
+"""The options of an extraction."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lemur_core.files.errors import UsageError
+from manifests.options import MAX_TOKENS, Level, Option
+
+#: What happens with files that are not indexed.
+Policy = Literal["missing", "force", "skip"]
+Names = tuple[str, ...]
+
+_SCOPE = "Scope (nothing is indexed again)"
+_CHAT = "Conversations to fine-tune on"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOptions:
+    """Choose which classes become blocks, and how far each of them is validated.
+
+    Args:
+        repositories: take only classes of these sources, with or without their version.
+        paths: take only classes in these files or folders of their source; patterns are allowed.
+        symbols: take only classes whose bare or qualified name matches one of these patterns.
+        limit: take at most this many classes.
+        start_from: leave out the classes before the one of this name.
+        index: parse the files that are missing in the index (`missing`), all files (`force`) or none (`skip`).
+        level: validate blocks up to this level.
+        retry_failed: run blocks again that failed in an earlier run.
+        fidelity: compare the blocks that run with the classes of their own installed package.
+        seed: draws the held-out specs and the wording of conversations.
+        chat: write conversations for fine-tuning, made from the facts of the specs.
+        include_code: with `chat`, also ask for code, of blocks under permissive licences only.
+        chat_max_tokens: leave out longer conversations.
+        timings: write the seconds of each block into the table, whose bytes then differ from run to run.
+        unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
+
+    Raises:
+        UsageError: if `include_code` is set without `chat`.
+
+    Example:
+        ```python
+        from extract import ExtractOptions
+
+        options = ExtractOptions(symbols=("*Excitation",), level="forward")
+        ```
+    """
+
+    repositories: Annotated[
+        Names, Option("Only classes of this source (repeatable).", flag="--repo", metavar="R", panel=_SCOPE)
+    ] = ()
+    paths: Annotated[
+        Names,
+        Option("Only classes in these files or folders (repeatable).", flag="--path", metavar="GLOB", panel=_SCOPE),
+    ] = ()
+    symbols: Annotated[
+        Names,
+        Option("Only names like this: '*Attention' (repeatable).", flag="--symbol", metavar="PATTERN", panel=_SCOPE),
+    ] = ()
+    limit: Annotated[int | None, Option("At most N.", metavar="N", least=1, panel=_SCOPE, after="names_file")] = None
+    start_from: Annotated[
+        str | None, Option("Leave out what comes before NAME.", metavar="NAME", panel=_SCOPE, after="limit")
+    ] = None
+    index: Annotated[Policy, Option("Parse what is missing, everything again, or nothing.")] = "missing"
+    level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
+    retry_failed: Annotated[bool, Option("Run again what failed before.")] = False
+    fidelity: Annotated[bool, Option("Compare what runs with the originals, installed apart.")] = False
+    seed: Annotated[int, Option("Draws which specs are held out, and the wording of conversations.")] = 42
+    chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
+    include_code: Annotated[
+        bool, Option("With --chat: also ask for code; only of blocks under permissive licences.", panel=_CHAT)
+    ] = False
+    chat_max_tokens: Annotated[int, Option("Leave out longer ones.", metavar="N", least=1, panel=_CHAT)] = MAX_TOKENS
+    timings: Annotated[
+        bool, Option("Write each block's seconds into the table (its bytes then vary).", after="jobs")
+    ] = False
+    unsafe_no_sandbox: Annotated[
+        bool, Option("Run foreign code without the sandbox. Only for code you trust.", after="timings")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.include_code and not self.chat:
+            raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")

@@ -1,0 +1,106 @@
+"""Make the parameters of a command from the dataclasses that declare its options.
+
+    @app.command()
+    @takes_options
+    def curate(source: ..., options: CurateOptions, jobs: ...) -> None: ...
+
+The command line shows every field of `CurateOptions` that has an `Option`, in place of `options`; `curate` is called
+with the dataclass that holds what was typed.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from manifests.options import RUNTIME, Option
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """One field: its option, and whether it holds several values."""
+
+    option: Option
+    is_tuple: bool
+
+    def value(self, typed: Any) -> Any:
+        """Return the value of the field for what Typer has parsed."""
+        read = self.option.read or (lambda value: value)
+        if self.is_tuple:
+            return tuple(read(text) for text in typed or ())
+        return None if typed is None else read(typed)
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with a parameter for each option, in place of each parameter that is a dataclass of options.
+
+    Args:
+        command: a function whose parameters are Typer's, or dataclasses with fields `Annotated[TYPE, Option(...)]`.
+            Fields without an `Option` are not set on the command line.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, tuple[type, dict[str, _Declared]]] = {}
+    parameters: list[Parameter] = []
+    moved: list[tuple[str, Parameter]] = []
+    for name, own in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(own.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = (kind, declared := {})
+        for field_name, default, hint in _list_options(kind):
+            value_type, option = get_args(hint)
+            declared[field_name] = _Declared(option, get_origin(value_type) is tuple)
+            parameter = _make_parameter(field_name, default, value_type, option)
+            if option.after is None:
+                parameters.append(parameter)
+            else:
+                moved.append((option.after, parameter))
+    for before, parameter in moved:
+        places = [item.name for item in parameters]
+        parameters.insert(places.index(before) + 1, parameter)
+
+    @functools.wraps(command)
+    def run(**typed: Any) -> None:
+        for name, (kind, declared) in groups.items():
+            typed[name] = kind(**{field: item.value(typed.pop(field)) for field, item in declared.items()})
+        command(**typed)
+
+    # Typer reads both: the order from the signature, the types from the annotations.
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {item.name: item.annotation for item in parameters}
+    return run
+
+
+def _list_options(kind: type) -> list[tuple[str, Any, Any]]:
+    """Return name, default and type of each field that has an option."""
+    hints = get_type_hints(kind, include_extras=True)
+    declared = [(field.name, field.default, hints[field.name]) for field in fields(kind)]
+    return [item for item in declared if any(isinstance(note, Option) for note in get_args(item[2])[1:])]
+
+
+def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Parameter:
+    # Typer knows no tuples of any length: the command line has lists, whose default is not shown.
+    if get_origin(kind) is tuple:
+        kind, default = list[str] | None, None
+    # The flag is always named: for a bool, Typer would add its opposite.
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    parameter = typer.Option(
+        flag,
+        metavar=option.metavar,
+        help=option.help,
+        rich_help_panel=option.panel,
+        min=option.least,
+        show_default=option.shows_default,
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, parameter])
+
+
+#: `--runtime`, for commands whose options are not on a dataclass.
+RuntimeOption = Annotated[
+    list[str] | None, typer.Option("--runtime", metavar=RUNTIME.metavar, help=RUNTIME.help, show_default=False)
+]
