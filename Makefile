@@ -5,7 +5,7 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike: what the documents show was computed with them.
 LOCKED := -c constraints.txt
 
-.PHONY: run test test-slow test-torch check bench lock schemas docs clean
+.PHONY: run test test-slow test-torch check bench lock schemas commands docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -40,6 +40,10 @@ lock: .venv/.ready-dev
 
 schemas: .venv/.ready
 	$(PY) -P -m manifests.schemas
+
+# The reference of the commands in docs/commands.md, from the parsers.
+commands: .venv/.ready
+	PYTHONPATH=. $(PY) -P .ci/commands.py
 
 clean:
 	rm -rf .venv .venv-oldest .venv-newest build *.egg-info

@@ -148,7 +148,7 @@ def migrate(
         typer.Option(
             "--out",
             metavar="NEW.py",
-            help="File to write; default: next to the network, NET-BLOCK.py; in a project, next to modules of its kind.",
+            help="File to write; default: next to the network, NET-BLOCK.py; in a project, by modules of its kind.",
         ),
     ] = None,
     site: Annotated[
@@ -211,7 +211,9 @@ def migrate(
         )
         return
     if full:
-        raise UsageError("--full: is for projects; into a network the full form goes where the minimized one does not do")
+        raise UsageError(
+            "--full: is for projects; into a network the full form goes where the minimized one does not do"
+        )
     if show_sites and (site or out or dry_run):
         raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
     options = Options(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)

@@ -8,6 +8,7 @@ import ast
 import importlib
 import json
 import re
+import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -91,6 +92,15 @@ def test_commands_within_a_sentence_exist(page: Path) -> None:
             assert named <= options_of(name), span
         elif len(words) > 1 and words[0] == "train":
             assert " ".join(words[:2]) in TREE, span
+
+
+def test_the_reference_of_the_commands_is_current() -> None:
+    """`make commands` writes it."""
+    page = ROOT / "docs" / "commands.md"
+    text = page.read_text(encoding="utf-8")
+    written = runpy.run_path(str(ROOT / ".ci" / "commands.py"))["page_text"](text)
+    assert written == text, "run: make commands"
+    assert [name for name in TREE if f"\n## lemur {name}\n" not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from lemur_core.files.errors import UsageError
 from lemur_core.similarity.features import Detail
 from manifests.options import MAX_TOKENS, RUNTIME, Option
-from manifests.provenance.licenses import stated_expression
 
 _ROWS, _BALANCE, _TRIED = "Which rows", "More of some, and first", "Networks are run"
 _NN_DUP_ONLY = "Profile nn-dup only"
@@ -23,6 +22,12 @@ Graphs = Literal["survivors", "all", "keep-different", "off"]
 LEAK_THRESHOLD = 0.70
 
 SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
+
+
+def _read_license(text: str) -> str:
+    from manifests.provenance.licenses import stated_expression  # its patterns would slow down every --help
+
+    return stated_expression(text)
 
 
 def parse_upweight(text: str) -> tuple[str, float]:
@@ -92,7 +97,7 @@ class CurateOptions:
     ] = MAX_TOKENS
     license: Annotated[
         str | None,
-        Option("Of codes whose source states none: MIT, ...", metavar="SPDX", read=stated_expression),
+        Option("Of codes whose source states none: MIT, ...", metavar="SPDX", read=_read_license),
     ] = None
     keep_per_family: Annotated[
         int, Option("Kept of each family in a duplicate group.", metavar="K", panel=_NN_DUP_ONLY)
