@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from curate import commands as commands
     from curate.from_lemur import curate_from_lemur
     from curate.interface import Snapshot, curate
     from curate.model.options import CurateOptions
@@ -10,6 +11,10 @@ else:
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is asked for (PEP 562): the commands import this package, too."""
+        if name == "commands":
+            import curate.commands as module
+
+            return module
         if name == "curate_from_lemur":
             from curate import from_lemur as module
         elif name == "CurateOptions":

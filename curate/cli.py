@@ -1,17 +1,14 @@
-"""The commands of curation: they parse, call and print. Heavy imports wait for the command that needs them."""
+"""The commands of curation: they parse, call and print. `curate.commands` is loaded when the first one runs."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+import curate as package
 from curate.model.options import CurateOptions
 from manifests.in_tasks import Division
 from manifests.parameters import RuntimeOption, takes_options
-
-if TYPE_CHECKING:
-    from manifests.folders.manifest import Manifest
 
 app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
@@ -67,26 +64,19 @@ def curate(
     as_json: JsonOption = False,
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
-    folders: dict[str, Any] = {"against": against or (), "origins": origins or (), "force": force}
-    if division.executor is None:
-        from curate.interface import curate as run
-
-        manifest = run(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
-    else:
-        from curate.cluster.command import curate_in_tasks
-        from curate.sources import open_sources
-        from lemur_core.files.atomic import check_free
-
-        opened = open_sources(source)
-        check_free(out, force=force)
-        tasks, workers, work = division.resolve(out)
-        result = curate_in_tasks(
-            opened, source, out, options, division.executor, tasks=tasks, workers=workers, work=work, **folders
-        )
-        if result is None:
-            return
-        manifest = result
-    _print_summary(out, manifest, as_json=as_json)
+    summary = package.commands.curate(
+        source,
+        out,
+        options,
+        division,
+        against=against or (),
+        origins=origins or (),
+        jobs=jobs,
+        force=force,
+        as_json=as_json,
+    )
+    if summary is not None:
+        print(summary)
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -100,15 +90,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Explain why one record was kept or removed, with a diff to its canonical record."""
-    from curate.folder.explain import draw_graph
-    from curate.folder.explain import explain as run
-
-    explanation = run(folder, name_or_id, against or ())
-    if graph is not None:
-        drawn = draw_graph(explanation, graph)
-        explanation.lines.append(drawn)
-        explanation.facts["drawn"] = str(graph)
-    print(json.dumps(explanation.facts, indent=2) if as_json else "\n".join(explanation.lines))
+    print(package.commands.explain(folder, name_or_id, graph, against or (), as_json=as_json))
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -134,10 +116,11 @@ def novel(
     as_json: JsonOption = False,
 ) -> None:
     """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed."""
-    from curate.published.novel import novel as run
-
-    novelty = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
-    print(json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines))
+    packages = tuple(runtime or ())
+    novelty = package.commands.novel(
+        files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=packages
+    )
+    print(package.commands.novelty_text(novelty, as_json=as_json))
     if novelty.known:
         raise typer.Exit(3)
 
@@ -155,78 +138,13 @@ def sensitivity(
     as_json: JsonOption = False,
 ) -> None:
     """Kept counts over a grid of lexical and structural thresholds."""
-    from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
-    from curate.run.sensitivity import sensitivity as run
-    from curate.sources import open_source
-
-    manifest = run(
-        open_source(source),
+    report = package.commands.sensitivity(
+        source,
         out,
-        lexical=lexical or LEXICAL_GRID,
-        structural=[parse_threshold(text) for text in structural] if structural else STRUCTURAL_GRID,
+        lexical=lexical or (),
+        structural=structural or (),
         jobs=jobs,
         force=force,
+        as_json=as_json,
     )
-    if as_json:
-        _print_json(out, manifest)
-    else:
-        print((out / "report.md").read_text(encoding="utf-8"))
-
-
-def _print_json(out: Path, manifest: "Manifest") -> None:
-    facts: dict[str, Any] = manifest.model_dump(include={"kind", "parameters", "counts", "details", "measured"})
-    print(json.dumps({"out": str(out), **facts}))
-
-
-def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
-    if as_json:
-        _print_json(out, manifest)
-        return
-    from lemur_core.files.markdown import plural
-
-    counts, rows = manifest.counts, manifest.counts["rows"]
-    names = (
-        plural(rows["input"], "row"),
-        plural(counts["networks"], "network"),
-        plural(counts["codes"], "distinct code"),
-    )
-    print(f"{names[0]} of {names[1]}, {names[2]}")
-    for stage in _STAGES:
-        if rows[stage]:
-            print(f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}")
-    splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
-    print(f"  {'kept':<10} {rows['kept']:>9,}  {splits}")
-    if "graphs" in counts:
-        graphs = counts["graphs"]
-        text = f"of the kept traced, each a computation of its own; {graphs['distinct_up_to_widths']:,} up to widths"
-        print(f"  {'graphs':<10} {graphs['kept']:>9,}  {text}")
-    elif manifest.parameters["profile"] == "strict":
-        print(f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same")
-    if "runs" in counts:
-        runs = counts["runs"]
-        text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
-        print(f"  {'runs':<10} {runs['runs']:>9,}  {text}")
-    if "origins" in counts:
-        kept_origins = counts["origins"]["kept"]
-        licenses = ", ".join(f"{count:,} {name}" for name, count in kept_origins["licenses"].items())
-        print(f"  {'origins':<10} {kept_origins['codes']:>9,}  of the kept are from a repository: {licenses or 'none'}")
-    if "chat" in counts:
-        chat = counts["chat"]
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())
-        print(f"  {'chat':<10} {chat['rows']:>9,}  conversations: {kinds}; {chat['dropped']:,} not made")
-    for note in manifest.details.get("notes", ()):
-        print(f"  note: {note}")
-    measured = manifest.measured
-    print(f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md")
-
-
-_STAGES = {
-    "invalid": "rows without usable code",
-    "filter": "rows left out by an option",
-    "repeat": "further rows of the same network",
-    "exact": "same code, or the same but for comments and layout",
-    "lexical": "near-duplicates by tokens",
-    "structural": "near-duplicates by structure",
-    "graph": "other texts of the same computation",
-    "leak": "would tie published splits together",
-}
+    print(report)

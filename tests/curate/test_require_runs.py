@@ -280,10 +280,10 @@ def test_verify_sees_a_column_that_is_not_so(
 def test_the_command_says_what_ran(
     run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from curate.cli import _print_summary
+    from curate.commands import summary_text
 
     folder = run("checked", check_runs=True)
-    _print_summary(folder, read_manifest(folder), as_json=False)
+    print(summary_text(folder, read_manifest(folder), as_json=False))
     assert "of the kept run; 2 do not, 1 could not be tried" in capsys.readouterr().out
-    _print_summary(folder, read_manifest(folder), as_json=True)
+    print(summary_text(folder, read_manifest(folder), as_json=True))
     assert json.loads(capsys.readouterr().out)["counts"]["runs"]["fails"] == 2

@@ -68,7 +68,7 @@ def test_another_seed_draws_other_splits_and_asks_otherwise(
 
 
 def test_the_counts_of_manifest_report_and_card(snapshot: Path, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
-    from curate.cli import _print_summary
+    from curate.commands import summary_text
 
     manifest = read_manifest(snapshot)
     found = manifest.counts["chat"]
@@ -89,7 +89,7 @@ def test_the_counts_of_manifest_report_and_card(snapshot: Path, chat: Chat, caps
     quantiles = (lengths[-(-share * len(lengths) // 100) - 1] for share in (10, 50, 90, 100))
     assert f"| {len(lengths)} | {' | '.join(f'{length:,}' for length in quantiles)} |" in text
     assert all(f"\n`{kind}`, `" in text for kind in CHAT_KINDS), "one example a kind"
-    _print_summary(snapshot, manifest, as_json=False)
+    print(summary_text(snapshot, manifest, as_json=False))
     line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {50 - len(chat)} not made"
     assert re.search(line, capsys.readouterr().out)
 

@@ -1,0 +1,146 @@
+"""What the commands of curation do, from what was typed to the text that is printed.
+
+The package loads this module when a command runs: `--help` must not wait for the tables and the networks.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from curate.cluster.command import curate_in_tasks
+from curate.folder.explain import draw_graph
+from curate.folder.explain import explain as explain_network
+from curate.interface import curate as curate_here
+from curate.model.options import CurateOptions
+from curate.published.novel import Novelty
+from curate.published.novel import novel as novel
+from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
+from curate.run.sensitivity import sensitivity as measure_sensitivity
+from curate.sources import open_source, open_sources
+from lemur_core.files.atomic import check_free
+from lemur_core.files.markdown import plural
+from manifests.folders.manifest import Manifest
+from manifests.in_tasks import Division
+
+#: The stages at which rows are removed, in their order.
+_STAGES = {
+    "invalid": "rows without usable code",
+    "filter": "rows left out by an option",
+    "repeat": "further rows of the same network",
+    "exact": "same code, or the same but for comments and layout",
+    "lexical": "near-duplicates by tokens",
+    "structural": "near-duplicates by structure",
+    "graph": "other texts of the same computation",
+    "leak": "would tie published splits together",
+}
+
+
+def curate(
+    source: list[str],
+    out: Path,
+    options: CurateOptions,
+    division: Division,
+    *,
+    against: Sequence[Path],
+    origins: Sequence[Path],
+    jobs: int | None,
+    force: bool,
+    as_json: bool,
+) -> str | None:
+    """Write a snapshot here or in tasks, and return its summary; None if the tasks wait in a queue."""
+    folders: dict[str, Any] = {"against": against, "origins": origins, "force": force}
+    manifest: Manifest | None
+    if division.executor is None:
+        manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
+    else:
+        opened = open_sources(source)
+        check_free(out, force=force)
+        tasks, workers, work = division.resolve(out)
+        manifest = curate_in_tasks(
+            opened, source, out, options, division.executor, tasks=tasks, workers=workers, work=work, **folders
+        )
+    return None if manifest is None else summary_text(out, manifest, as_json=as_json)
+
+
+def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence[Path], *, as_json: bool) -> str:
+    """Return why a network was kept or removed, after drawing its graph if a file for it is named."""
+    explanation = explain_network(folder, name_or_id, against)
+    if graph is not None:
+        explanation.lines.append(draw_graph(explanation, graph))
+        explanation.facts["drawn"] = str(graph)
+    return json.dumps(explanation.facts, indent=2) if as_json else "\n".join(explanation.lines)
+
+
+def novelty_text(novelty: Novelty, *, as_json: bool) -> str:
+    """Return what `lemur novel` prints."""
+    return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
+
+
+def sensitivity(
+    source: str,
+    out: Path,
+    *,
+    lexical: Sequence[float],
+    structural: Sequence[str],
+    jobs: int | None,
+    force: bool,
+    as_json: bool,
+) -> str:
+    """Measure the kept counts over a grid of thresholds, and return the report."""
+    manifest = measure_sensitivity(
+        open_source(source),
+        out,
+        lexical=lexical or LEXICAL_GRID,
+        structural=[parse_threshold(text) for text in structural] if structural else STRUCTURAL_GRID,
+        jobs=jobs,
+        force=force,
+    )
+    return _summary_json(out, manifest) if as_json else (out / "report.md").read_text(encoding="utf-8")
+
+
+def summary_text(out: Path, manifest: Manifest, *, as_json: bool) -> str:
+    """Return the summary of a finished snapshot: one line for each stage that removed rows, and what is kept."""
+    return _summary_json(out, manifest) if as_json else "\n".join(_summary_lines(out, manifest))
+
+
+def _summary_json(out: Path, manifest: Manifest) -> str:
+    facts: dict[str, Any] = manifest.model_dump(include={"kind", "parameters", "counts", "details", "measured"})
+    return json.dumps({"out": str(out), **facts})
+
+
+def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
+    counts, rows = manifest.counts, manifest.counts["rows"]
+    names = (
+        plural(rows["input"], "row"),
+        plural(counts["networks"], "network"),
+        plural(counts["codes"], "distinct code"),
+    )
+    yield f"{names[0]} of {names[1]}, {names[2]}"
+    for stage in _STAGES:
+        if rows[stage]:
+            yield f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}"
+    splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
+    yield f"  {'kept':<10} {rows['kept']:>9,}  {splits}"
+    if "graphs" in counts:
+        graphs = counts["graphs"]
+        text = f"of the kept traced, each a computation of its own; {graphs['distinct_up_to_widths']:,} up to widths"
+        yield f"  {'graphs':<10} {graphs['kept']:>9,}  {text}"
+    elif manifest.parameters["profile"] == "strict":
+        yield f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same"
+    if "runs" in counts:
+        runs = counts["runs"]
+        text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
+        yield f"  {'runs':<10} {runs['runs']:>9,}  {text}"
+    if "origins" in counts:
+        kept_origins = counts["origins"]["kept"]
+        licenses = ", ".join(f"{count:,} {name}" for name, count in kept_origins["licenses"].items())
+        yield f"  {'origins':<10} {kept_origins['codes']:>9,}  of the kept are from a repository: {licenses or 'none'}"
+    if "chat" in counts:
+        chat = counts["chat"]
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())
+        yield f"  {'chat':<10} {chat['rows']:>9,}  conversations: {kinds}; {chat['dropped']:,} not made"
+    for note in manifest.details.get("notes", ()):
+        yield f"  note: {note}"
+    measured = manifest.measured
+    yield f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md"
