@@ -45,7 +45,7 @@ LINES = {int(status): text.splitlines() for status, text in read_files(__file__,
 #: Options that any text is right for: it is looked for, or told to a model.
 FREE = {
     "search": {"query", "category", "license_", "source"},
-    "extract": {"names", "repo", "path", "symbol", "start_from"},
+    "extract": {"names", "repositories", "paths", "symbols", "start_from"},
     "migrate": {"site"},
     "curate": {"prefer", "topup_prefix"},
     "synthesize": {"key_env", "goal"},
