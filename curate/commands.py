@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from curate.cluster.command import curate_in_tasks
 from curate.folder.explain import draw_graph
 from curate.folder.explain import explain as explain_network
 from curate.interface import curate as curate_here
 from curate.model.options import CurateOptions
 from curate.published.novel import Novelty
-from curate.published.novel import novel as novel
+from curate.published.novel import novel as novel  # as it is: the command reads its result
 from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
 from curate.run.sensitivity import sensitivity as measure_sensitivity
 from curate.sources import open_source, open_sources
@@ -54,6 +53,8 @@ def curate(
     if division.executor is None:
         manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
     else:
+        from curate.cluster.command import curate_in_tasks  # needs the extra `cluster`
+
         opened = open_sources(source)
         check_free(out, force=force)
         tasks, workers, work = division.resolve(out)

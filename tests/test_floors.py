@@ -93,6 +93,26 @@ def test_no_package_of_ours_is_imported_by_a_string() -> None:
     assert found == []
 
 
+#: What a command line imports at its top: options, and what parses, shows and reports them.
+_COMMAND_LINE = re.compile(
+    r"(?:\w+\.)+(?:cli|options)\.\w+|manifests\.(?:in_tasks|parameters)\.\w+|lemur_core\.files\.\w+\.\w+|"
+    + "|".join(PACKAGES)
+)
+
+
+@pytest.mark.parametrize("path", ["curate/cli.py"])
+def test_a_command_line_imports_no_machinery(path: str) -> None:
+    """What a command does is a function of its package, which `package.commands` loads when the command runs."""
+    own = [name for name in imported(ROOT / path) if name.partition(".")[0] in PACKAGES]
+    assert [name for name in own if not _COMMAND_LINE.fullmatch(name)] == []
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    late = [
+        node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert late == []
+
+
 def test_no_circles() -> None:
     """Imports inside functions count: a reader has to follow them too."""
     assert [sorted(circle) for circle in find_circles(import_graph(read_product(ROOT)))] == []
