@@ -7,8 +7,8 @@ import typer
 
 import curate as package
 from curate.model.options import CurateOptions
-from manifests.in_tasks import Division
-from manifests.parameters import RuntimeOption, takes_options
+from manifests.options.in_tasks import Division
+from manifests.options.parameters import RuntimeOption, takes_options
 
 app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"

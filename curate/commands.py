@@ -1,4 +1,4 @@
-"""What the commands of curation do, from what was typed to the text that is printed.
+"""The functions behind the commands of curation: typed options in, the text to print out.
 
 The package loads this module when a command runs: `--help` must not wait for the tables and the networks.
 """
@@ -20,7 +20,7 @@ from curate.sources import open_source, open_sources
 from lemur_core.files.atomic import check_free
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
-from manifests.in_tasks import Division
+from manifests.options.in_tasks import Division
 
 #: The stages at which rows are removed, in their order.
 _STAGES = {

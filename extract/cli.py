@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from extract.model.options import ExtractOptions
-from manifests.in_tasks import Division
-from manifests.parameters import takes_options
+from manifests.options.in_tasks import Division
+from manifests.options.parameters import takes_options
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest

@@ -12,7 +12,7 @@ import typer
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
-from manifests.parameters import RuntimeOption
+from manifests.options.parameters import RuntimeOption
 
 if TYPE_CHECKING:
     from train.model.recipe import Recipe

@@ -1,13 +1,12 @@
 """The options of an extraction."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
+from extract.resolve import Policy
 from lemur_core.files.errors import UsageError
 from manifests.options import MAX_TOKENS, Level, Option
 
-#: What happens with files that are not indexed.
-Policy = Literal["missing", "force", "skip"]
 Names = tuple[str, ...]
 
 _SCOPE = "Scope (nothing is indexed again)"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from extract.model.options import Policy
+from extract.resolve import Policy
 from extract.resolve.discover import Selection
 from extract.sources import Source
 from manifests.records import LEVELS, Block, Level

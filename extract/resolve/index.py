@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from extract.model.options import Policy
+from extract.resolve import Policy
 from extract.sources import Source, SourceFile
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError

@@ -7,9 +7,9 @@ import pytest
 import typer
 
 from lemur_core.files.errors import UsageError
-from manifests.in_tasks import Division
 from manifests.options import Option
-from manifests.parameters import takes_options
+from manifests.options.in_tasks import Division
+from manifests.options.parameters import takes_options
 
 
 def parse_pair(text: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.model.options import Policy
+from extract.resolve import Policy
 from extract.resolve.index import VERSION, Index
 from extract.sources import Source, open_source
 from lemur_core.files.errors import UserError

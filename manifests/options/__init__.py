@@ -1,4 +1,4 @@
-"""Options that are declared once, on the fields of a dataclass; `manifests.parameters` makes a command's of them.
+"""Options that are declared once, on the fields of a dataclass; `parameters` makes the parameters of a command of them.
 
 Nothing is imported here, so that a dataclass of options needs neither the command line nor the tables.
 """
