@@ -27,7 +27,10 @@ def told_layout(graph: Graph, place: int) -> Layout | None:
     """Infer the layout of an input with three to five dimensions from the operations on it and on elementwise results.
 
     A normalization over the last dimension alone, or a linear layer over it, makes it the channels; a convolution or a
-    batch normalization makes the second dimension the channels. None if neither occurs.
+    batch normalization makes the second dimension the channels.
+
+    Args: place: index of the input in `graph.nodes`.
+    Returns: one letter per dimension, such as `NCHW`; None if neither occurs, or for another number of dimensions.
     """
     rank = len(graph.nodes[place].outputs[0].shape)
     if not 3 <= rank <= 5:

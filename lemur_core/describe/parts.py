@@ -7,11 +7,14 @@ from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref, replace_refs
 
 
 def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
-    """Return the graph of each module by its path, for modules that run at least `least` operations.
+    """Extract the graph of each module that runs at least `least` operations.
 
     Of modules that run the same operations, keep the outermost. A module that is called several times is one part with
     all its calls. The inputs of a part are numbered in the order in which it reads them; its outputs are the values
     that other operations read.
+
+    Args: graph: a canonical graph whose nodes have scopes.
+    Returns: the graphs by the module's path (`layer1.0.conv2`), outer modules first; none without an output.
     """
     inside: dict[str, list[int]] = {}
     for index, node in enumerate(graph.nodes):

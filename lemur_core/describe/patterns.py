@@ -51,7 +51,11 @@ class _Chain:
 
 
 def describe_graph(graph: Graph, trained: Graph | None = None) -> GraphDescription:
-    """Describe a canonical graph of eval mode, and how that of train mode differs."""
+    """Describe a canonical graph of eval mode, and how that of train mode differs.
+
+    Args: trained: the graph of train mode; None if there is none.
+    Returns: the numbered sentences, and the patterns with their counts, the commonest first.
+    """
     describer = _Describer(graph)
     sentences = tuple(describer.sentences())  # also counts the patterns
     if trained is not None and trained != graph:

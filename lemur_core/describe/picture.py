@@ -51,7 +51,11 @@ class Box:
 
 
 def check_picture(path: Path) -> None:
-    """Check the name of a picture. Raises: UsageError unless it ends in `.svg`."""
+    """Check the name of a picture.
+
+    Args: path: where the picture is to be written; it need not exist.
+    Raises: UsageError unless it ends in `.svg`.
+    """
     if path.suffix != ".svg":
         raise UsageError(f"{path}: pictures of graphs are SVG; give a name that ends in .svg")
 
@@ -80,6 +84,9 @@ def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
 
     Above `limit` operations, consecutive operations of one module become one box, at the largest module depth that
     results in few enough boxes; if modules do not help, consecutive operations are merged as needed.
+
+    Args: limit: the maximum number of boxes of operations; inputs and outputs have boxes of their own.
+    Returns: inputs first, then operations, then outputs; parameters and constants have no box.
     """
     live = _find_live(graph)
     computing = [index for index in live if graph.nodes[index].op not in LEAVES]

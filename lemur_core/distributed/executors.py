@@ -106,8 +106,13 @@ def begin(work: Exchange, parameters: dict[str, Any]) -> None:
 def run_steps(
     executor: Executor, steps: Callable[[bool], Iterable[Step]], work: Exchange, workers: int
 ) -> list[str] | None:
-    """Run steps on an executor. `steps(True)` yields them lazily: each is requested once the previous one is done.
+    """Run steps on an executor.
 
+    Args:
+        steps: called once. With True, it yields the steps lazily: each is requested once the previous one is done. With
+            False, for Slurm, all are requested before any has run.
+        work: its folder `steps` receives markers and logs.
+        workers: the maximum number of tasks in parallel.
     Returns: the IDs of the queued jobs; None if everything was run.
     Raises: UserError if a task fails or is killed; the next run resumes.
     """
@@ -262,7 +267,12 @@ def _run(command: list[str]) -> str:
 
 
 def forget(work: Exchange, name: str) -> None:
-    """Mark a step to be run again."""
+    """Mark a step to be run again: remove the markers and logs of its tasks.
+
+    Args:
+        work: the exchange of the run.
+        name: as in `Step.name`; a step that has never run is ignored.
+    """
     work.remove(f"steps/{name}")
 
 

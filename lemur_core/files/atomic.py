@@ -26,6 +26,7 @@ def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
     Args:
         lock: the name of the lock file in the folder.
         at_work: the message if another process holds the lock, such as `another run works there`.
+    Returns: a context manager.
     Raises: UserError if the folder cannot be created, or another process holds the lock.
     """
     try:
@@ -40,8 +41,10 @@ def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
 
 
 def claim(handle: int) -> bool:
-    """Lock an open file or folder for this process while it has it open. Returns: False if another process has the
-    lock.
+    """Lock an open file or folder for this process while it has it open.
+
+    Args: handle: a file descriptor; closing it ends the lock.
+    Returns: False if another process has the lock.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +59,11 @@ _CLAIM_SECONDS = 10.0  # seconds between creating a folder and claiming it, at m
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    """Compute the SHA-256 of a file without loading it whole.
+
+    Args: path: an existing file; links are followed.
+    Returns: 64 hexadecimal digits.
+    """
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -66,7 +73,11 @@ def sha256_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `path` to write to; rename it to `path` on success, remove it on failure."""
+    """Yield a temporary sibling of `path` to write to; rename it to `path` on success, remove it on failure.
+
+    Args: path: in an existing folder; an older file is replaced.
+    Returns: a context manager; the sibling exists already, is empty, and is synced to disk before it is renamed.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
     os.close(handle)
     part = Path(name)
@@ -80,7 +91,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 with `\\n` line ends; on failure, an older file is kept."""
+    """Write a text file in UTF-8 with `\\n` line ends.
+
+    Args: path: in an existing folder; on failure, an older file there is kept.
+    """
     with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 
@@ -90,6 +104,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
 
     If one rename fails, the earlier ones are undone. Folders are created as needed, and removed again on failure.
 
+    Args: files: the contents by target; a file that is replaced keeps its permissions.
     Raises: UserError naming the file that cannot be written.
     """
     with contextlib.ExitStack() as undo:
@@ -132,10 +147,12 @@ def _remove_empty(folder: Path) -> None:
 def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling folder of `out` to fill; rename it to `out` on success, remove it on failure.
 
-    An existing `out` is replaced only with `force`, only once the new one is complete, and is restored if the last
-    rename fails. Two runs with the same `out` never mix: each fills its own folder, and the later one to finish gets an
-    error.
+    Two runs with the same `out` never mix: each fills its own folder, and the later one to finish gets an error.
 
+    Args:
+        out: its parent folders are created as needed.
+        force: replace an existing `out`, once the new one is complete; it is restored if the last rename fails.
+    Returns: a context manager.
     Raises: UserError if `out` exists and `force` is False, or its parent folder cannot be written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
@@ -161,8 +178,9 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def check_writable(out: Path) -> None:
-    """Check, before minutes of work, that `out` can be created at the end.
+    """Check, before minutes of work, that an output can be created at the end.
 
+    Args: out: a file or folder; nothing is created.
     Raises: UserError if the nearest existing parent is a file, or is not writable.
     """
     above = next((folder for folder in out.absolute().parents if folder.exists()), out)
@@ -174,8 +192,10 @@ def check_writable(out: Path) -> None:
 def check_free(out: Path, *, force: bool) -> None:
     """Check, before hours of work, that the output can be put in place at the end.
 
-    Raises: UserError if `out` cannot be created, or exists and is not an empty folder; with `force`, any folder with a
-        manifest may be replaced.
+    Args:
+        out: an output folder.
+        force: let any folder with a manifest be replaced.
+    Raises: UserError if `out` cannot be created, is a file, or is a folder with files in it that may not be replaced.
     """
     check_writable(out)
     if not out.exists() and not out.is_symlink():

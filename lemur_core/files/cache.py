@@ -17,8 +17,8 @@ from lemur_core.files.progress import note
 def cache_folder(*parts: str) -> Path:
     """Return the user's cache folder of this tool, or a folder below it; create it if needed.
 
-    The variable `LEMUR_CURATOR_CACHE` sets it; by default it is in the platform's cache folder.
-
+    Args: parts: names of nested folders; none for the cache folder itself.
+    Returns: `LEMUR_CURATOR_CACHE`, if that variable is set, else `lemur-curator` in the platform's cache folder.
     Raises: UserError if it cannot be created.
     Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
@@ -48,6 +48,7 @@ def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str |
         kind: what it is, for messages: "index", "cache".
         tables: definitions of its tables, `name (columns ...)`; a table that exists is left as it is.
         on_damage: message to print if a damaged file is replaced; None for none.
+    Returns: a connection for the caller to close; every table exists.
     Raises: UserError if it cannot be opened or written.
     """
     try:
@@ -87,7 +88,12 @@ class Room:
 
 
 def rooms(names: Sequence[str] = ()) -> list[Room]:
-    """Return the rooms of the cache, sorted; all, or those in `names`. Raises: UsageError if a name is unknown."""
+    """List the rooms of the cache, sorted by name.
+
+    Args: names: of the rooms to list; empty for all.
+    Returns: the rooms with their sizes, as of now.
+    Raises: UsageError if a name is unknown.
+    """
     folders = sorted(folder for folder in cache_folder().iterdir() if folder.is_dir() and not folder.is_symlink())
     known = [folder.name for folder in folders]
     unknown = sorted(set(names) - set(known))
@@ -107,9 +113,14 @@ def _measure_room(folder: Path) -> Room:
 
 
 def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
-    """Remove rooms of the cache, or only their files older than `older_than` seconds. Returns: the bytes freed.
+    """Remove rooms of the cache, or only their older files.
 
     Removed entries are computed or downloaded again when needed; a run that is using them may fail.
+
+    Args:
+        chosen: from `rooms`.
+        older_than: seconds since a file was last written; None removes the whole rooms.
+    Returns: the bytes freed.
     """
     freed = 0
     for room in chosen:

@@ -45,7 +45,12 @@ _STYLE: dict[str, Any] = {
 def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI) -> None:
     """Draw one figure into a PNG file, or an SVG file if the name ends in `.svg`; create its folder if needed.
 
-    The style does not depend on the user's Matplotlib settings.
+    The style does not depend on the user's Matplotlib settings; the file has no date, so equal figures are equal bytes.
+
+    Args:
+        path: replaced as a whole, or not at all.
+        draw: called once with an empty figure.
+        dpi: of a PNG file.
     """
     import matplotlib  # imported here: slower than the rest of a report
     from matplotlib.figure import Figure
@@ -66,9 +71,14 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
 
 
 def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: float = 8.0) -> "Axes":
-    """Return axes for horizontal bars: bar `n` is at y = `n`, the first at the top, with its label on the left.
+    """Create axes for horizontal bars: bar `n` is at y = `n`, the first at the top, with its label on the left.
 
-    Args: height: inches of everything except the bars.
+    Args:
+        figure: resized here: its height follows from the number of bars.
+        labels: one per bar, from the top.
+        height: inches of everything except the bars.
+        inches: the width of the figure.
+    Returns: the only axes of the figure; the caller draws the bars.
     """
     figure.set_size_inches(inches, height + _BAR_INCHES * len(labels))
     axes = figure.subplots()
@@ -81,7 +91,14 @@ def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: 
 
 
 def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float], gap: int = 5) -> None:
-    """Write a text after the end of each bar."""
+    """Write a text after the end of each bar.
+
+    Args:
+        axes: from `bar_axes`.
+        texts: one per bar, from the top.
+        ends: where the bars end, in units of the x axis.
+        gap: points between a bar and its text.
+    """
     for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
         axes.annotate(
             text, (end, index), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=BEHIND

@@ -23,6 +23,8 @@ def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
     It is downloaded once with `pip download` (the user's index settings apply). Its checksum is compared with the one
     shipped here or, for a release newer than this tool, with the one recorded at the first download.
 
+    Args: version: such as `2.1.0`.
+    Returns: a file in the cache, and 64 hexadecimal digits.
     Raises: UserError if the release does not exist, contains no codes, or its checksum is wrong; RetryableError if it
         cannot be downloaded.
     Source: https://github.com/ABrain-One/nn-dataset
@@ -39,7 +41,10 @@ def _read_releases() -> dict[str, dict[str, str | int]]:
 
 
 def with_codes() -> list[str]:
-    """Return the releases that contain network codes."""
+    """List the releases that contain network codes.
+
+    Returns: their versions, in the order of the shipped list; a release newer than this tool is not in it.
+    """
     return [version for version, facts in _read_releases().items() if facts["codes"]]
 
 

@@ -9,12 +9,22 @@ _ODD = re.compile(r"[`|\\]")  # not safe in inline code everywhere, least of all
 
 
 def count(number: int) -> str:
-    """Format `1234` as `1,234`."""
+    """Format a number with separators.
+
+    Args: number: such as 1234.
+    Returns: such as `1,234`.
+    """
     return f"{number:,}"
 
 
 def percent(part: float, whole: float) -> str:
-    """Format `part / whole` with one decimal; a dash if `whole` is 0; 0 and 100 only for exact values."""
+    """Format a share as percent.
+
+    Args:
+        part: from 0 to `whole`.
+        whole: 0 if there is nothing to take a share of.
+    Returns: one decimal; 0 and 100 only for exact values, else `< 0.1 %` or `> 99.9 %`; a dash if `whole` is 0.
+    """
     if not whole:
         return "–"
     value = 100 * part / whole
@@ -26,28 +36,50 @@ def percent(part: float, whole: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Format a similarity with three decimals, rounded down, so that 1.000 means equal."""
+    """Format a similarity.
+
+    Args: value: 0 to 1.
+    Returns: three decimals, rounded down, so that 1.000 means equal.
+    """
     return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """Format `1 record`, `2 records`, `1 family`, `2 families`."""
+    """Format a number with its noun: `1 record`, `2 records`, `1 family`, `2 families`.
+
+    Args:
+        one: the singular.
+        many: the plural; None for the singular with an s.
+    Returns: both words; the number with separators.
+    """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def article(noun: str) -> str:
-    """Prefix the article: `a snapshot`, `an extraction`."""
+    """Prefix the article: `a snapshot`, `an extraction`.
+
+    Args: noun: pronounced as it is spelled: only its first letter decides.
+    Returns: both words.
+    """
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
 def shown(text: str, limit: int = 0) -> str:
-    """Return the text with unprintable characters escaped, cut to `limit` characters unless it is 0."""
+    """Escape the unprintable characters of a text.
+
+    Args: limit: characters to keep, after escaping; 0 for all.
+    Returns: one line, in which tabs remain; ` …` at the end if it was cut.
+    """
     visible = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)
     return visible if not limit or len(visible) <= limit else f"{visible[:limit]} …"
 
 
 def code_span(text: str, limit: int = 80) -> str:
-    """Format any text as inline code that is safe inside and outside of tables."""
+    """Format any text as inline code that is safe inside and outside of tables.
+
+    Args: limit: characters to keep; 0 for all.
+    Returns: the text in backticks; a `<code>` element where backticks would not be safe; `(no name)` for a blank text.
+    """
     text = shown(text, limit).replace("\t", " ")
     if not text.strip():
         return "(no name)"
@@ -58,19 +90,36 @@ def code_span(text: str, limit: int = 80) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape any text as plain text that is safe inside and outside of tables."""
+    """Escape any text as plain text.
+
+    Args: text: of foreign origin, such as the name of a family.
+    Returns: Markdown that is safe inside and outside of tables, on one line.
+    """
     text = re.sub(r"([\\`*_\[\]<>#~$&])", r"\\\1", shown(text).replace("\t", " "))
     return text.replace("|", "&#124;")
 
 
 def block(lines: Sequence[str], language: str) -> list[str]:
-    """Format lines as a fenced block that none of them can close."""
+    """Format lines as a fenced block that none of them can close.
+
+    Args:
+        lines: without line ends, of any content.
+        language: for highlighting; empty for none.
+    Returns: the lines of Markdown, and an empty one.
+    """
     longest = max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}{language}", *lines, fence, ""]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Format a table; the first `left` columns are left-aligned, the others right. Cells are Markdown already."""
+    """Format a table.
+
+    Args:
+        head: the titles of the columns, as Markdown.
+        rows: cells as Markdown, one per column.
+        left: the number of columns, from the first, that are left-aligned; the others are right-aligned.
+    Returns: the lines of Markdown, and an empty one.
+    """
     rule = [":--" if index < left else "--:" for index in range(len(head))]
     return [*(f"| {' | '.join(line)} |" for line in (head, rule, *rows)), ""]

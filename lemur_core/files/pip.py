@@ -37,14 +37,17 @@ def download(
     max_seconds: float | None = None,
     retries: int | None = None,
 ) -> Path:
-    """Return the archive of the release that pip chooses for a requirement, below the empty `folder`.
+    """Download the archive of the release that pip chooses for a requirement.
 
     Args:
         specifier: a version specifier of PEP 440, such as `==1.0`; "" is the newest release.
+        folder: empty; the archive and scratch files come to lie below it.
         sdists: download an sdist if there is no wheel for this interpreter. It is never built.
         max_bytes: size limit of the archive; 0 for none.
+        max_seconds: for all of pip's work; None for no limit.
         retries: connection retries; None for the user's setting.
 
+    Returns: the path of the archive.
     Raises: AbsentError if there is no such package, version or wheel, or it is too large; RetryableError if the index
         cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
     """
@@ -69,7 +72,13 @@ def download(
 
 
 def latest_version(name: str, scratch: Path) -> str | None:
-    """Return the newest release that pip would choose; None if it is unknown."""
+    """Return the newest release that pip would choose; None if it is unknown.
+
+    Args:
+        name: of a package.
+        scratch: an existing folder that pip may fill.
+    Returns: such as `1.0`; None also if the index cannot be reached.
+    """
     done = _run(["-m", "pip", "index", "versions", "--disable-pip-version-check", name], scratch)
     match = re.match(r"\S+ \(([^)]+)\)", done.stdout)
     return match[1] if done.returncode == 0 and match else None

@@ -19,7 +19,11 @@ def quiet() -> bool:
 
 @contextlib.contextmanager
 def quieted(*, unless: bool = False) -> Iterator[None]:
-    """Hide progress until the end of the block, then restore the setting; with `unless`, change nothing."""
+    """Hide progress until the end of the block, then restore the setting.
+
+    Args: unless: change nothing.
+    Returns: a context manager; processes that are started in the block inherit the setting.
+    """
     if unless:
         yield
         return
@@ -35,14 +39,24 @@ def quieted(*, unless: bool = False) -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """Print one plain line."""
+    """Print one plain line to stderr, unless progress is hidden.
+
+    Args: text: without a line end.
+    """
     if not quiet():
         print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of items done since its last call; `total` is None if it is unknown."""
+    """Show the progress of a block on stderr, unless progress is hidden.
+
+    Args:
+        label: what is done, before the numbers.
+        total: the number of items; None if it is unknown.
+        unit: the noun of the items.
+    Returns: a context manager of a function to call with the number of items done since its last call.
+    """
     if quiet():
         yield lambda _count: None
     elif sys.stderr.isatty():

@@ -58,6 +58,10 @@ def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.k
 def map_items(work: Callable[[Item], T], items: Iterable[Item], jobs: int | None = None) -> Iterator[T]:
     """Yield `work(item)` for each item, in order; reads ahead only a little.
 
+    Args:
+        work: run in other processes, one message per item, so it should take milliseconds at least.
+        jobs: the number of processes; None for one per available core.
+    Returns: the results, lazily.
     Raises: UserError if no worker can be started; ProcessExpired if one dies.
     """
     for (result,) in map_chunks(work, ([item] for item in items), None, jobs):
@@ -72,8 +76,12 @@ def map_chunks(
 ) -> Iterator[list[T]]:
     """Yield the results of `work` for the items of each chunk, in order; reads ahead only a little.
 
-    If a worker dies on an item, the result of that item is `died(item)`.
-
+    Args:
+        work: run in other processes, so it must be picklable, as must its items and results.
+        chunks: each is one message to a worker: many items if `work` is fast.
+        died: returns the result of an item that ended its worker; None if that is to end the run.
+        jobs: the number of processes; None for one per available core.
+    Returns: one list per chunk.
     Raises: UserError if no worker can be started; ProcessExpired if one dies and there is no `died`.
     """
     workers = jobs or available_cores()
@@ -154,7 +162,10 @@ def _block_terminal_signals() -> Iterator[None]:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Count the cores that this process may use.
+
+    Returns: at least 1; fewer than the machine has if an affinity (`taskset`, Slurm) restricts this process.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -49,7 +49,11 @@ Args = dict[str, Argument]
 
 
 def canonical(graph: Graph) -> Graph:
-    """Return the canonical form of a recorded graph."""
+    """Return the canonical form of a recorded graph.
+
+    Args: graph: of one run, as recorded; it is not changed.
+    Returns: only the operations that lead to outputs and writes; equal operations on equal values are one node.
+    """
     form = _Form(graph)
     kept = reachable(graph.nodes, graph.results)
     for index in kept:

@@ -38,5 +38,9 @@ def _format_label(key: str) -> str:
 
 
 def share(one: Graph, other: Graph) -> float:
-    """Return the similarity of two computations, ignoring widths, 0 to 1: the Jaccard similarity of their subtrees."""
+    """Return the similarity of two computations, ignoring widths: the Jaccard similarity of their subtrees.
+
+    Args: one, other: canonical graphs of the same mode.
+    Returns: 0 to 1. 1 does not mean equal: subtrees have a limited depth.
+    """
     return similarity(subtrees(one), subtrees(other))

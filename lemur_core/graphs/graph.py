@@ -156,7 +156,11 @@ def pack(graph: Graph) -> str:
 
 
 def unpack(packed: str) -> dict[str, Any]:
-    """Return the stored form of a packed graph."""
+    """Return the stored form of a packed graph.
+
+    Args: packed: from `pack`.
+    Returns: the form that `lemur_core.graphs.serialization.restore` reads.
+    """
     stored: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
     return stored
 

@@ -81,7 +81,11 @@ IDENTITIES = ("graph", "graph_widths", "graph_repeats")
 
 
 def identities_of(forms: Mapping[str, Graph]) -> dict[str, str]:
-    """Return the identities of a network from its canonical graphs by mode: G0 and G1 of all modes, G2 of eval."""
+    """Return the identities of a network from its canonical graphs: G0 and G1 of all modes, G2 of eval mode.
+
+    Args: forms: canonical graphs by mode; `eval` must be among them.
+    Returns: a SHA-256 in hexadecimal by column name, as in `IDENTITIES`.
+    """
     by_mode = {mode: identities(form) for mode, form in forms.items()}
 
     def join_modes(name: str) -> str:
@@ -276,7 +280,11 @@ def collapse_repeats(items: Sequence[str]) -> list[str]:
 
 
 def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
-    """Count the Weisfeiler-Lehman labels of the subtrees up to this depth, ignoring widths."""
+    """Count the Weisfeiler-Lehman labels of the subtrees up to a depth, ignoring widths.
+
+    Args: depth: in operations; each depth from 0 adds one label per node.
+    Returns: how often each label occurs, in hexadecimal.
+    """
     colors = [_compute_color(label_without_widths(graph, node)) for node in graph.nodes]
     counted = Counter(color.hex() for color in colors)
     for _ in range(depth):
@@ -292,7 +300,11 @@ def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
 
 
 def similarity(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """Return the Jaccard similarity of two multisets: 1 if they are equal, 0 if they are disjoint."""
+    """Return the Jaccard similarity of two multisets.
+
+    Args: one, other: how often each key occurs.
+    Returns: 1 if they are equal (also if both are empty), 0 if they are disjoint.
+    """
     shared = sum(min(count, other.get(key, 0)) for key, count in one.items())
     total = sum(one.values()) + sum(other.values()) - shared
     return shared / total if total else 1.0

@@ -61,9 +61,11 @@ def from_notation(
     """Read a serialized graph.
 
     Args:
+        stored: from `to_notation`.
         sizes: the values of the sizes that formulas name; the first values count.
         evaluated: the graph of eval mode, if this one was written as the difference from it.
 
+    Returns: the graph; numbers that were formulas are a `Size` again.
     Raises: ValueError if the graph has another form, was recorded by another torch, or is malformed.
     """
     version = (stored.get("form"), stored.get("torch"))
@@ -252,7 +254,12 @@ def _parse_range(text: str) -> Iterator[int]:
 
 
 def store(sized: Sized) -> dict[str, Any]:
-    """Serialize both modes: `sizes`, `fixed`, `eval`, and `train`, null if it equals eval mode or there is none."""
+    """Serialize both modes, as JSON.
+
+    Args: sized: from `trace_sizes`.
+    Returns: `sizes`, `fixed`, `eval`, and `train`, which is null if it equals eval mode or there is none; the caller's
+        `train_error` tells these apart.
+    """
     trained = None if sized.trained == sized.evaluated else sized.trained
     return {
         "sizes": {name: list(values) for name, values in sized.sizes.items()},
@@ -263,8 +270,10 @@ def store(sized: Sized) -> dict[str, Any]:
 
 
 def restore(stored: Mapping[str, Any]) -> Sized:
-    """Read both modes. Args: stored: from `store`, with `train_error`, which is not null if there is no train mode.
+    """Read both modes.
 
+    Args: stored: from `store`, with `train_error`, which is not null if there is no train mode.
+    Returns: both graphs; `trained` is the same object as `evaluated` if the modes are equal, None without train mode.
     Raises: ValueError as `from_notation` does.
     """
     try:
@@ -281,8 +290,10 @@ def restore(stored: Mapping[str, Any]) -> Sized:
 
 
 def forms_of(stored: Mapping[str, Any]) -> dict[str, Graph]:
-    """Return the graphs by mode of a spec's `algorithm`, at the sizes of the first run.
+    """Return the graphs by mode of a spec, at the sizes of the first run.
 
+    Args: stored: the spec's `algorithm`, as `restore` takes it.
+    Returns: `eval`, and `train` unless there is no train mode.
     Raises: ValueError as `from_notation` does.
     """
     sized = restore(stored)

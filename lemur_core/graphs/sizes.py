@@ -43,8 +43,10 @@ def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph |
     """Trace a module at every size that it accepts.
 
     Args:
+        go: runs the module on inputs of some shapes, in train mode or not, and returns the canonical graph.
         own: shapes of its inputs in the graphs passed here.
         evaluated, trained: its graphs at these shapes.
+    Returns: the graphs with formulas, or the graphs passed here, with the reason, if no size can change.
     """
     runs = _Runs(go, tuple(own), evaluated, trained)
     free = runs.free()
@@ -213,9 +215,12 @@ def _further(size: int, taken: Sequence[int], number: int) -> int:
 
 
 def never_run(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
-    """Return untested shapes to try in turn: sizes between the tested ones, then combinations of these.
+    """Propose shapes that were not run: sizes between the tested ones, then combinations of tested ones.
 
-    Args: own: the shapes of the first run, including inputs that it does not use.
+    Args:
+        sized: from `trace_sizes`.
+        own: the shapes of the first run, including inputs that it does not use.
+    Returns: the shapes of all inputs, per attempt, in the order to try; none if no size is free.
     """
     free: dict[str, tuple[int, int]] = {}
     for node in sized.evaluated.nodes:

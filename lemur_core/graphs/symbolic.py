@@ -146,6 +146,7 @@ def at(graph: Graph, sizes: Mapping[str, float] | None = None) -> Graph:
     """Evaluate a graph at some sizes.
 
     Args: sizes: by name; None for the sizes of the first run.
+    Returns: a graph in which every `Size` is a number.
     """
     return _map_numbers(graph, lambda size: size.value if sizes is None else value_at(size.text, sizes), Size)
 

@@ -61,9 +61,11 @@ def rebuild(
 
     Args:
         evaluated, trained: canonical graphs of both modes; numbers that depend on the inputs are a `Size`.
+        name: of its class.
         inputs: names for the arguments of `forward`, by index; None: as in the graphs.
         header: the lines at the top of the file, as comments.
 
+    Returns: the source, and which parameter or buffer of the original each of its own stands for.
     Raises: RebuildError if an operation cannot be written.
     """
     module = merge(evaluated, trained)

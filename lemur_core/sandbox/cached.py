@@ -215,13 +215,21 @@ class OutcomeStore:
 
 
 def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of what foreign code can import: the declared runtime, `runtime`, and their dependencies."""
+    """Return the versions of what foreign code can import.
+
+    Args: runtime: further distributions, by name or named set.
+    Returns: the versions of the declared runtime, of `runtime`, and of their dependencies, by distribution.
+    """
     return dict(declared_runtime(tuple(runtime)).versions)
 
 
 @cache
 def code_digest(entry: str) -> str:
-    """Return the SHA-256 of an entry's file and of all our files that it imports, directly or indirectly."""
+    """Return the SHA-256 of an entry's file and of all our files that it imports, directly or indirectly.
+
+    Args: entry: as in `Job.entry`, `package.module:function`.
+    Returns: 64 hexadecimal digits. Imports are read, not run: those in functions count, those by a string do not.
+    """
     sources: dict[str, bytes] = {}
     waiting = [entry.partition(":")[0]]
     while waiting:
@@ -241,18 +249,30 @@ def code_digest(entry: str) -> str:
 
 
 def reason_of(outcome: Outcome, limit: int = 400) -> str:
-    """Return why a job gave no answer, in one short line."""
+    """Return why a job gave no answer, in one short line.
+
+    Args: limit: the maximum number of characters.
+    Returns: the first line of its error; never empty.
+    """
     return one_line((outcome.error or "the sandbox gave no reason").splitlines()[0], limit)
 
 
 def answer_of(outcome: Outcome, limit: int = 400) -> dict[str, Any]:
-    """Return the answer of a job; if it has none, `{"error": ...}` with its status and the reason in one line."""
+    """Return the answer of a job; if it has none, `{"error": ...}` with its status and the reason in one line.
+
+    Args: limit: the maximum number of characters of the reason.
+    Returns: what the entry returned, if that was a dict.
+    """
     if outcome.status is Status.OK and isinstance(outcome.value, dict):
         return outcome.value
     return {"error": f"{outcome.status.value}: {reason_of(outcome, limit)}"}
 
 
 def workers_within_memory(jobs: int, limits: Limits) -> int:
-    """Return how many jobs may run in parallel: as many as fit in memory if each uses all that it may."""
+    """Return how many jobs may run in parallel: as many as fit in memory if each uses all that it may.
+
+    Args: jobs: the number that is wanted.
+    Returns: 1 to `jobs`. All of the machine's memory counts, including what other processes use.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(jobs, memory // limits.memory_bytes))

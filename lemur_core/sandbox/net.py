@@ -84,7 +84,15 @@ def _missing_module(error: BaseException) -> str:
 
 @contextmanager
 def step(category: str, tried: str = "") -> Iterator[None]:
-    """Convert exceptions of foreign code in the block to a NetError; the sandbox itself reports a lack of memory."""
+    """Convert exceptions of foreign code in the block to a NetError.
+
+    Args:
+        category: of the NetError, unless the exception has a more specific one.
+        tried: the call in progress, for the message.
+    Returns: a context manager.
+    Raises: NetError; MemoryError, or PyTorch's error for a failed allocation, as they are: the sandbox itself reports a
+        lack of memory.
+    """
     try:
         yield
     except (NetError, MemoryError):
@@ -96,7 +104,10 @@ def step(category: str, tried: str = "") -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """Seed every generator that a network may use, and silence its warnings."""
+    """Seed every generator that a network may use, and silence its warnings.
+
+    Args: seed: for Python, NumPy and PyTorch alike.
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -104,7 +115,12 @@ def seed_all(seed: int) -> None:
 
 
 def execute(code: str) -> ModuleType:
-    """Execute a network's file and return the module. Raises: NetError."""
+    """Execute a network's file.
+
+    Args: code: its whole source.
+    Returns: the module, which is also in `sys.modules`.
+    Raises: NetError of category `import_failed`, or of a more specific one.
+    """
     with step("import_failed"):
         return load(code, NETWORK)
 
@@ -116,7 +132,15 @@ def construct(
     prm: dict[str, Any],
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
 ) -> Any:
-    """Construct the network of a module, on this device. Raises: NetError."""
+    """Construct the network of a module, on this device.
+
+    Args:
+        module: from `execute`.
+        in_shape, out_shape, prm: as LEMUR passes them to `Net`; `prm` maps hyperparameters to values.
+        device: passed to `Net`, and where the network is moved afterwards.
+    Returns: an `nn.Module`.
+    Raises: NetError of category `no_net` or `construct_failed`, or of a more specific one.
+    """
     build = getattr(module, "Net", None)
     if not callable(build):
         raise NetError("no_net", "the file defines no class Net")
@@ -157,7 +181,11 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def inputs_of(case: dict[str, Any]) -> Tensor:
-    """Return random inputs for a network of this case."""
+    """Return random inputs for a network of this case.
+
+    Args: case: `in_shape`, `dtype`, and `values`: the bounds, of which the upper one does not occur.
+    Returns: a tensor of `in_shape`, in float32 unless the dtype is `int64` or `complex64`.
+    """
     low, high = (float(bound) for bound in case["values"])
     shape = [int(size) for size in case["in_shape"]]
     if case["dtype"] == "int64":
@@ -181,7 +209,10 @@ def _check(output: object, expected: list[int] | None) -> None:
 
 
 def hand_over_vocabulary(words: int) -> None:
-    """Set the vocabulary where networks import it: a global in the module of LEMUR's caption loader."""
+    """Set the vocabulary where networks import it: a global in the module of LEMUR's caption loader.
+
+    Args: words: its size, with the four special words; 0 for none.
+    """
     if not words:
         return
     names = ["<PAD>", "<SOS>", "<EOS>", "<UNK>", *(f"word{number}" for number in range(words - 4))]
@@ -192,7 +223,11 @@ def hand_over_vocabulary(words: int) -> None:
 
 
 def tuples(value: object) -> Any:
-    """Convert lists back to tuples, which JSON does not have."""
+    """Convert lists back to tuples, which JSON does not have.
+
+    Args: value: decoded JSON.
+    Returns: the value with tuples; lists inside of dicts remain lists.
+    """
     return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
 
@@ -201,7 +236,11 @@ def _describe_tensor(tensor: Tensor) -> str:
 
 
 def sizes(shape: Sequence[int], nothing: str = "scalar") -> str:
-    """Format a shape."""
+    """Format a shape: `3x32x32`.
+
+    Args: nothing: the text for a shape without dimensions.
+    Returns: the sizes, joined by `x`.
+    """
     return "x".join(str(size) for size in shape) or nothing
 
 

@@ -98,6 +98,7 @@ def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
     """Return the declared runtime as installed here, with its dependencies.
 
     Args: further: names of distributions, or of `NAMED_SETS`, in addition to `DECLARED`.
+    Returns: versions and metadata folders by distribution, without the system's own libraries (CUDA).
     Raises: UserError if a named one is not installed.
     """
     from packaging.utils import canonicalize_name
@@ -124,14 +125,22 @@ def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
 
 
 def expand_sets(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the sorted distinct distributions of `names`, with named sets expanded."""
+    """Expand the named sets among names of distributions.
+
+    Args: names: of distributions, or of `NAMED_SETS`.
+    Returns: the sorted distinct distributions, by normalized name.
+    """
     from packaging.utils import canonicalize_name
 
     return tuple(sorted({canonicalize_name(member) for name in names for member in _members(name)}))
 
 
 def option_for(package: str) -> str:
-    """Return the command-line option that allows a package, by its import name; empty if there is none."""
+    """Return the command-line option that allows a package.
+
+    Args: package: an import name.
+    Returns: such as `--runtime lemur-nets`; empty if no named set contains the package.
+    """
     return next((f"--runtime {name}" for name, members in NAMED_SETS.items() if package in members), "")
 
 
@@ -153,6 +162,7 @@ def read_requirements(texts: Iterable[str] | None, extras: Iterable[str] = ()) -
     Args:
         texts: one requirement each; None is none. Invalid ones, which old releases have, are skipped, as pip does.
         extras: the extras of the distribution that are wanted.
+    Returns: those without a marker, and those whose marker holds without an extra or with one of `extras`.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 

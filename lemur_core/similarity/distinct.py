@@ -40,7 +40,10 @@ class Distinct:
 def count_distinct(codes: Sequence[str], graphs: Sequence[str | None], *, jobs: int | None = None) -> Distinct:
     """Count distinct codes by the default rules of `lemur curate`, in order: the first of several duplicates is kept.
 
-    Args: graphs: the identity of each code's computation graph (G0); None where it is unknown.
+    Args:
+        graphs: the identity of each code's computation graph (G0); None where it is unknown.
+        jobs: the number of processes; None for one per available core.
+    Returns: the number of codes, then of those that remain after each stage.
     """
     known = {index: graph for index, graph in enumerate(graphs) if graph is not None}
     stages = [verdict.stage for verdict in decide(codes, known, jobs=jobs).values()]

@@ -244,7 +244,11 @@ Ordered = TypeVar("Ordered", Sequence[int], npt.NDArray[np.uint64])
 
 
 def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter[int]:
-    """Return the number of fingerprints that contain each element."""
+    """Count the fingerprints that contain each element.
+
+    Args: fingerprints: sorted distinct elements each.
+    Returns: the counts; 0 for an element that occurs in none.
+    """
     frequency: Counter[int] = Counter()
     for elements in fingerprints:
         frequency.update(elements.tolist())
@@ -252,18 +256,32 @@ def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter
 
 
 def rarest_first(elements: npt.NDArray[np.uint64], frequency: Mapping[int, int]) -> list[int]:
-    """Return the elements of a fingerprint, rarest first, in an order that is the same for all fingerprints."""
+    """Return the elements of a fingerprint, rarest first.
+
+    Args: frequency: from `element_frequency`, over all fingerprints that are compared.
+    Returns: an order that is the same for all fingerprints: equally rare elements are in the order of their numbers.
+    """
     return sorted(elements.tolist(), key=lambda element: (frequency[element], element))
 
 
 def prefix(elements: Ordered, threshold: float) -> Ordered:
-    """Return the first elements, of which any two fingerprints that reach the threshold share one."""
+    """Return the first elements, of which any two fingerprints that reach the threshold share one.
+
+    Args:
+        elements: a whole fingerprint, in an order that is the same for all (`rarest_first`).
+        threshold: a Jaccard similarity, above 0.
+    Returns: at least one element, unless there are none.
+    """
     size = len(elements)
     return elements[: size - math.ceil(threshold * size - 1e-9) + 1] if size else elements
 
 
 def set_jaccard(a: frozenset[int], b: frozenset[int]) -> float:
-    """Return the exact Jaccard similarity; 0 if either set is empty."""
+    """Return the exact Jaccard similarity of two sets.
+
+    Args: a, b: elements of fingerprints.
+    Returns: 0 to 1; 0 if either set is empty, even if both are.
+    """
     if not a or not b:
         return 0.0
     shared = len(a & b)

@@ -52,17 +52,27 @@ class ExactPairs:
 
 
 def in_order(sets: IntArray) -> IntArray:
-    """Return the distinct numbers in order of first occurrence."""
+    """Return the distinct numbers in order of first occurrence.
+
+    Args: sets: the number of each code's shingle set, shape (n,).
+    Returns: shape (distinct numbers,).
+    """
     return sets[np.sort(np.unique(sets, return_index=True)[1])]
 
 
 def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, seed: int = 0) -> ExactPairs:
-    """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
+    """Join sets with themselves by sparse matrix products.
 
     Shingles that occur in exactly the same sets become one weighted column, which reduces their number to about an
     eighth. Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (see `complete`). The
     sample is drawn by position: sets in order of first occurrence (`in_order`) give the same sample, however they are
     numbered.
+
+    Args:
+        sets: distinct numbers of shingle sets.
+        threshold: the least Jaccard similarity, above 0.
+        seed: of the sample.
+    Returns: the pairs as numbers of shingle sets, each once, the smaller number first.
     """
     total = len(sets)
     if not total:
@@ -94,10 +104,12 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
 
 
 def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, threshold: float) -> ExactPairs:
-    """Join new sets (numbers of shingle sets) with others, by blocks of both: all pairs of a new one (a) and another
-    (b).
+    """Join new sets with others, by blocks of both: all pairs of a new one (a) and another (b).
 
-    A set that is on both sides gives a pair of Jaccard 1.
+    Args:
+        new, there: numbers of shingle sets; a set that is on both sides gives a pair of Jaccard 1.
+        threshold: the least Jaccard similarity, above 0.
+    Returns: the pairs as numbers of shingle sets; here, a < b need not hold.
     """
     blocks = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for first in range(0, len(new), MAX_SETS):
@@ -160,7 +172,14 @@ class Recall:
 
 
 def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Banding, threshold: float) -> Recall:
-    """Count the true pairs that share a band and pass the estimate filter."""
+    """Count the true pairs that share a band and pass the estimate filter.
+
+    Args:
+        shingle_sets: the sets that the pairs refer to; only their signatures are read.
+        truth: all pairs at or above the threshold.
+        threshold: the similarity that the estimate filter is for.
+    Returns: the counts, with the extent of the join that `truth` is from.
+    """
     signatures, proposed = shingle_sets.signatures, 0
     for start in range(0, len(truth.a), _PAIRS):
         a, b = truth.a[start : start + _PAIRS], truth.b[start : start + _PAIRS]
@@ -184,7 +203,10 @@ def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float
     """Return LSH's recall on the true pairs, with the least effort that misses none of them.
 
     Args:
+        shingle_sets: the sets that the pairs refer to.
         truth: all pairs at or above this threshold, possibly with others below it.
+        threshold: a Jaccard similarity.
+    Returns: the recall of one row per band if even that misses a pair.
     """
     truth = truth.at_least(threshold)
     effort = 0
@@ -197,10 +219,13 @@ def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float
 
 
 def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> tuple[IntArray, IntArray]:
-    """Return index pairs in `sets` with Jaccard >= threshold that have the same components as all such pairs.
+    """Return index pairs with Jaccard >= threshold that have the same components as all such pairs.
 
     LSH proposes (a pair at the threshold is missed at most once in ten million), the exact Jaccard decides; pairs that
     are already connected are not computed, and the likeliest come first.
+
+    Args: sets: distinct numbers of shingle sets.
+    Returns: two arrays of equal length, of indices in `sets`: the edges of a forest.
     """
     signatures = shingle_sets.signatures[sets]
     table = buckets(signatures, banding_for(threshold))

@@ -17,7 +17,10 @@ def map_codes(
 ) -> Iterator[list[tuple[bytes, T | str]]]:
     """Yield `work` of every (digest, code) pair, in order, in chunks; reads ahead only a little.
 
-    If a worker dies on a code, the result is a text that says so.
+    Args:
+        work: run in other processes, so it must be picklable.
+        jobs: the number of processes; None for one per available core.
+    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that says so.
     """
     rest = iter(codes)
     chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])

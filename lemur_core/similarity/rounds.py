@@ -25,6 +25,7 @@ def keepers(order: Sequence[int], own: Collection[int], blockers: dict[int, int]
         own: the codes to decide.
         blockers: for some of `own`, a better code near it, possibly no longer open; updated in place.
         stand: is cleared first.
+    Returns: the kept codes, best first; the others of `own` now have a blocker.
     """
     stand.clear()
     still_open = set(order)
@@ -47,6 +48,7 @@ def fallen(order: Sequence[int], fresh: Collection[int], stand: Standing) -> lis
         order: best first: the codes just kept (all that may be near one of the others), and the open ones to decide.
         fresh: the codes just kept.
         stand: is cleared first.
+    Returns: the removed codes, best first.
     """
     stand.clear()
     removed = []
@@ -64,6 +66,7 @@ def witnesses(order: Sequence[int], kept: Collection[int], stand: Standing) -> d
     Args:
         order: best first: the kept codes (all that may be near one of the others), and any of the removed ones.
         stand: is cleared first.
+    Returns: the verdicts by code; of a kept code, itself as its canonical one, with similarity 1.
     """
     stand.clear()
     verdicts: dict[int, Verdict] = {}

@@ -94,6 +94,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
     Args:
         parts: with distinct keys; the order only decides which part keeps a name.
 
+    Returns: the text, and by the part's key the new names.
     Raises: UserError if a part cannot share a file, naming it and the line: star and relative imports, `globals()`
         and the like, code that reads annotations as objects, names inside strings that would have to change.
     """

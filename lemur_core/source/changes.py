@@ -199,7 +199,11 @@ def find_searches(node: ast.stmt) -> tuple[Search, ...]:
 
 
 def search_at(node: ast.AST) -> Sought | None:
-    """Return the lookup that a node itself makes, if any."""
+    """Return the lookup that a node itself makes, if any.
+
+    Args: node: its children are not searched.
+    Returns: None for statements, and for expressions that look up nothing by a string.
+    """
     kind, argument = _classify_lookup(node)
     return Sought(node, kind, argument) if kind and isinstance(node, ast.expr) else None
 
@@ -232,7 +236,11 @@ def _is_globals(node: ast.expr) -> bool:
 
 
 def pattern_of(node: ast.expr | None) -> str:
-    """Return a regular expression of the possible strings of an expression: its constant parts, anything between."""
+    """Return a regular expression of the possible strings of an expression.
+
+    Args: node: None if a lookup has no argument.
+    Returns: the constant parts, escaped, with `.*` between and for anything else; for a full match.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
     if isinstance(node, ast.JoinedStr):

@@ -27,7 +27,10 @@ Path = tuple[tuple[int, int], ...]
 def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
     """Return the facts of one file.
 
-    Args: builtins: include reads of built-in names; by default only of those that the file binds itself.
+    Args:
+        raw: the bytes of the file, in the encoding that it declares.
+        builtins: include reads of built-in names; by default only of those that the file binds itself.
+    Returns: facts whose offsets refer to the normalized text (see `normalise`).
     Raises: SyntaxError (also for a broken encoding), RecursionError for absurdly nested code.
     """
     text = normalise(raw)
@@ -180,7 +183,11 @@ class _Reader:
 
 
 def dotted(node: ast.expr) -> tuple[str, ...]:
-    """Return `a.b.c` as ("a", "b", "c"); empty for any other expression."""
+    """Return the names of an attribute chain.
+
+    Args: node: any expression.
+    Returns: ("a", "b", "c") for `a.b.c`; empty for an expression that does not begin with a name.
+    """
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

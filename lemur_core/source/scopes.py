@@ -437,7 +437,13 @@ class Names:
 
 
 def fresh_name(wanted: str, taken: Container[str]) -> str:
-    """Return the name with the first number that makes it unique: `Block_2`."""
+    """Return the name with the first number that makes it unique: `Block_2`.
+
+    Args:
+        wanted: the name to be numbered, even if it is free itself.
+        taken: all names that the result must differ from.
+    Returns: a name that ends in `_2` or a higher number.
+    """
     number = 2
     while f"{wanted}_{number}" in taken:
         number += 1
@@ -445,7 +451,11 @@ def fresh_name(wanted: str, taken: Container[str]) -> str:
 
 
 def last_name(node: ast.expr) -> str:
-    """Return `c` for `a.b.c` and for `c`; empty for any other expression."""
+    """Return the last name of an attribute chain.
+
+    Args: node: any expression.
+    Returns: `c` for `a.b.c`, for `f().c` and for `c`; empty for anything else.
+    """
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

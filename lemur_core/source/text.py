@@ -15,6 +15,8 @@ from typing import NamedTuple
 def normalise(raw: bytes) -> bytes:
     """Return the file's text as UTF-8 without byte-order mark and with `\\n` line ends.
 
+    Args: raw: the bytes of the file, in the encoding that it declares (PEP 263).
+    Returns: bytes that end with a line end, unless the file is empty.
     Raises: SyntaxError for an unknown or broken encoding (like Python itself, PEP 263).
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -69,7 +71,14 @@ class Edit(NamedTuple):
 
 
 def apply(text: bytes, start: int, end: int, edits: Iterable[Edit]) -> str:
-    """Return the text between two offsets with the edits applied; an edit inside an earlier, wider one is dropped."""
+    """Return the text between two offsets with the edits applied.
+
+    Args:
+        text: normalized, so that byte offsets are those of the edits.
+        start, end: byte offsets; edits that begin before `start` are dropped, and none may reach beyond `end`.
+        edits: in any order; an edit inside an earlier, wider one is dropped.
+    Returns: the new text, decoded.
+    """
     pieces: list[bytes] = []
     at = start
     for edit in sorted(set(edits), key=lambda e: (e.start, -e.end)):
@@ -82,7 +91,11 @@ def apply(text: bytes, start: int, end: int, edits: Iterable[Edit]) -> str:
 
 
 def dedent(text: str, columns: int) -> str:
-    """Return the text moved left, except the inside of multi-line strings (whose value would change)."""
+    """Return the text moved left, except the inside of multi-line strings (whose value would change).
+
+    Args: columns: the number of spaces or tabs to remove; of a line with fewer, all are removed.
+    Returns: the text with the same line ends.
+    """
     if not columns:
         return text
     inside = _string_lines(text)

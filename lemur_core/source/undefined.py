@@ -9,7 +9,10 @@ _KINDS = (messages.UndefinedName, messages.UndefinedExport, messages.ImportStarU
 
 
 def drop_unevaluated(tree: ast.Module) -> None:
-    """Remove the annotations that Python never evaluates: quoted ones, and all if the file postpones them."""
+    """Remove the annotations that Python never evaluates: quoted ones, and all if the file postpones them.
+
+    Args: tree: changed in place; a removed annotation becomes None.
+    """
     postponed = any(
         isinstance(node, ast.ImportFrom)
         and node.module == "__future__"
@@ -28,7 +31,11 @@ def drop_unevaluated(tree: ast.Module) -> None:
 
 
 def undefined_names(tree: ast.Module) -> dict[str, str]:
-    """Return the undefined names by pyflakes, with their lines; also star imports, which hide such names."""
+    """Return the undefined names by pyflakes; also star imports, which hide such names.
+
+    Args: tree: of a whole module.
+    Returns: by name, where it is used first and pyflakes' message: `line 3: undefined name 'x'`.
+    """
     lines: dict[str, str] = {}
     for item in Checker(tree, filename="block.py").messages:
         if isinstance(item, _KINDS):

@@ -117,8 +117,10 @@ def compare(
 
     Args:
         mapping: the original's name of each parameter and buffer, by the rebuilt module's name.
+        trial: how both are run; each run builds its own inputs.
         takes: indices of the original's input tensors that the rebuilt module takes, in order; None: all.
 
+    Returns: the first difference in outputs, gradients or state; if there is none, an empty one with the largest error.
     Raises: whatever the modules raise.
     """
     first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)

@@ -22,7 +22,11 @@ ROUTES = ("meta", "cpu")
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Return the tensors in a value, in the order of `torch.utils._pytree`."""
+    """Return the tensors in a value, in the order of `torch.utils._pytree`.
+
+    Args: value: any nested lists, tuples and dicts; other leaves are ignored.
+    Returns: each occurrence, so a tensor may appear twice.
+    """
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -96,6 +100,7 @@ def both_modes(
         route: on the last route a module may fail in train mode.
 
     Returns: the graphs by mode, and the error if there is none of train mode.
+    Raises: `failure` in eval mode, and in train mode on the other routes.
     """
     graphs = {"eval": go(False)}
     try:
@@ -157,7 +162,13 @@ class Traced:
 
 
 def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
-    """Return the initial value of each parameter, before the first run."""
+    """Record the initial value of each parameter, before the first run.
+
+    Args:
+        recorder: it has to see these values first: a run may overwrite a parameter.
+        module: its parameters, of all depths.
+    Returns: the values by the parameter's full name.
+    """
     return {name: recorder.value_of(tensor) for name, tensor in module.named_parameters()}
 
 

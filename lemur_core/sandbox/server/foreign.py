@@ -15,7 +15,11 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
 
 
 def load(code: str, name: str) -> ModuleType:
-    """Execute code as a module of this name; its file is in the working folder, for inspect and TorchScript."""
+    """Execute code as a module.
+
+    Args: name: of the module; its file is written to the working folder, where inspect and TorchScript look for it.
+    Returns: the module, which is also in `sys.modules`, so that its classes can be pickled.
+    """
     path = Path(f"{name}.py").resolve()
     path.write_text(code, encoding="utf-8", newline="\n")
     specification = importlib.util.spec_from_file_location(name, path)
@@ -33,13 +37,21 @@ def run_text(payload: dict[str, Any]) -> object:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return the text without what differs between runs: line breaks, memory addresses, folders of this machine."""
+    """Return the text without what differs between runs: line breaks, memory addresses, folders of this machine.
+
+    Args: limit: characters to keep.
+    Returns: one line, with ` …` at the end if it was cut.
+    """
     text = _FOLDERS.sub("", _ADDRESS.sub("0x…", " ".join(text.split())))
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of a foreign exception."""
+    """Return the message of a foreign exception.
+
+    Args: error: its `__str__` is foreign code, too.
+    Returns: a text that says so if there is no message because `__str__` fails.
+    """
     try:
         return str(error)
     except BaseException as broken:  # noqa: BLE001 (foreign code, too)

@@ -195,7 +195,8 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder that a job has filled, however deeply nested, and whatever permissions were removed.
 
     Folders two levels down are moved up until none is left: no recursion, and no path that is too long for the kernel.
-    Entries that cannot be removed are left.
+
+    Args: folder: need not exist; no link in it is followed. Entries that cannot be removed are left, without an error.
     """
     with contextlib.suppress(OSError):
         for _ in range(_MOST_ROUNDS):  # an unconfined process could keep creating new ones

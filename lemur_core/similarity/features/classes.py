@@ -37,9 +37,10 @@ class ClassText(NamedTuple):
 
 
 def class_texts(code: str, name: str | None = None) -> list[ClassText]:
-    """Return the network classes of a code in order; none if it is not valid Python.
+    """Return the network classes of a code in order.
 
-    Args: name: return only the class of this name, the largest of several.
+    Args: name: return only the class of this name, the largest of several, whether it is a network or not.
+    Returns: one item per class; none if the code is not valid Python.
     """
     outline = outline_code(code)
     if isinstance(outline, str):

@@ -68,8 +68,12 @@ class Banding:
 
 
 def banding_for(threshold: float, *, effort: int = 0) -> Banding:
-    """Return the coarsest banding that misses a pair at `threshold` at most once in ten million; each `effort` takes
-    one row off.
+    """Return the coarsest banding that misses a pair at `threshold` at most once in ten million.
+
+    Args:
+        threshold: a Jaccard similarity, 0 to 1.
+        effort: rows to take off, for more candidates and fewer misses.
+    Returns: a banding with at least one row; not every permutation need be used.
     """
     rows = 32
     while rows > 1 and Banding(PERMUTATIONS // rows, rows).miss_chance(threshold) > MISS_CHANCE:
@@ -79,7 +83,11 @@ def banding_for(threshold: float, *, effort: int = 0) -> Banding:
 
 
 def band_keys(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArray[np.uint64]:
-    """Return one 64-bit key per band, shape (n, bands); different bands never share keys."""
+    """Return one key per band of each signature: equal keys mean equal bands.
+
+    Args: signatures: shape (n, 256).
+    Returns: 64-bit keys of shape (n, bands); different bands never share keys.
+    """
     used = signatures[:, : banding.bands * banding.rows].astype(np.uint64)
     cut = used.reshape(len(signatures), banding.bands, banding.rows)
     keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=np.uint64), cut.shape[:2]) * _MIX
@@ -90,7 +98,11 @@ def band_keys(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArr
 
 
 def jaccard(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> float:
-    """Return the exact Jaccard similarity of two sets of sorted distinct numbers; 0 if either is empty."""
+    """Return the exact Jaccard similarity of two sets.
+
+    Args: a, b: sorted distinct numbers.
+    Returns: 0 to 1; 0 if either is empty, even if both are.
+    """
     if not len(a) or not len(b):
         return 0.0
     if len(a) > len(b):

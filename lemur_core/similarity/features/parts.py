@@ -42,7 +42,11 @@ _NEWER = f"not Python {sys.version_info.major}.{sys.version_info.minor}, but per
 
 
 def outline_code(code: str) -> Outline | str:
-    """Return the outline of a code, or a short reason why it has none; never raises, whatever the text."""
+    """Return the outline of a code, or a short reason why it has none; never raises, whatever the text.
+
+    Args: code: any text, also one with lone surrogates.
+    Returns: an Outline, or a reason in one line of at most 200 characters.
+    """
     size = len(code) if code.isascii() else len(code.encode("utf-8", "surrogatepass"))
     if size > MAX_CODE_BYTES:
         return f"too large: {size:,} bytes of code, limit {MAX_CODE_BYTES:,}"
@@ -68,7 +72,11 @@ def _line(code: str, number: int) -> str:
 
 
 def of_another_python(reason: str) -> bool:
-    """Return whether a reason came from another Python version, and need not hold for this one."""
+    """Return whether a reason came from another Python version, and need not hold for this one.
+
+    Args: reason: from `outline_code`, possibly recorded under another Python.
+    Returns: True only for `not Python 3.x, but perhaps a newer one` with another version than this one's.
+    """
     return reason.startswith("not Python ") and not reason.startswith(_NEWER)
 
 

@@ -18,23 +18,36 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def tokens_of(text: str) -> list[str]:
-    r"""Return the matches of `\w+|[^\w\s]`: words, numbers and single signs, in order, without white space.
+    r"""Return the matches of `\w+|[^\w\s]`: words, numbers and single signs, without white space.
 
     It depends on no model's tokenizer. A byte-pair tokenizer gives other counts: it splits long names, and counts
     indentation and line breaks.
+
+    Args: text: code or prose.
+    Returns: the tokens, in order.
     """
     return _TOKEN.findall(text)
 
 
 def shingles(text: str) -> Numbers:
-    """Return the sorted distinct hashed shingles of a text; a text shorter than one shingle is one shingle."""
+    """Return the hashed shingles of a text; a text shorter than one shingle is one shingle.
+
+    Args: text: any text, split by `tokens_of`.
+    Returns: sorted distinct 32-bit hashes, as int64; never empty.
+    """
     tokens = tokens_of(text)
     grams = (" ".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1)))
     return np.array(sorted({zlib.crc32(gram.encode()) for gram in grams}), np.int64)
 
 
 def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield all ordered pairs of indices whose sets have at least this Jaccard, in blocks; no index with itself."""
+    """Yield all ordered pairs of indices whose sets are near each other, in blocks; no index with itself.
+
+    Args:
+        sets: as from `shingles`.
+        threshold: the least Jaccard similarity, above 0.
+    Returns: two arrays of equal length per block; each pair occurs in both orders.
+    """
     if len(sets) < 2:
         return
     sizes = np.array([len(item) for item in sets], np.float64)

@@ -29,7 +29,10 @@ class Views:
 def views_of(code: str, outline: Outline, detail: Detail = "abstract") -> Views | str:
     """Return the views of a code, or a short reason why it has none.
 
-    Args: outline: the outline of `code`.
+    Args:
+        outline: the outline of `code`.
+        detail: what the shingles keep of names and values.
+    Returns: a reason only if the code has no tokens.
     """
     tokens, declared = region_tokens(code, outline)
     shingles = shingle_hashes(tokens, declared, detail)
