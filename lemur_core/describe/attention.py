@@ -38,6 +38,7 @@ def find_attention(flow: DataFlow) -> dict[int, Attention]:
 
 def _read_behind(flow: DataFlow, attention: Attention) -> Attention:
     """Trace queries, keys and values back to the values that they are reshaped parts of."""
+    # In self-attention, one projection is often cut into three: all lead back to one value only through slices.
     whole = _trace_back(flow, attention, RESHAPING)
     if len(set(whole.read)) == 1:
         return whole
@@ -84,6 +85,7 @@ def _from_softmax(flow: DataFlow, softmax: int) -> tuple[int, Attention] | None:
         within.add(place)
         step, onward = _describe_score(flow, node)
         steps += step
+        # Scores that something else reads as well are not a step inside the attention.
         if onward is None or len(flow.users.get(place, ())) != 1:
             return None
         place = onward
@@ -104,6 +106,7 @@ def _from_softmax(flow: DataFlow, softmax: int) -> tuple[int, Attention] | None:
         within.add(place)
     query, key = (ref.node for ref in flow.nodes[scores].inputs)
     values = next((ref.node for ref in flow.nodes[place].inputs if ref.node != before), key)
+    # With four dimensions: batch, heads, queries, keys.
     shape = flow.nodes[scores].outputs[0].shape
     heads = shape[1] if len(shape) == 4 else None
     read = [query, key, values]

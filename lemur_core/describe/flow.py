@@ -27,6 +27,7 @@ class DataFlow:
     def _find_live(self) -> list[int]:
         """Return the operations that depend on an input, in order; all operations if there is no input."""
         reached: set[int] = {place for place, node in enumerate(self.nodes) if node.op == "input"}
+        # A part of a network may compute from parameters alone, and would have no description.
         whole = not reached
         backward = {place for place, node in enumerate(self.nodes) if node.op == "cotangent"}
         live = []
@@ -52,4 +53,5 @@ class DataFlow:
 
     def leads_to(self, one: int, other: int) -> bool:
         """Return whether the second value is computed from the first one."""
+        # Always False in a graph with more than MAX_STEPS operations, whose ancestors are unknown.
         return one != other and bool(self._ancestors.get(other, 0) >> one & 1)

@@ -28,6 +28,7 @@ def fold_phrases(phrases: Sequence[str]) -> list[str]:
                 times += 1
             once = folded[start : start + period]
             exact = all(folded[start + n * period : start + (n + 1) * period] == once for n in range(times))
+            # Two phrases that differ in widths are as short in full, and say more.
             if times > 2 or (times > 1 and exact):
                 widths = "" if exact else ", of other widths"
                 folded[start : start + times * period] = [f"{times} times{widths} ({', then '.join(once)})"]
@@ -46,6 +47,7 @@ def fold_sentences(texts: list[str]) -> list[tuple[int, str]]:
             count = 1
             while keys[start + count * period : start + (count + 1) * period] == keys[start : start + period]:
                 count += 1
+            # The period that covers the most sentences; of equals, the shortest.
             if count > 1 and count * period > best * times:
                 best, times = period, count
         if times == 1:
@@ -74,6 +76,7 @@ def _span(start: int, end: int) -> str:
 
 def number_sentences(sentences: list[tuple[int, str]]) -> list[str]:
     """Add the numbers to sentences if there are several."""
+    # The line that counts the others takes the place of one.
     shown = sentences if len(sentences) <= MAX_SENTENCES else sentences[: MAX_SENTENCES - 1]
     lines = []
     for number, text in shown:

@@ -90,6 +90,7 @@ def _layout(graph: Graph, index: int, node: Node, rank: int, known: list[Layout]
         return "".join(letters[dim] for dim in node.get("dims")) if len(letters) == rank else "?" * rank
     if node.op == "reshape":
         return _reshape_layout(graph, node, known)
+    # Weak evidence: such a layer names the last dimension only where nothing else has.
     if node.op in _LAST and rank > 2 and "?" in before:
         return before[:-1] + "C"
     if node.op in _LAST and rank in (3, 4, 5):
@@ -118,7 +119,9 @@ def _reshape_layout(graph: Graph, node: Node, known: list[Layout]) -> Layout:
         tail += 1
     middle = letters[head : len(old) - tail]
     room = len(new) - head - tail
+    # Space merged with channels, as before a classifier, is channels.
     merged = "L" if room == 1 and middle in ("HW", "DHW") else "C" if room == 1 and "C" in middle else "?" * room
+    # The inverse of flattening: tokens become an image again.
     if room == 2 and middle == "L" and len(new) == 4:
         merged = "HW"
     return letters[:head] + merged + (letters[len(old) - tail :] if tail else "")

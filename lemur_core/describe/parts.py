@@ -21,6 +21,7 @@ def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
         if node.op not in LEAVES and node.scope:
             for path in accumulate(node.scope.split("."), lambda outer, name: f"{outer}.{name}"):
                 inside.setdefault(path, []).append(index)
+    # Outer modules first, so that of a wrapper and its only child the wrapper names the part.
     paths: dict[tuple[int, ...], str] = {}
     for path in sorted(inside, key=lambda path: (path.count("."), path)):
         if len(inside[path]) >= least:
@@ -62,6 +63,7 @@ def _part(graph: Graph, indices: tuple[int, ...], read_by: dict[Ref, set[int]]) 
         arguments = tuple((name, replace_refs(value, renumbered.__getitem__)) for name, value in node.arguments)
         nodes.append(Node(node.op, arguments, node.outputs, node.scope))
         renumbered |= {Ref(index, output): Ref(len(nodes) - 1, output) for output in range(len(node.outputs))}
+    # A buffer that is written and never read has no node yet.
     for target, _ in writes:
         if target not in renumbered:
             nodes.append(graph.nodes[target.node])

@@ -137,6 +137,7 @@ def _groups(graph: Graph, indices: Sequence[int], limit: int) -> list[list[int]]
             before = inside
         if len(groups) <= limit:
             return groups
+    # Too many even by outermost modules, or there are none. Rounded up, to stay within the limit.
     each = -(-len(indices) // limit)
     return [list(indices[start : start + each]) for start in range(0, len(indices), each)]
 

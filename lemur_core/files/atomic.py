@@ -84,6 +84,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield part
         _sync(part)
+        # mkstemp creates a file that only the user can read.
         part.chmod(0o666 & ~_umask())
         part.replace(path)
     finally:
@@ -125,6 +126,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             for path, part in parts.items():
                 if path.exists():
                     older = part.with_suffix(".old")
+                    # Callbacks run in reverse: the older file is moved back first, then there is nothing to remove.
                     undo.callback(older.unlink, missing_ok=True)
                     shutil.copy2(path, older)
                     undo.callback(older.replace, path)
@@ -133,6 +135,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 part.replace(path)
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
+        # Everything is in place: nothing is undone from here on.
         undo.pop_all()
         for part in parts.values():
             part.with_suffix(".old").unlink(missing_ok=True)
@@ -163,6 +166,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_PART, dir=out.parent))
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    # Locked while it is filled: other runs with the same `out` remove folders that nobody has claimed.
     handle = os.open(part, os.O_RDONLY)
     try:
         claim(handle)
@@ -170,6 +174,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         for file in sorted(part.rglob("*")):
             if file.is_file():
                 _sync(file)
+        # mkdtemp creates a folder that only the user can enter.
         part.chmod(0o777 & ~_umask())
         _swap(part, out, force=force)
     finally:

@@ -54,10 +54,12 @@ def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str |
     try:
         return _connect(path, tables)
     except sqlite3.OperationalError as error:
+        # A special case of DatabaseError: locked, or not writable. The file may be sound, so it is kept.
         raise UserError(f"{kind} {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
     except sqlite3.DatabaseError:
         if on_damage is not None:
             note(on_damage)
+        # The journal of a damaged database would damage its successor, too.
         for suffix in ("", "-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         return _connect(path, tables)
@@ -133,6 +135,7 @@ def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
             if path.is_dir() and not path.is_symlink():
                 with contextlib.suppress(OSError):  # not empty
                     path.rmdir()
+            # lstat: a link counts for itself, as its target may lie outside of the cache.
             elif time.time() - (stat := path.lstat()).st_mtime > older_than:
                 freed += stat.st_size
                 path.unlink(missing_ok=True)

@@ -64,6 +64,7 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
         figure = Figure(layout="constrained")
         draw(figure)
         with atomic_file(path) as part:
+            # Without dates and versions, equal figures are equal bytes.
             if path.suffix == ".svg":
                 figure.savefig(part, format="svg", metadata={"Date": None, "Creator": None})
             else:
@@ -83,6 +84,7 @@ def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: 
     figure.set_size_inches(inches, height + _BAR_INCHES * len(labels))
     axes = figure.subplots()
     axes.set_yticks(range(len(labels)), list(labels))
+    # Upside down, so that the first bar is at the top.
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

@@ -30,6 +30,7 @@ def percent(part: float, whole: float) -> str:
     value = 100 * part / whole
     if value in (0, 100):
         return f"{value:.0f} %"
+    # Rounded, these would be 0.0 and 100.0, as if there were none, or no others.
     if value < 0.05:
         return "< 0.1 %"
     return "> 99.9 %" if value >= 99.95 else f"{value:.1f} %"

@@ -63,6 +63,7 @@ def download(
         done = _run(command, scratch, max_seconds)
     except subprocess.TimeoutExpired as error:
         raise RetryableError(f"pip took more than {max_seconds:.0f} s to fetch it; run again") from error
+    # pip would build the sdist to read its metadata; the guard ends it there, with the archive on disk.
     if sdists and done.returncode == EXIT_ARCHIVE and result.is_file():
         return Path(result.read_text(encoding="utf-8"))
     fetched = sorted(archives.iterdir())
@@ -86,6 +87,7 @@ def latest_version(name: str, scratch: Path) -> str | None:
 
 def _run(arguments: list[str], scratch: Path, max_seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
+    # Nothing is installed, so a ban on installing outside of an environment must not apply.
     environment.pop("PIP_REQUIRE_VIRTUALENV", None)
     command = [sys.executable, "-P", *arguments]
     return subprocess.run(

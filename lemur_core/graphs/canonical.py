@@ -73,6 +73,7 @@ def _writes(graph: Graph, form: "_Form") -> tuple[tuple[Ref, Ref], ...]:
 
 
 def _prune(graph: Graph) -> Graph:
+    # A buffer whose old value nothing reads is still named by the write to it.
     targets = tuple(target for target, _ in graph.writes)
     kept = reachable(graph.nodes, graph.results + targets)
     new_index = {old: new for new, old in enumerate(kept)}
@@ -114,12 +115,14 @@ class _Form:
             for name, value in node.arguments
         }
         if "draw" in args:
+            # Recorded as a node's number, which operations that are dropped here would change.
             args["draw"], self._draws = self._draws, self._draws + 1
         for output, ref in enumerate(self._values(node, args)):
             self.of[Ref(place, output)] = ref
 
     def _values(self, node: Node, args: Args) -> Sequence[Ref]:
         if node.op in LEAVES:
+            # Two parameters of one shape are two values; equal constants are one.
             return self.add(node, node.op, args, unique=node.op in ("parameter", "buffer", "input"))
         if node.op in _SAME:
             return [args["input"]]
@@ -186,6 +189,7 @@ class _Form:
         dtype = self.type(source).dtype
         if self.nodes[source.node].op == "reshape":
             source = self.nodes[source.node].inputs[0]
+        # A reduction and an `unsqueeze` after it are the reduction with `keepdim`.
         if self.nodes[source.node].op in _REDUCTIONS:
             source = self._match_keepdim(self.nodes[source.node], shape)
         if self.type(source).shape == shape:
@@ -218,6 +222,7 @@ class _Form:
         """Slice one dimension."""
         dtype, shape = self.type(source)
         size = shape[dim]
+        # As in Python: negative bounds count from the end, and bounds beyond an end are moved to it.
         start, end = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in (start, end))
         if (start, end, step) == (0, size, 1):
             return source
@@ -345,6 +350,7 @@ def _stack(form: _Form, node: Node, args: Args) -> Ref:
 
 @_rule("cat")
 def _cat(form: _Form, node: Node, args: Args) -> Ref:
+    # torch.cat skips tensors of shape (0,), whatever the rank of the others.
     parts = tuple(part for part in args["tensors"] if form.type(part).shape != (0,)) or args["tensors"][:1]
     dim = args["dim"] % len(node.outputs[0].shape)
     return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
@@ -388,6 +394,7 @@ def _product(form: _Form, node: Node, args: Args) -> Ref:
 def _reduce(form: _Form, node: Node, args: Args) -> Ref:
     rank = len(form.type(args["input"]).shape)
     dims = args.get("dim")
+    # torch takes an empty tuple for all dimensions, too.
     all_of_them = dims is None or dims == ()
     dims = tuple(range(rank)) if all_of_them else form.positive(dims if isinstance(dims, tuple) else (dims,), args)
     return form.one(node, node.op, args | {"dim": tuple(sorted(dims)), "keepdim": bool(args.get("keepdim"))})
@@ -402,6 +409,7 @@ def _dropout(form: _Form, node: Node, args: Args) -> Ref:
 
 @_rule("stop_gradient")
 def _stop(form: _Form, node: Node, args: Args) -> Ref:
+    # No gradient could flow through the value, so there is none to stop.
     return form.one(node, node.op, args) if form.is_live(args["input"]) else args["input"]
 
 
@@ -418,6 +426,7 @@ def _convolution(form: _Form, node: Node, args: Args) -> Ref:
     if padding == "valid":
         padding = 0
     if padding == "same":
+        # An odd total is padded by one more at the end, which one number per dimension cannot say.
         total = [rate * (size - 1) for rate, size in zip(dilation, kernel, strict=True)]
         padding = tuple(size // 2 for size in total) if not any(size % 2 for size in total) else padding
     return form.one(

@@ -108,6 +108,7 @@ def label_without_widths(graph: Graph, node: Node) -> str:
     sizes = {size for ref in node.inputs for size in graph.type_of(ref).shape}
 
     def mask(name: str, argument: Argument) -> Argument:
+        # A width as a number, but a depthwise convolution is another operation.
         if name == "groups":
             channels = graph.type_of(node.inputs[0]).shape[1]
             return "one" if argument == 1 else "depthwise" if argument == channels else "some"
@@ -132,6 +133,7 @@ def _is_of_size(number: float, sizes: set[int]) -> bool:
 
 
 def _describe_node(node: Node, show: Callable[[str, Argument], Argument]) -> str:
+    # `draw` only tells two draws apart, and depends on the order of the nodes.
     items = [
         f"{name}={_hide_refs(show(name, argument))}" for name, argument in sorted(node.arguments) if name != "draw"
     ]
@@ -172,6 +174,7 @@ def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
     """Number the nodes so that each comes after the nodes it reads."""
     numbers: dict[int, int] = {}
     writes = sorted(graph.writes, key=lambda write: [(colors[ref.node], ref.output) for ref in reversed(write)])
+    # A stack of our own: graphs are deeper than Python's recursion limit.
     waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in writes for ref in reversed(write))]]
     waiting.reverse()
     while waiting:
@@ -220,6 +223,7 @@ def compute_colors(graph: Graph, label: Label) -> list[bytes]:
         for index, node in enumerate(graph.nodes):
             read = [colors[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
             colors[index] = _compute_color(colors[index], *(sorted(read) if node.op in COMMUTATIVE else read))
+        # Backward, each node sees the new colors of those that use it.
         for index in range(len(graph.nodes) - 1, -1, -1):
             used = sorted(colors[user] + role.encode() for user, role in users[index])
             colors[index] = _compute_color(colors[index], *used, *sorted(ends.get(index, ())))
@@ -269,6 +273,7 @@ def stages(graph: Graph) -> list[str]:
 def collapse_repeats(items: Sequence[str]) -> list[str]:
     """Keep each run of repeats, of one item or of several in turn, only once."""
     kept = list(items)
+    # The shortest period first: a run of one item must not be halved as a run of pairs.
     for period in range(1, len(kept) // 2 + 1):
         start = 0
         while start + 2 * period <= len(kept):

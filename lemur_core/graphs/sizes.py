@@ -50,6 +50,7 @@ def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph |
     """
     runs = _Runs(go, tuple(own), evaluated, trained)
     free = runs.free()
+    # Dimensions that can change alone may not change together: give up the last ones first.
     for number in range(len(free), 0, -1):
         sized = runs.together(free[:number])
         if sized is not None:
@@ -95,12 +96,14 @@ class _Runs:
             size = self.own[group[0][0]][group[0][1]]
             sizes = (other for other in _others(size) if self.at(_change_size(self.own, group, other)) is not None)
             taken = list(islice(sizes, _SIZES_PER_DIMENSION))
+            # With the module's own size, three points: two would fit any linear formula.
             if len(taken) >= _SIZES_PER_DIMENSION - 1:
                 free.append((group, taken))
         return free
 
     def together(self, free: Sequence[tuple[_Group, list[int]]]) -> Sized | None:
         """Combine all runs; None if the module rejects these sizes together, or a formula does not hold."""
+        # `mixed` changes all dimensions at once, for formulas of several; `further` is for the check.
         mixed = further = self.own
         for number, (group, taken) in enumerate(free):
             size = self.own[group[0][0]][group[0][1]]
@@ -133,6 +136,7 @@ class _Runs:
         evaluated = symbols.named(joined)
         if self.trained is None or self.trained == self.evaluated:
             return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
+        # Runs in train mode are not shared with eval mode: take all only if a number of the few has no formula.
         few = [0, *range(max(len(points) - 2, 1), len(points))]
         for some in (few, list(range(len(points)))):
             runs = [self.at(points[index], train=True) if index else self.trained for index in some]

@@ -174,6 +174,7 @@ class _Writer:
             for value in self._read(place):
                 self._use(value, place)
         for value in values_in(tuple(self.module.outputs)):
+            # -2: read at the end, by no step.
             self._use(value, -2)
         for _, value_written, _ in writes:
             for value in values_in(value_written):
@@ -228,6 +229,7 @@ class _Writer:
         if any(isinstance(value, Choice) for value in step.arguments.values()) and place not in self.calls:
             self._settle(step)
         while True:
+            # Too long a line: give its longest part a variable, and write it again.
             text, call = self._write(place, step)
             inlined = [value for value in self._read(place) if value in self.pending]
             if len(text.text) <= _WIDTH or not inlined:
@@ -270,6 +272,7 @@ class _Writer:
     def _count_outputs(self, step: Step) -> int:
         """Return how many outputs the Python expression has."""
         if step.node.op in ("batch_norm", "instance_norm"):
+            # Further outputs are the updated statistics, which the layer keeps itself.
             return 1
         place = self.place
         taken = max(
@@ -290,6 +293,7 @@ class _Writer:
         ]
         recurrent = step.node.op in ("lstm", "gru", "rnn_tanh", "rnn_relu") and place in self.calls
         if recurrent and step.node.op == "lstm":
+            # A layer returns the two states of an LSTM as one tuple.
             left = f"{names[0]}, ({names[1]}, {names[2]})" if {names[1], names[2]} != {"_"} else f"{names[0]}, _"
         else:
             left = ", ".join(names)
@@ -327,6 +331,7 @@ class _Writer:
         backward = _Writer(custom.backward, "", dict(enumerate([*names, "grad"])))
         backward._run()
         left = ", ".join(names) + ("," if len(names) == 1 else "")
+        # Its `return` lists the results; autograd wants one gradient per argument instead.
         backward.lines.pop()
         texts = [text.text for text in backward.results]
         gradients = ["None" if place is None else texts[place] for place in custom.gradients]

@@ -243,6 +243,7 @@ def code_digest(entry: str) -> str:
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                # A member may be a module itself.
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     text = "".join(f"{name} {hashlib.sha256(code).hexdigest()}\n" for name, code in sorted(sources.items()))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -79,6 +79,7 @@ class Flow:
                     pair, self._taken = self._taken, None
                     sent += 1
                     self._send(link, *pair)
+            # Suspects run alone: if the server dies again, it is known which job ended it.
             if not self._holding:
                 self._alone = bool(self._suspects)
                 if self._suspects:

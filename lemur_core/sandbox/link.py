@@ -142,6 +142,7 @@ class Setup:
 
     def _bubblewrap(self) -> list[str]:
         """Return the bwrap command: a file system with only the readable paths, and the writable scratch root."""
+        # bwrap mounts its own /proc and /dev below.
         visible = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
         visible += [str(Path(__file__).parent / "server"), *self.sys_path, *self.modules(self.own_packages()).values()]
         command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
@@ -211,6 +212,7 @@ class Link:
                         return
                     raise (BackendError if message["kind"] == "breached" else StartError)(message["error"])
                 if self.channel.closed:
+                    # bwrap ends at once on a machine that does not let it create namespaces.
                     raise (BackendError if self._setup.backend == "bubblewrap" else StartError)(self.last_words())
         raise StartError(f"not ready within {_START_SECONDS:g} seconds")
 
@@ -253,6 +255,7 @@ class Link:
         try:
             self._process.wait(_STOP_SECONDS)
         except BaseException as error:
+            # Also at Ctrl-C during the wait: no server may outlive its caller.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()

@@ -172,6 +172,7 @@ def read_requirements(texts: Iterable[str] | None, extras: Iterable[str] = ()) -
         except InvalidRequirement:
             continue
         marker = requirement.marker
+        # The empty extra, too: a marker that names `extra` needs a value for it.
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *sorted(extras))):
             yield requirement
 

@@ -195,6 +195,7 @@ class LexicalIndex(NeighbourIndex):
         numbers = np.array(sorted(candidates), np.int64)
         sets = np.array([self._kept[number] for number in numbers.tolist()], np.int64)
         sizes, own = self._sets.set_sizes[sets], self._sets.set_sizes[item]
+        # The Jaccard is at most the ratio of the sizes.
         fits = (np.minimum(sizes, own) / np.maximum(sizes, own)) >= self.threshold
         signatures = self._sets.signatures
         estimates = np.count_nonzero(signatures[sets] == signatures[item], axis=1) / PERMUTATIONS
@@ -273,6 +274,7 @@ def prefix(elements: Ordered, threshold: float) -> Ordered:
     Returns: at least one element, unless there are none.
     """
     size = len(elements)
+    # 1e-9: a product that should be an integer may be just above it.
     return elements[: size - math.ceil(threshold * size - 1e-9) + 1] if size else elements
 
 

@@ -84,6 +84,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
     sizes = shingle_sets.set_sizes[sets]
     count = len(sets)
     frequency = np.diff(incidence.tocsc().indptr).astype(np.float64)
+    # The number of products: each column pairs all sets that have it.
     cost = float((frequency**2).sum())
     joined = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
     rows = np.arange(count) if joined == count else np.sort(np.random.default_rng(seed).permutation(count)[:joined])
@@ -95,6 +96,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
         shared = (weighted[block] @ transposed).tocoo()
         a, b = block[shared.row], shared.col.astype(np.int64)
         similarity = shared.data / (sizes[a] + sizes[b] - shared.data)
+        # With a sample, a pair of two sampled sets occurs twice, one with another set once.
         once = (a < b) | ~np.isin(b, rows) if joined < count else a < b
         chosen = once & (a != b) & (similarity >= threshold)
         one, other = sets[a[chosen]], sets[b[chosen]]
@@ -241,8 +243,10 @@ def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
         shared = (incidence[start : start + _LINK_BLOCK] @ transposed).tocoo()
         a, b = shared.row + start, shared.col
         roots = np.array([group[index] for index in indices], np.int64)
+        # Each pair once, and none inside a component, where it would add nothing.
         apart = (a > b) & (roots[a] != roots[b])
         a, b = a[apart], b[apart]
+        # In parts: all at once would be a matrix of pairs by 256.
         estimate = np.concatenate(
             [
                 np.count_nonzero(signatures[a[i : i + _PAIRS]] == signatures[b[i : i + _PAIRS]], axis=1)

@@ -31,6 +31,7 @@ def keepers(order: Sequence[int], own: Collection[int], blockers: dict[int, int]
     still_open = set(order)
     kept = []
     for code in order:
+        # While its blocker is open the code stays open as well, without a search.
         if code in own and blockers.get(code) not in still_open:
             near = stand.near(code)
             if near is None:

@@ -63,6 +63,7 @@ def write_index(folder: Path, items: Items, lowest: float, structural: float) ->
     prefixes = [rarest[number] for number in items.fingerprint.tolist()]
     every = np.arange(count, dtype=np.int32)
     bands = [band_keys(signatures[at : at + _STEP], banding).ravel() for at in range(0, count, _STEP)]
+    # Keys of all kinds share one sorted array: queries verify the items that a key leads to.
     keys = np.concatenate(
         [*bands, *(view[:, :8].copy().view(np.uint64).ravel() for view in views), *prefixes, _NOTHING]
     )
@@ -121,6 +122,7 @@ class StoredIndex:
 
     def _read(self, name: str) -> npt.NDArray[Any]:
         path = self._folder / f"{name}.npy"
+        # Mapped: a query reads only the pages that it needs.
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
         return array
 

@@ -242,6 +242,7 @@ class _File:
             if all(unit.kind == IMPORT for unit in units):
                 aliases = [alias for unit in units for alias in unit.statements[0].aliases if alias.bound == name]
                 candidates = [Import(alias.module, alias.name, alias.whole, name) for alias in aliases]
+                # Imported from two places, it stays where it is: which one it is may depend on what is installed.
                 imports += candidates if len({candidate.thing for candidate in candidates}) == 1 else []
         return imports
 

@@ -117,6 +117,8 @@ class Names:
         result = set()
         text = self._lines.text
         for scope, use in self._loads:
+            # Its position is not that of the name (in an f-string before Python 3.12, or an identifier that Python
+            # normalizes): it cannot be renamed.
             if use.start >= 0 and text[use.start : use.ends[0]] != use.name.encode():
                 use = use._replace(start=-1)
             local = self._find(scope, use.name, use.start)
@@ -245,6 +247,7 @@ class Names:
         if when == IN_ANNOTATION and isinstance(node.slice, ast.AST):
             head = last_name(node.value)
             if head == "Literal":
+                # Its strings are values, not names.
                 return
             if head == "Annotated" and isinstance(node.slice, ast.Tuple) and node.slice.elts:
                 self._statement(node.slice.elts[0], scope, when)
@@ -314,6 +317,7 @@ class Names:
 
     def _augment(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
         if isinstance(node.target, ast.Name):
+            # `x += 1` reads x first, though its target is marked as stored only.
             start, end = self._start(node.target), self._end(node.target)
             self._loads.append((scope, Use(node.target.id, (), when, start, (end,), -1)))
         self._children(node, scope, when)
@@ -355,6 +359,7 @@ class Names:
     def _callable(
         self, args: ast.arguments, body: Iterable[ast.AST], scope: _Scope, when: int, returns: ast.expr | None
     ) -> None:
+        # Defaults are evaluated outside of the function, when it is defined.
         self._all([*args.defaults, *args.kw_defaults], scope, when)
         inner = self._inner(_FUNCTION, scope)
         named = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]

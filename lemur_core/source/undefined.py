@@ -25,6 +25,7 @@ def drop_unevaluated(tree: ast.Module) -> None:
             if isinstance(annotation, ast.expr) and postponed:
                 setattr(node, field, ast.copy_location(ast.Constant(None), annotation))
             elif isinstance(annotation, ast.expr):
+                # In `list["Block"]` the subscript is evaluated, the quoted part is not.
                 for inner in ast.walk(annotation):
                     if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                         inner.value = None

@@ -78,6 +78,7 @@ class Memory:
         """Return the current value of a tensor."""
         holding = self._find(tensor)
         if holding.version != holding.base.version:
+            # Its memory was written since: apply the views to the new value.
             value = holding.base.value
             for view in holding.views:
                 value = self._take(view, value)
@@ -108,6 +109,7 @@ class Memory:
         """Write a new value to a tensor in place, and to all memory that it views."""
         self.read(tensor)
         holding = self._find(tensor)
+        # The value of each view on the way from the base: the new one is put back through all of them.
         seen = [holding.base.value]
         for view in holding.views[:-1]:
             seen.append(self._take(view, seen[-1]))
@@ -120,6 +122,7 @@ class Memory:
 
     def _find(self, tensor: Tensor) -> _Holding:
         holding = self._holdings.get(id(tensor))
+        # `set_` and `.data =` give a tensor other memory, and what is known of it no longer holds.
         return holding if holding and holding.storage == find_storage(tensor) else self._adopt(tensor)
 
     def _adopt(self, tensor: Tensor) -> _Holding:
@@ -136,6 +139,7 @@ class Memory:
         )
         holding = next(alike, None)
         if holding is None:
+            # No recorded view leads to it, but its strides say which part of the memory it is.
             layout = (("size", tuple(tensor.shape)), ("stride", tensor.stride()), ("offset", tensor.storage_offset()))
             before = self._nodes[base.value.node].outputs[base.value.output]
             view = _View("as_strided", "input", layout, before, (type_of(tensor),), 0)

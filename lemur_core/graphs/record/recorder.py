@@ -317,6 +317,7 @@ class Recorder(TorchDispatchMode):
             def call(data: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._paused or isinstance(data, Tensor):
                     return original(data, *args, **kwargs)
+                # The network may ask for its own device; all tensors here are on the recorder's.
                 kwargs.pop("device", None)
                 needs_gradient = kwargs.pop("requires_grad", False)
                 with self.pause():

@@ -83,6 +83,7 @@ class Trial:
     ) -> "Seen":
         module.train(self.train)
         module.zero_grad(set_to_none=True)
+        # Seeded twice: inputs may draw numbers too, and the module must draw the same in both runs.
         self.seed()
         inputs = self.inputs()
         leaves: list[Tensor] = []
@@ -132,11 +133,13 @@ def compare(
         if difference.what:
             return difference
         largest_error = max(largest_error, difference.error)
+    # A gradient far below the largest one is rounding noise, so it is not compared by its own scale.
     largest = max((_largest(one) for one in first.gradients.values() if one is not None), default=0.0)
     known = set(mapping.values())
     for parts, floor in ((("gradients", largest * 1e-3)), ("state", 0.0)):
         theirs_all, ours_all = getattr(first, parts), getattr(second, parts)
         for name in theirs_all:
+            # The rebuilt module leaves out parameters and buffers that nothing reads.
             if name not in known and not name.startswith("input "):
                 continue
             difference = _differ(f"{parts} of {name}", ours_all.get(name), theirs_all[name], floor)

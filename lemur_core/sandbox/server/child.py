@@ -59,6 +59,7 @@ def run_child(
         os.umask(0o077)
         for name in ("HOME", "TMPDIR"):
             os.environ[name] = scratch
+        # It may hold the server's folder, from an import that asked for it.
         tempfile.tempdir = None
         sys.dont_write_bytecode = True
         confine.limit_resources(limits, base_bytes if sys.platform == "linux" else 0)

@@ -57,9 +57,11 @@ def limit_resources(limits: Limits, base_bytes: int) -> None:
         resource.RLIMIT_FSIZE: (limits.file_bytes,) * 2,
         resource.RLIMIT_NOFILE: (_OPEN_FILES,) * 2,
     }
+    # On top of what the server has mapped, which the job inherits.
     if base_bytes:
         wanted[resource.RLIMIT_AS] = (base_bytes + limits.memory_bytes,) * 2
     for which, (soft, hard) in wanted.items():
+        # Only a privileged process can raise a hard limit.
         ceiling = resource.getrlimit(which)[1]
         if ceiling != resource.RLIM_INFINITY:
             soft, hard = min(soft, ceiling), min(hard, ceiling)
@@ -175,5 +177,6 @@ def _fork() -> None:
 def _trace_parent() -> None:
     """Try to attach to the parent and detach at once: PTRACE_SEIZE does not stop the process."""
     assert sys.platform == "linux"
+    # PTRACE_SEIZE and PTRACE_DETACH.
     for request in (0x4206, 17):
         call_kernel("ptrace", request, os.getppid(), 0, 0)

@@ -78,6 +78,7 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         The foreign code that it runs cannot import the caller's packages.
         """
         self._hidden = True
+        # A module that is loaded already would be found without a finder.
         for name in [name for name in sys.modules if name.partition(".")[0] in self._packages]:
             del sys.modules[name]
         kind = next(iter(getattr(entry, "__annotations__", {}).values()), None)
@@ -106,6 +107,7 @@ class EntryLoader(importlib.abc.MetaPathFinder):
 def serve() -> None:
     """Serve the caller at the other end of standard input until it disconnects."""
     channel = Channel(socket.socket(fileno=os.dup(0)))
+    # Jobs inherit an empty standard input, not the socket.
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -258,6 +260,7 @@ class _Server:
         own = message["scratch"] is None
         name = f"job-{message['number']}-{secrets.token_hex(4)}"
         scratch = self._root / name if own else Path(message["scratch"])
+        # A report begins with it: what foreign code writes to the pipe is not taken for one.
         key = secrets.token_bytes(KEY_BYTES)
         entry, limits = self._loader.load(message["entry"]), Limits(**message["limits"])
         base_bytes = self._base_bytes or address_space()
@@ -301,6 +304,7 @@ class _Server:
         for descriptor in job.descriptors:
             if descriptor in registered:
                 self._selector.unregister(descriptor)
+        # The pipes of an ended process may still hold output.
         job.drain()
         verdict, text = job.judge(status, usage.ru_utime + usage.ru_stime)
         if not job.keep:

@@ -108,6 +108,7 @@ def jaccard(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> float:
     if len(a) > len(b):
         a, b = b, a
     indices = np.searchsorted(b, a)
+    # A number above all of `b`: its first one is another, so they count as different.
     indices[indices == len(b)] = 0
     shared = int(np.count_nonzero(b[indices] == a))
     return shared / (len(a) + len(b) - shared)
