@@ -72,7 +72,7 @@ def main() -> None:
 
 def _measure(label: str, candidates: Sequence[Candidate], index: Index, folders: Sequence[Path], goal: Level) -> None:
     started = time.perf_counter()
-    verdicts = [verdict for _, verdict in validate_all(candidates, index, goal, jobs=2, folders=folders)]
+    verdicts = [verdict for _, verdict in validate_all(candidates, index, goal, jobs=2, runtime=folders)]
     here = reached(Counter(verdict.level for verdict in verdicts))
     rungs = ", ".join(f"{here[rung]} {rung}" for rung in LEVELS[LEVELS.index("executed") :] if here[rung])
     print(f"{label:<24}{_each(started, len(candidates))}: {rungs}")

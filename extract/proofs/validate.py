@@ -114,7 +114,7 @@ def validate_all(
     goal: Level,
     *,
     jobs: int,
-    folders: Sequence[Path] = (),
+    runtime: Sequence[Path] = (),
     retry_failed: bool = False,
     unsafe: bool = False,
 ) -> Iterator[tuple[Candidate, Verdict]]:
@@ -125,7 +125,7 @@ def validate_all(
 
     Args:
         goal: the highest level to try.
-        folders: folders with the requirements of self-contained files.
+        runtime: folders with the requirements of self-contained files.
         retry_failed: run files again whose cached outcome is a failure.
 
     Raises: UserError if no sandbox is available.
@@ -142,7 +142,7 @@ def validate_all(
         back_off=_BACK_OFF_SECONDS,
         usable=usable,
         workers=jobs,
-        readable=list(folders),
+        readable=list(runtime),
         unsafe=unsafe,
         preload=META_PRELOAD,
         entries=[stage.guest],
@@ -154,7 +154,7 @@ def validate_all(
         def searches() -> Iterator[Job]:
             for candidate in candidates:
                 candidates_by_key[candidate.key] = candidate
-                yield stage.job(candidate.key, _request(candidate, folders, goal))
+                yield stage.job(candidate.key, _request(candidate, runtime, goal))
 
         for reply in stage.run_jobs(box, searches()):
             verdict = _verdict(reply)
@@ -162,7 +162,7 @@ def validate_all(
                 yield candidates_by_key.pop(reply.key), verdict
             else:
                 failed[reply.key] = verdict
-        lower = {key: _request(candidates_by_key[key], folders, "executed") for key in failed}
+        lower = {key: _request(candidates_by_key[key], runtime, "executed") for key in failed}
         for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
             verdict, below = failed[reply.key], _verdict(reply)
             if below.level == "executed":
@@ -171,12 +171,12 @@ def validate_all(
             yield candidates_by_key[reply.key], below
 
 
-def _request(candidate: Candidate, folders: Sequence[Path], goal: Level) -> SearchRequest:
+def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> SearchRequest:
     return SearchRequest(
         code=candidate.code,
         name=candidate.name,
         origin=[package for package in candidate.origin if package != FOUNDATION],
-        folders=[str(folder) for folder in folders],
+        folders=[str(folder) for folder in runtime],
         goal=goal,
         hints=candidate.hints if at_least(goal, "constructed") else None,
     )

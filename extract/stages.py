@@ -1,0 +1,300 @@
+"""The stages that an emitted block passes through: `STAGES` lists them, in order.
+
+Each stage selects its blocks by what is known about them so far, runs them in the sandbox, where outcomes are cached by
+content, and records the outcome with the block. `PendingBlock.result` makes the row of all of them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+from extract.arguments.hints import HintFinder
+from extract.emit.emit import Emitted
+from extract.minimize.header import LeanFile, lean_columns, lean_file
+from extract.minimize.stage import Running, lean_all
+from extract.model.categories import category_of
+from extract.model.results import Result, RunFacts, at_least, by_size, code_columns
+from extract.proofs.name_resolution import Bound, compare_bindings
+from extract.proofs.rebuild import Original, count_rewritten, rebuild_all
+from extract.proofs.runtime import Runtime, original_folders, runtime_for
+from extract.proofs.trace import trace_all
+from extract.proofs.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
+from extract.resolve.discover import Found
+from extract.resolve.index import Index
+from extract.resolve.modules import Library
+from extract.resolve.requirements import distributions_of
+from extract.resolve.standins import SOURCE_NAME, replacement_source
+from extract.specs.algorithm import judged, stored_of
+from extract.specs.make import positional_names
+from extract.specs.outline import outline_of
+from lemur_core.files.progress import progress
+from lemur_core.files.workers import available_cores
+from manifests.records import Block, Level
+
+_MAX_REASON = 120  # characters of the reason why a block was not compared
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PendingBlock:
+    """A class and its outcomes so far."""
+
+    found: Found
+    emitted: Emitted | None  # None if no file could be written
+    verdict: Verdict
+    pair: Pair | None = None
+    comparison: Comparison | None = None
+    names: Mapping[str, Any] = field(default_factory=dict)  # columns
+    traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.Traced` states them
+    graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
+    minimized: LeanFile | str | None = None  # or why there is none
+
+    @property
+    def code(self) -> str:
+        """The closed file of an emitted block."""
+        assert self.emitted is not None
+        return self.emitted.code
+
+    def result(self) -> Result:
+        """Return the row of the block, with what its spec is made from."""
+        found, emitted, verdict = self.found, self.emitted, self.verdict
+        source, (first, last) = found.module.source, found.lines
+        row = Block(
+            block=found.block,
+            name=found.name,
+            qualname=found.qualname,
+            source=source.name,
+            path=found.module.file.path,
+            start_line=first,
+            end_line=last,
+            category=category_of(found.name, found.qualname, [".".join(base) for base in found.facts.bases if base]),
+            level=verdict.level,
+            error_kind=verdict.kind,
+            error=verdict.error,
+            fidelity=self.comparison.fidelity if self.comparison is not None else None,
+            **code_columns(emitted.code if emitted else None),
+            requires=emitted.requires if emitted else (),
+            swhid=f"swh:1:cnt:{found.module.file.blob}",
+            license=source.license,
+            seconds=verdict.seconds if not verdict.reused else None,
+            digest=source.digest,
+            resolutions=emitted.resolutions if emitted else (),
+            dynamic="\n".join(emitted.dynamic) or None if emitted else None,
+            arguments=verdict.arguments,
+            observed=verdict.observed,
+            **lean_columns(self.minimized),
+            graph=self.graphs["graph"] if self.graphs else None,
+            graph_widths=self.graphs["graph_widths"] if self.graphs else None,
+            **self.names,
+        )
+        return Result(row, emitted.files if emitted else (), self.graphs)
+
+
+class _SandboxOptions(TypedDict):
+    jobs: int
+    runtime: Sequence[Path]
+    unsafe: bool
+
+
+@dataclass(slots=True)
+class StageContext:
+    """What the stages share.
+
+    Attributes:
+        facts: the options and sources; the stages add notes and counts.
+        requires: what the emitted files need, PEP 508.
+        runtime: the folders with these requirements, once blocks were executed.
+    """
+
+    facts: RunFacts
+    library: Library
+    index: Index
+    finder: HintFinder
+    requires: Sequence[str] = ()
+    runtime: Runtime = field(default_factory=lambda: Runtime(folder=None, installed=(), unavailable=()))
+
+    @property
+    def sandbox(self) -> _SandboxOptions:
+        """The options of the sandbox for blocks with their requirements."""
+        jobs = self.facts.options.jobs or available_cores()
+        return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": self.facts.options.unsafe}
+
+    def pair(self, block: PendingBlock) -> Pair:
+        """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
+        if block.pair is None:
+            found, arguments = block.found, block.verdict.arguments
+            assert arguments is not None
+            companions = self.finder.hints_for(found).to_json()["companions"]
+            block.pair = Pair(
+                block=found.block,
+                name=found.name,
+                code=block.code,
+                module=found.stem,
+                original=found.root.name + (found.nested.made if found.nested is not None else ""),
+                origin=self.library.packages(found.module.source),
+                folders=(),
+                arguments=json.loads(arguments),
+                digest=found.module.source.digest,
+                companions=tuple(each for each in companions if each["name"] in arguments),
+            )
+        return block.pair
+
+
+def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Find the level that each block reaches; those that compile are executed with all requirements installed."""
+    facts, options = context.facts, context.facts.options
+    for block in blocks:
+        assert block.emitted is not None
+        block.verdict = check_text(block.emitted, options.level)
+    ready = _by_id(block for block in blocks if block.verdict.level == "compiled")
+    if not ready or not at_least(options.level, "executed"):
+        return
+    # A source is never installed as a requirement: it would be the origin that the blocks must do without.
+    names = {source.name.partition("@")[0] for source in facts.sources}
+    packages = {package for source in facts.sources for package in context.library.packages(source)}
+    own = names.union(*map(distributions_of, packages))
+    context.runtime = runtime_for(context.requires, known=sorted(own))
+    candidates = (_candidate(block, context) for block in ready.values())  # hints are found while others run
+    again = options.retry_failed
+    verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
+    for candidate, verdict in _track("validate", len(ready), verdicts):
+        ready[candidate.key].verdict = verdict
+        facts.validations_reused += verdict.reused
+        facts.validations_run += not verdict.reused
+
+
+def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
+    """Return a file to run, with the corpus's hints about its arguments if these are searched."""
+    found = block.found
+    searched = at_least(context.facts.options.level, "constructed")
+    hints = context.finder.hints_for(found).to_json() if searched else None
+    return Candidate(found.block, found.name, block.code, context.library.packages(found.module.source), hints)
+
+
+def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Compare blocks that reach `forward` with the originals of each source that can be imported here."""
+    if not context.facts.options.fidelity:
+        return
+    running = _reaching(blocks, "forward")
+    folders = _folders_of_originals(running)
+    pairs = [
+        replace(context.pair(block), folders=folders[block.found.module.source.name]) for block in running.values()
+    ]
+    for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.sandbox)):
+        running[comparison.block].comparison = comparison
+    comparisons = [block.comparison for block in running.values() if block.comparison is not None]
+    context.facts.notes += sorted(
+        f"{item.block}: not as the original: {item.detail}" for item in comparisons if item.fidelity == "mismatch"
+    )
+    reasons = Counter(item.detail[:_MAX_REASON] for item in comparisons if item.fidelity is None)
+    context.facts.details["not_compared"] = by_size(reasons)
+
+
+def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Compare the names of executed blocks with those of the originals that can be imported here."""
+    if not context.facts.options.fidelity:
+        return
+    executed = _reaching(blocks, "executed")
+    folders = _folders_of_originals(executed)
+    files = [_bound_names(block, folders) for block in executed.values()]
+    for block, columns in _track("names", len(files), compare_bindings(files, context.index, **context.sandbox)):
+        executed[block].names = columns
+
+
+def _bound_names(block: PendingBlock, folders: Mapping[str, tuple[Path, ...]]) -> Bound:
+    found, source = block.found, block.found.module.source
+    assert block.emitted is not None
+    stubs = sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME)
+    return Bound(found.block, found.name, block.code, found.stem, folders[source.name], source.digest, tuple(stubs))
+
+
+def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Trace the graphs of the blocks that reach `forward`."""
+    running = _reaching(blocks, "forward")
+    pairs = [context.pair(block) for block in running.values()]
+    traces = list(trace_all(pairs, context.index, **context.sandbox))
+    for item in traces:
+        running[item.block].traced = item.answer
+    context.facts.details["no_graph"] = by_size(Counter(item.error for item in traces if item.error is not None))
+
+
+def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Rebuild each traced block from its spec, and check it against the original."""
+    traced = {block.found.block: (block, block.traced) for block in blocks if block.traced is not None}
+    specs = [_original(block, graphs, context.pair(block)) for block, graphs in traced.values()]
+    rewritten = list(rebuild_all(specs, context.index, **context.sandbox))
+    for item in rewritten:
+        block, graphs = traced[item.block]
+        block.graphs = judged(graphs, item.rebuilds, item.answer.sizes_fail)
+    context.facts.details["rebuilt"] = count_rewritten(rewritten)
+    reasons = Counter(item.kind for item in rewritten if item.rebuilds is not True)
+    context.facts.details["not_rebuilt"] = by_size(reasons)
+
+
+def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: Pair) -> Original:
+    found, module = block.found, block.found.module
+    start, end = found.lines
+    about = {"name": found.name, "path": module.file.path, "start_line": start, "end_line": end}
+    about["license"] = module.source.license
+    names = positional_names(outline_of(block.code).method(found.name, "forward"))
+    return Original(found.block, stored_of(graphs, names), graphs["graph"], about, pair)
+
+
+def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
+    """Minimize the blocks that reach `forward` to the code they execute."""
+    running = _reaching(blocks, "forward")
+    licenses = {source.name: source.license for source in (replacement_source(), *context.facts.sources)}
+    work = [
+        Running(
+            context.pair(block),
+            json.loads(block.verdict.observed or "{}"),
+            context.finder.hints_for(block.found).to_json(),
+            block.traced,
+        )
+        for block in running.values()
+    ]
+    for cut in lean_all(work, context.index, **context.sandbox):
+        block = running[cut.block]
+        module = block.found.module
+        if cut.lean is None:
+            block.minimized = cut.error or ""
+        else:
+            assert block.emitted is not None
+            root, arguments = (module.source.name, module.file.path), context.pair(block).arguments
+            block.minimized = lean_file(cut, block.code, arguments, root, block.emitted.places, licenses)
+
+
+#: The stages by the name of their lap in the report.
+STAGES: Mapping[str, Callable[[Sequence[PendingBlock], StageContext], None]] = {
+    "validate": validate,
+    "compare": compare,
+    "bindings": compare_names,
+    "trace": trace,
+    "rebuild": rebuild,
+    "lean": minimize,
+}
+
+
+def _by_id(blocks: Iterable[PendingBlock]) -> dict[str, PendingBlock]:
+    return {block.found.block: block for block in blocks}
+
+
+def _reaching(blocks: Iterable[PendingBlock], level: Level) -> dict[str, PendingBlock]:
+    return _by_id(block for block in blocks if at_least(block.verdict.level, level))
+
+
+def _folders_of_originals(blocks: Mapping[str, PendingBlock]) -> dict[str, tuple[Path, ...]]:
+    """Return the folders from which the originals of each source can be imported; none if they cannot be."""
+    sources = {block.found.module.source.name: block.found.module.source for block in blocks.values()}
+    return {name: original_folders(source) for name, source in sources.items()}
+
+
+def _track(label: str, total: int, items: Iterable[T]) -> Iterator[T]:
+    """Yield the items and show progress."""
+    with progress(label, total, "blocks") as advance:
+        for item in items:
+            yield item
+            advance(1)
