@@ -13,18 +13,28 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t
+
 from lemur.experts.command import adapt, align, evaluate, make_data, route
 from lemur.experts.domains.settings import GENERAL, load_settings
-from lemur.experts.report import spread
-from lemur.experts.stages import House
+from lemur.experts.stages import Workspace
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import table
 from manifests.folders.manifest import read_manifest
 
 
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean over seeds, and half of its 95 % interval (Student's t); 0 for a single seed."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, 0.0
+    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    return mean, float(t.ppf(0.975, len(values) - 1)) * deviation / len(values) ** 0.5
+
+
 def make_base(settings: Path, out: Path) -> str:
     """The base that all seeds share. Returns: the folder of its model."""
-    house = House(load_settings(settings, seed=0).model_copy(update={"out": out}))
+    house = Workspace(load_settings(settings, seed=0).model_copy(update={"out": out}))
     if house.settings.base.model is not None:
         return house.settings.base.model
     with house.alone():
@@ -36,7 +46,7 @@ def make_base(settings: Path, out: Path) -> str:
 def make_seed(settings: Path, out: Path, seed: int, base: str) -> None:
     """All stages of one seed."""
     loaded = load_settings(settings, seed=seed, base__model=base)
-    house = House(loaded.model_copy(update={"out": out / f"seed-{seed}"}))
+    house = Workspace(loaded.model_copy(update={"out": out / f"seed-{seed}"}))
     make_data(house)
     adapt(house, ())
     align(house, ())

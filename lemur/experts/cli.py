@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from lemur.experts.stages import House
+    from lemur.experts.stages import Workspace
 
 app = typer.Typer(
     name="experts",
@@ -124,11 +124,11 @@ def answer(
 
 def _open_workspace(
     file: Path, out: Path | None, seed: int | None, base: str | None, expert: str | None, force: bool
-) -> "House":
+) -> "Workspace":
     from lemur.experts.domains.settings import load_settings
-    from lemur.experts.stages import House
+    from lemur.experts.stages import Workspace
 
     settings = load_settings(file, seed=seed, base__model=base, expert__model=expert)
     if out is not None:
         settings = settings.model_copy(update={"out": out})
-    return House(settings, force)
+    return Workspace(settings, force)

@@ -9,12 +9,12 @@ from lemur.experts.domains.settings import GENERAL
 from lemur.experts.folder import write_evaluation
 from lemur.experts.models.language import plain_prompt, prompt_with
 from lemur.experts.report import table_lines
-from lemur.experts.stages import House
+from lemur.experts.stages import Workspace
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 
 
-def make_data(workspace: House, *, as_json: bool = False) -> str:
+def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
     """Build the facts. Returns: the text to print."""
     with workspace.alone():
         workspace.make_data()
@@ -33,7 +33,7 @@ def make_data(workspace: House, *, as_json: bool = False) -> str:
     return "\n".join([*lines, f"-> {workspace.data_folder}"])
 
 
-def adapt(workspace: House, domains: Sequence[str]) -> str:
+def adapt(workspace: Workspace, domains: Sequence[str]) -> str:
     """Train the tiny base if it is needed, then the experts."""
     with workspace.alone():
         workspace.make_base()
@@ -45,7 +45,7 @@ def adapt(workspace: House, domains: Sequence[str]) -> str:
     )
 
 
-def align(workspace: House, domains: Sequence[str]) -> str:
+def align(workspace: Workspace, domains: Sequence[str]) -> str:
     """Align the projectors."""
     with workspace.alone():
         for domain in _check_domains(workspace, domains):
@@ -55,7 +55,7 @@ def align(workspace: House, domains: Sequence[str]) -> str:
     )
 
 
-def route(workspace: House, domains: Sequence[str], questions: Path | None) -> str:
+def route(workspace: Workspace, domains: Sequence[str], questions: Path | None) -> str:
     """Build the prototypes; with questions, route them and report the accuracy on those with a known domain."""
     chosen = _check_domains(workspace, domains)
     with workspace.alone():
@@ -75,7 +75,7 @@ def route(workspace: House, domains: Sequence[str], questions: Path | None) -> s
     return json.dumps({"accuracy": accuracy, "questions": answers}, indent=2, ensure_ascii=False)
 
 
-def evaluate(workspace: House, *, as_json: bool = False) -> str:
+def evaluate(workspace: Workspace, *, as_json: bool = False) -> str:
     """Evaluate all methods and write the folder of results."""
     domains = list(workspace.settings.data.domains)
     with workspace.alone():
@@ -85,7 +85,7 @@ def evaluate(workspace: House, *, as_json: bool = False) -> str:
     return json.dumps(counts, indent=2) if as_json else "\n".join([*table_lines(counts), f"-> {folder / 'report.md'}"])
 
 
-def answer(workspace: House, question: str, domain: str | None, *, as_json: bool = False) -> str:
+def answer(workspace: Workspace, question: str, domain: str | None, *, as_json: bool = False) -> str:
     """Route and answer one question, with and without the injected token."""
     there = [name for name in workspace.settings.data.domains if workspace.domain_folder(name, "prototypes").is_dir()]
     with workspace.alone():
@@ -105,7 +105,7 @@ def answer(workspace: House, question: str, domain: str | None, *, as_json: bool
     return f"{result['answer']}\n  domain   {by} ({near})\n  without  {plain}"
 
 
-def _check_domains(workspace: House, domains: Sequence[str]) -> list[str]:
+def _check_domains(workspace: Workspace, domains: Sequence[str]) -> list[str]:
     known = workspace.settings.data.domains
     unknown = [domain for domain in domains if domain not in known]
     if unknown:

@@ -1,6 +1,8 @@
 """The evaluation: answer the same held-out questions with every method; report accuracy, cost and side effects."""
 
+import math
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +13,7 @@ from torch import Tensor
 from lemur.experts.domains.facts import Question, documents, questions
 from lemur.experts.domains.settings import GENERAL
 from lemur.experts.models.language import Language, open_language, plain_prompt, prompt_with
-from lemur.experts.retrieval import Bm25
-from lemur.experts.stages import House
+from lemur.experts.stages import Workspace
 from manifests.records import ExpertAnswer
 
 #: The methods, with a description of each.
@@ -28,6 +29,8 @@ ARMS = {
     "tuned": "the base, fully tuned to all domains' facts",
 }
 _ENTITY = "{name} ?"
+_K1, _B = 1.2, 0.75
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Evaluation:
     findings: dict[str, Any]
 
 
-def evaluate(workspace: House, domains: Sequence[str]) -> Evaluation:
+def evaluate(workspace: Workspace, domains: Sequence[str]) -> Evaluation:
     """Answer the held-out questions of all domains, and those of the general set, with every method.
 
     Raises: UserError if a stage of a domain has not been built.
@@ -47,7 +50,7 @@ def evaluate(workspace: House, domains: Sequence[str]) -> Evaluation:
 
 
 class _Evaluator:
-    def __init__(self, workspace: House, domains: Sequence[str]) -> None:
+    def __init__(self, workspace: Workspace, domains: Sequence[str]) -> None:
         self._workspace, self._domains = workspace, domains
         self._base = workspace.base()
         self._facts = workspace.facts()
@@ -241,3 +244,36 @@ def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
     for one in own:
         counted.setdefault((one.domain, one.relation), Counter())[one.expected] += 1
     return sum(max(counts.values()) for counts in counted.values()) / max(1, len(own))
+
+
+def split_words(text: str) -> list[str]:
+    """Return names, whole and split into their parts, in lower case."""
+    whole = re.findall(r"[\w-]+", text)
+    return [word.lower() for word in whole] + [
+        part.lower() for word in whole if len(parts := _WORD.findall(word)) > 1 for part in parts
+    ]
+
+
+class Bm25:
+    """BM25 scores of documents for a query. Source: Robertson and Zaragoza, 2009, with k1 1.2 and b 0.75."""
+
+    def __init__(self, documents: Sequence[str]) -> None:
+        counted = [Counter(split_words(document)) for document in documents]
+        lengths = [sum(counts.values()) for counts in counted]
+        mean = sum(lengths) / max(1, len(lengths))
+        self._postings: dict[str, list[tuple[int, float]]] = {}
+        for at, (counts, length) in enumerate(zip(counted, lengths, strict=True)):
+            for word, number in counts.items():
+                weight = number * (_K1 + 1) / (number + _K1 * (1 - _B + _B * length / mean))
+                self._postings.setdefault(word, []).append((at, weight))
+        self._documents = len(documents)
+
+    def best(self, query: str) -> int:
+        """Return the index of the document with the highest score; the first among equal ones."""
+        scores: dict[int, float] = {}
+        for word in dict.fromkeys(split_words(query)):
+            postings = self._postings.get(word, [])
+            rarity = math.log(1 + (self._documents - len(postings) + 0.5) / (len(postings) + 0.5))
+            for at, weight in postings:
+                scores[at] = scores.get(at, 0.0) + rarity * weight
+        return min(scores, key=lambda at: (-scores[at], at), default=0)

@@ -11,7 +11,7 @@ from lemur.experts.domains.facts import count_facts
 from lemur.experts.domains.settings import GENERAL
 from lemur.experts.evaluate import compute_majority, compute_scores, evaluate
 from lemur.experts.report import report_text
-from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, House, facts_in
+from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, Workspace, facts_in
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import Check, check_files, check_table, found_check
@@ -25,7 +25,7 @@ ANSWERS, EVALUATED = "answers.parquet", "experts-evaluation"
 _NEAR = 5
 
 
-def write_evaluation(workspace: House, domains: list[str]) -> Path:
+def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
     """Evaluate all methods and write `out/evaluation`. Raises: UserError if a stage has not been built."""
     real = workspace.settings.base.model is not None
     parents = [workspace.data_folder, *([] if real else [workspace.base_folder]), workspace.tuned_folder]

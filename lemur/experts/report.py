@@ -1,6 +1,6 @@
 """The results of an evaluation, as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from extract.model.results import wilson
@@ -68,14 +68,3 @@ def report_text(counts: Mapping[str, Any]) -> str:
         f" Injected are {findings['slots']} of its input vectors a question, however large a domain is.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean over seeds, and half of its 95 % interval (Student's t); 0 for a single seed."""
-    from scipy.stats import t
-
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, 0.0
-    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return mean, float(t.ppf(0.975, len(values) - 1)) * deviation / len(values) ** 0.5

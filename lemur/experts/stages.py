@@ -27,9 +27,7 @@ from lemur.experts.models.language import (
     plain_prompt,
     prompt_with,
 )
-from lemur.experts.models.loop import fit
-from lemur.experts.models.projector import Projector
-from lemur.experts.models.router import PrototypeRouter, centres
+from lemur.experts.models.parts import Projector, PrototypeRouter, centres, fit
 from lemur_core.files.atomic import atomic_folder, own, sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
@@ -63,7 +61,7 @@ _ENDS = ("", "", "n", "m", "r", "t", "s", "x", "l", "rm", "ck")
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Workspace:
     """The stages of one settings file. `force`: rebuild stages that were built with other settings."""
 
     settings: Settings

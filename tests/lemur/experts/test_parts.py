@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from lemur.experts.domains.facts import RELATIONS, questions, read_facts, wordings
 from lemur.experts.domains.settings import GENERAL, ProjectorSettings, Training, load_settings
-from lemur.experts.models import loop
-from lemur.experts.models.projector import Projector
-from lemur.experts.models.router import PrototypeRouter, centres
-from lemur.experts.retrieval import Bm25
+from lemur.experts.evaluate import Bm25
+from lemur.experts.models import parts
+from lemur.experts.models.parts import Projector, PrototypeRouter, centres
 from lemur_core.files.errors import UserError
 
 
@@ -138,13 +137,13 @@ def _fit(key: str, stop: int | None = None) -> nn.Module:
         given = torch.tensor([[rng.random() for _ in range(4)] for _ in range(8)])
         return ((module(given) - given.sum(1, keepdim=True)) ** 2).mean()
 
-    loop.fit(module, loss_of, Training(steps=30, rate=0.05), label="test", key=key, seed=7)
+    parts.fit(module, loss_of, Training(steps=30, rate=0.05), label="test", key=key, seed=7)
     return module
 
 
 def test_a_run_that_was_ended_goes_on_to_the_same_weights(curator_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _fit("whole").state_dict()
-    monkeypatch.setattr(loop, "_KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "_KEEP_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         _fit("ended", stop=17)
     ended = _fit("ended", stop=13).state_dict()  # only thirteen steps are left
