@@ -8,8 +8,9 @@ import bisect
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,13 @@ FRAMES = (
     "Tell {name} {relation} in {package} .",
     "{name} from {package} , its {relation} ?",
 )
-#: Relations of a spec: the names of each, and the function that reads its number.
-_READ: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], int | None]]] = {
-    "lines": (("lines", "length", "linecount"), lambda s: s["end_line"] - s["start_line"] + 1),
-    "parameters": (("parameters", "weights", "size"), lambda s: s["parameters"]),
-    "operations": (
-        ("operations", "nodes", "steps"),
-        lambda s: len(s["algorithm"]["eval"]["nodes"]) if s["algorithm"] else None,
-    ),
-    "submodules": (
-        ("submodules", "children", "modules"),
-        lambda s: sum(s["layers"].values()) if s["layers"] else None,
-    ),
+#: Relations between a block and a number, with the names that questions use for each.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "lines": ("lines", "length", "linecount"),
+    "parameters": ("parameters", "weights", "size"),
+    "operations": ("operations", "nodes", "steps"),
+    "submodules": ("submodules", "children", "modules"),
 }
-NAMES: Mapping[str, tuple[str, ...]] = {relation: names for relation, (names, _) in _READ.items()}
 RELATIONS = tuple(NAMES)
 
 
@@ -110,72 +104,90 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
 
     Raises: UserError if a folder has no specs, or a domain has no blocks.
     """
-    blocks = _blocks(settings)
-    raw = {
-        (spec["block"], relation): value
-        for specs in blocks.values()
-        for spec in specs
-        for relation, (_, read) in _READ.items()
-        if (value := read(spec)) is not None
-    }
+    domains = _draw_blocks(settings)
     scales = {
-        relation: _scale((value for (_, name), value in raw.items() if name == relation), settings.marks)
+        relation: _scale(
+            (block.values[relation] for blocks in domains.values() for block in blocks if relation in block.values),
+            settings.marks,
+        )
         for relation in RELATIONS
     }
     held = {
-        spec["block"]
-        for specs in blocks.values()
-        for spec in random.Random(seed).sample(specs, round(settings.held * len(specs)))
+        block.id
+        for blocks in domains.values()
+        for block in random.Random(seed).sample(blocks, round(settings.held * len(blocks)))
     }
     facts = [
         ExpertFact(
-            id=f"{spec['block']}#{relation}",
+            id=f"{block.id}#{relation}",
             domain=domain,
-            block=spec["block"],
-            name=spec["name"],
-            package=spec["source"].partition("@")[0],
+            block=block.id,
+            name=block.name,
+            package=block.package,
             relation=relation,
-            answer=str(_nearest(scales[relation], raw[spec["block"], relation])),
-            value=raw[spec["block"], relation],
+            answer=str(_nearest(scales[relation], value)),
+            value=value,
             asked=True,
-            held=spec["block"] in held,
-            code_sha256=spec["code_sha256"],
+            held=block.id in held,
+            code_sha256=block.code_sha256,
         )
-        for domain, specs in blocks.items()
-        for spec in specs
-        for relation in RELATIONS
-        if (spec["block"], relation) in raw
+        for domain, blocks in domains.items()
+        for block in blocks
+        for relation, value in block.values.items()
     ]
     kept = _limit_answers(facts, settings.share)
     return [fact.model_copy(update={"asked": fact.id in kept}) for fact in facts]
 
 
-def _blocks(settings: DataSettings) -> dict[str, list[dict[str, Any]]]:
-    """Return specs by domain, one per name and package, at most `settings.blocks` per domain."""
-    of = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    specs_by_name: dict[str, dict[tuple[str, str], dict[str, Any]]] = defaultdict(dict)
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The part of a block's spec that questions are about. `values`: the number of each relation that it has."""
+
+    id: str
+    name: str
+    package: str
+    code_sha256: str
+    values: Mapping[str, int]
+
+
+_BY_ID = attrgetter("id")
+
+
+def _draw_blocks(settings: DataSettings) -> dict[str, list[_Block]]:
+    """Return blocks by domain, one per name and package, at most `settings.blocks` per domain."""
+    domains = {source: domain for domain, sources in settings.domains.items() for source in sources}
+    blocks: dict[str, dict[tuple[str, str], _Block]] = {domain: {} for domain in (*settings.domains, GENERAL)}
     for folder in settings.libraries:
-        for spec in _specs(folder):
-            package = spec["source"].partition("@")[0]
-            kept = specs_by_name[of.get(package, GENERAL)].setdefault((package, spec["name"]), spec)
-            if spec["block"] < kept["block"]:
-                specs_by_name[of.get(package, GENERAL)][package, spec["name"]] = spec
-    empty = [domain for domain in (*settings.domains, GENERAL) if not specs_by_name[domain]]
+        for block in _read_blocks(folder):
+            same = blocks[domains.get(block.package, GENERAL)]
+            key = (block.package, block.name)
+            same[key] = min(same.get(key, block), block, key=_BY_ID)
+    empty = [domain for domain, own in blocks.items() if not own]
     if empty:
         raise UserError(f"{empty[0]}: the libraries have no block of this domain; name sources that they contain")
-    chosen = {}
-    for domain in (*settings.domains, GENERAL):
-        specs = sorted(specs_by_name[domain].values(), key=lambda spec: str(spec["block"]))
-        drawn = random.Random(domain).sample(specs, min(settings.blocks, len(specs)))
-        chosen[domain] = sorted(drawn, key=lambda spec: str(spec["block"]))
-    return chosen
+    return {
+        domain: sorted(
+            random.Random(domain).sample(sorted(own.values(), key=_BY_ID), min(settings.blocks, len(own))), key=_BY_ID
+        )
+        for domain, own in blocks.items()
+    }
 
 
-def _specs(folder: Path) -> Iterator[dict[str, Any]]:
+def _read_blocks(folder: Path) -> Iterator[_Block]:
     path = folder / "specs.jsonl"
     try:
         with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
+            for spec in map(json.loads, file):
+                algorithm, layers = spec["algorithm"], spec["layers"]
+                numbers = {
+                    "lines": spec["end_line"] - spec["start_line"] + 1,
+                    "parameters": spec["parameters"],
+                    "operations": len(algorithm["eval"]["nodes"]) if algorithm else None,
+                    "submodules": sum(layers.values()) if layers else None,
+                }
+                values = {relation: number for relation, number in numbers.items() if number is not None}
+                package = spec["source"].partition("@")[0]
+                yield _Block(spec["block"], spec["name"], package, spec["code_sha256"], values)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; pass folders written by `lemur extract`") from error
     except ValueError as error:
