@@ -46,7 +46,7 @@ from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import percent, table
 from lemur_core.files.progress import note
-from train.runs.process import choose_place
+from train.runs.process import choose_context
 from train.studies.ablation import Difference, paired_difference
 
 _PACKAGES = ("transformers~=5.23.0",)
@@ -169,7 +169,7 @@ def _run(
         return
     with own(folder, ".lock", "another call is at it"):
         stream = make_stream([text.code for text in corpus.arms[arm]], tokenizer, shape, seed)
-        place = choose_place("cpu")
+        place = choose_context("cpu")
         if train(folder, shape, stream, tokenizer, seed, place, until, f"{arm} {seed}") is None:
             return
         model = load_model(folder)

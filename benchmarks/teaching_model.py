@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.teaching_speed import attend_in_blocks, mean_loss
 from lemur_core.files.atomic import atomic_file, write_text
-from train.runs.process import Place
+from train.runs.process import DeviceContext
 
 Tokens = npt.NDArray[np.uint16]
 
@@ -135,7 +135,14 @@ def flops_a_token(shape: Shape, parameters: int) -> float:
 
 
 def train(
-    folder: Path, shape: Shape, stream: Stream, tokenizer: Any, seed: int, place: Place, until: float, label: str
+    folder: Path,
+    shape: Shape,
+    stream: Stream,
+    tokenizer: Any,
+    seed: int,
+    place: DeviceContext,
+    until: float,
+    label: str,
 ) -> dict[str, Any] | None:
     """Learn a stream, or go on with it.
 
@@ -224,7 +231,7 @@ def load_model(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
 
 
-def _training_loss(model: Any, rows: Tensor, place: Place) -> Tensor:
+def _training_loss(model: Any, rows: Tensor, place: DeviceContext) -> Tensor:
     """The mean of what `_losses` gives; quicker, and with a gradient."""
     with place.autocast():
         hidden = model.model(input_ids=rows[:, :-1], use_cache=False).last_hidden_state
@@ -232,7 +239,7 @@ def _training_loss(model: Any, rows: Tensor, place: Place) -> Tensor:
     return mean_loss(hidden.flatten(0, 1), model.lm_head.weight, rows[:, 1:].flatten(), precision)
 
 
-def _losses(model: Any, rows: Tensor, place: Place) -> Tensor:
+def _losses(model: Any, rows: Tensor, place: DeviceContext) -> Tensor:
     """The cross-entropy of each token after the first, in nats, shape (rows, tokens - 1)."""
     with place.autocast():
         logits = model(input_ids=rows[:, :-1], use_cache=False).logits
@@ -244,7 +251,7 @@ def _losses(model: Any, rows: Tensor, place: Place) -> Tensor:
 
 
 @torch.inference_mode()
-def bits(model: Any, tokenizer: Any, texts: Sequence[str], shape: Shape, place: Place) -> list[float]:
+def bits(model: Any, tokenizer: Any, texts: Sequence[str], shape: Shape, place: DeviceContext) -> list[float]:
     """The bits that the model needs for each text; a token is told from half a context before it at least."""
     found = [0.0] * len(texts)
     jobs = sorted(_windows(tokenizer, texts, shape.context), key=lambda job: -len(job[1]))

@@ -12,7 +12,7 @@ from lemur.synthesis.folder.write import PARAMETERS, collect_accepted, count_att
 from lemur.synthesis.models.endpoint import Endpoint, check_url
 from lemur.synthesis.models.local import Local, model_name
 from lemur.synthesis.models.model import Asker, Budget, Model, Sampling
-from lemur.synthesis.prompting.plan import Choice, digest_attempts, draw
+from lemur.synthesis.prompting.plan import Attempt, Choice, digest_attempts, draw
 from lemur.synthesis.proving.loop import Tried, synthesize
 from lemur.synthesis.proving.steps import Prover
 from lemur_core.files.atomic import check_free, claim
@@ -101,21 +101,11 @@ def run_synthesis(
     with ExitStack() as stack:
         stack.enter_context(_alone(out))
         for name, url in places:
-            budget = Budget(service.tokens, service.seconds)
-            model = _open(name, url, service, budget)
-            with (
-                Asker(model, ask.sampling, budget, again=service.again) as asker,
-                Prover(references, jobs=jobs, unsafe=unsafe) as prover,
-            ):
-                answers = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
-                if all(one.record.answer is None for one in answers):
-                    raise UserError(
-                        f"{model.name}: returned no answer at all: {answers[-1].record.error}; nothing was written"
-                    )
-                tried += answers
-                if asker.reused:
-                    note(f"{model.name}: {plural(asker.reused, 'answer')} from an earlier run")
-            watch.lap(model.name)
+            # Each model has a prover of its own: what another model wrote does not make its network known.
+            with Prover(references, jobs=jobs, unsafe=unsafe) as prover:
+                answers = _ask_model(name, url, attempts, ask, service, prover)
+            tried += answers
+            watch.lap(answers[0].record.model)
         trained: dict[str, CheckResult] = {}
         if training is not None and cifar10 is not None:
             trained = _train(tried, training, cifar10, seed=ask.seed, unsafe=unsafe)
@@ -136,6 +126,21 @@ def run_synthesis(
             force=force,
         )
     return counts
+
+
+def _ask_model(
+    name: str, url: str | None, attempts: Sequence[Attempt], ask: Ask, service: Service, prover: Prover
+) -> list[Tried]:
+    """Return all answers of one model. Raises: UserError if it returned none at all."""
+    budget = Budget(service.tokens, service.seconds)
+    model = _open(name, url, service, budget)
+    with Asker(model, ask.sampling, budget, again=service.again) as asker:
+        answers = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
+        if all(one.record.answer is None for one in answers):
+            raise UserError(f"{model.name}: returned no answer at all: {answers[-1].record.error}; nothing was written")
+        if asker.reused:
+            note(f"{model.name}: {plural(asker.reused, 'answer')} from an earlier run")
+    return answers
 
 
 def _places(models: Sequence[str], service: Service) -> list[tuple[str, str | None]]:

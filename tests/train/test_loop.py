@@ -15,7 +15,7 @@ from train.runs.process import (
     NetworkError,
     RunMetrics,
     check_output,
-    choose_place,
+    choose_context,
     construct,
     evaluate,
     load_network,
@@ -43,7 +43,7 @@ def test_evaluation_counts_all_images_in_eval_mode() -> None:
     labels[600:1100] = 1
     net, ticks = Brightness(), []
     pixels = Pixels((0.5,) * 3, (0.5,) * 3)
-    found = evaluate(net, images, labels, pixels=pixels, place=choose_place("cpu"), tick=lambda: ticks.append(1))
+    found = evaluate(net, images, labels, pixels=pixels, context=choose_context("cpu"), tick=lambda: ticks.append(1))
     assert found.accuracy == 1100 / 1203
     assert found.loss == pytest.approx((600 * math.log(9) + 103 * 100) / 1203, rel=0.01)
     assert (net.training, len(ticks)) == (True, 3)

@@ -35,7 +35,7 @@ from train.runs.process import (
     Measured,
     RunMetrics,
     check_output,
-    choose_place,
+    choose_context,
     compute_the_same_twice,
     construct,
     evaluate,
@@ -95,7 +95,7 @@ class Loop:
         self._started = time.monotonic()
         self._job, self._folder, recipe = job, folder, Recipe.model_validate_json(job.recipe)
         self._training = recipe.training
-        self._place = choose_place(job.device)
+        self._context = choose_context(job.device)
         keep_freed_memory()
         torch.set_num_threads(job.threads)
         compute_the_same_twice()
@@ -112,7 +112,7 @@ class Loop:
         self._flip: AlternatingFlip | None = None
         if recipe.augmentation.flip == "alternate":
             self._flip = AlternatingFlip(len(self._data.train_labels), stable_seed(job.seed, "flip"))
-        self._metrics = RunMetrics(self._steps_an_epoch, self.batch, self._place.device)
+        self._metrics = RunMetrics(self._steps_an_epoch, self.batch, self._context.device)
         self._report = ProgressWriter(folder)
         self._notes: list[str] = []
         self._parameters: int | None = None
@@ -129,7 +129,7 @@ class Loop:
         for warm in (True, False):
             self._tick()
             seed_everything(self._job.seed, "network")
-            self._net = construct(network, self.batch, self._size, self._job.prm, self._place.device)
+            self._net = construct(network, self.batch, self._size, self._job.prm, self._context.device)
             self._net.train()
             self._optimizer = make_optimizer(self._net.parameters(), self._training)
             if warm:
@@ -163,7 +163,7 @@ class Loop:
         images, targets = self._load()
         loaded = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
-        with self._place.autocast():
+        with self._context.autocast():
             outputs = self._net(images)
         loss = self._loss(outputs, targets)
         self._metrics.note(loss, outputs, targets)
@@ -180,7 +180,7 @@ class Loop:
     def bare_step(self, images: Tensor, labels: Tensor) -> None:
         """Run only forward and backward of the same network: the baseline for the time of a step."""
         self._optimizer.zero_grad(set_to_none=True)
-        with self._place.autocast():
+        with self._context.autocast():
             outputs = self._net(images)
         self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
 
@@ -216,14 +216,14 @@ class Loop:
             "val_accuracy": last.get("val_accuracy"),
             "train_seconds": self._metrics.train_seconds,
             "data_seconds": self._metrics.data_seconds,
-            "device": self._place.describe(),
-            "precision": self._place.precision,
+            "device": self._context.describe(),
+            "precision": self._context.precision,
             "notes": self._notes,
         }
 
     def _warm_up(self) -> None:
         images, targets = self.noise()
-        with self._place.autocast():
+        with self._context.autocast():
             outputs = self._net(images)
         check_output(outputs, self.batch)
         self._loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
@@ -232,7 +232,7 @@ class Loop:
     def noise(self) -> tuple[Tensor, Tensor]:
         """Return a batch of random noise."""
         images = torch.randn(self.batch, 3, self._size, self._size)
-        return self._place.move(images), torch.randint(0, 10, (self.batch,)).to(self._place.device)
+        return self._context.move(images), torch.randint(0, 10, (self.batch,)).to(self._context.device)
 
     def _resume(self) -> None:
         state, note = load_checkpoint(self._folder / CHECKPOINT, self._job.key)
@@ -258,7 +258,7 @@ class Loop:
         if self._flip is not None:
             images = self._flip(images, rows, epoch)
         images, targets = self._augment(images, labels, self._metrics.steps)
-        return self._place.move(images), targets.to(self._place.device)
+        return self._context.move(images), targets.to(self._context.device)
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs.float(), targets, label_smoothing=self._training.label_smoothing)
@@ -290,7 +290,7 @@ class Loop:
         return self._net if self._ema is None else self._ema.module
 
     def _measure(self, images: Tensor, labels: Tensor) -> Measured:
-        return evaluate(self._final(), images, labels, pixels=self._pixels, place=self._place, tick=self._tick)
+        return evaluate(self._final(), images, labels, pixels=self._pixels, context=self._context, tick=self._tick)
 
     def _check_time(self) -> None:
         limit = self._job.time_limit

@@ -65,7 +65,7 @@ def seed_everything(*parts: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceContext:
     """The device of the tensors, and the precision of multiplications."""
 
     device: torch.device
@@ -89,7 +89,7 @@ class Place:
         return f"{self.device.type}, {_processor()}, {threads} thread{'s' if threads != 1 else ''}"
 
 
-def choose_place(kind: str) -> Place:
+def choose_context(kind: str) -> DeviceContext:
     """Return the context for that kind of device; bfloat16 if its hardware supports it."""
     if kind == "cuda":
         native = torch.cuda.is_bf16_supported()
@@ -97,7 +97,7 @@ def choose_place(kind: str) -> Place:
         native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # False without AVX-512
     else:
         native = False
-    return Place(torch.device(kind), "bfloat16" if native else "float32")
+    return DeviceContext(torch.device(kind), "bfloat16" if native else "float32")
 
 
 @functools.cache
@@ -172,7 +172,7 @@ class Measured:
 
 
 def evaluate(
-    net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, place: Place, tick: Callable[[], None]
+    net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, context: DeviceContext, tick: Callable[[], None]
 ) -> Measured:
     """Evaluate a network in eval mode, then restore its mode.
 
@@ -187,8 +187,8 @@ def evaluate(
         with torch.no_grad():
             for rows in torch.split(torch.arange(len(labels)), _EVALUATED):
                 tick()
-                batch, wanted = place.move(pixels.normalise(images[rows])), labels[rows].to(place.device)
-                with place.autocast():
+                batch, wanted = context.move(pixels.normalise(images[rows])), labels[rows].to(context.device)
+                with context.autocast():
                     outputs = net(batch)
                 outputs = outputs.float()
                 loss += float(nn.functional.cross_entropy(outputs, wanted, reduction="sum"))
