@@ -35,7 +35,7 @@ from benchmarks.teaching_model import (
 )
 from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.errors import UserError
-from train.runs.process import choose_place
+from train.runs.process import choose_context
 
 CODE = """import torch
 import torch.nn as nn
@@ -250,7 +250,7 @@ def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> N
     tokenizer = make_tokenizer([code_of(kind) for kind in range(4)], 300, tmp_path / "tokens")
     stream = make_stream([code_of(kind) for kind in range(4)], tokenizer, TINY, 1)
     assert stream.rows.shape == (TINY.steps * 2, 33)
-    place = choose_place("cpu")
+    place = choose_context("cpu")
 
     def run(name: str, until: float) -> dict[str, Any] | None:
         return train(tmp_path / name, TINY, stream, tokenizer, 1, place, until, name)
