@@ -80,7 +80,7 @@ def write_snapshot(
         {"id": digest(code), "nn": f"kept-{at}", "nn_code": code, "cluster": f"c{at}", "task": "img-classification"}
         for at, code in enumerate(kept)
     ]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "records" / "train.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "records" / "train-00000-of-00001.parquet")
     gone = [{"id": digest(code), "nn": f"gone-{at}", "nn_code": code} for at, code in enumerate(removed)]
     schema = pa.schema([("id", pa.string()), ("nn", pa.string()), ("nn_code", pa.string())])
     pq.write_table(pa.Table.from_pylist(gone, schema), folder / "removed.parquet")
