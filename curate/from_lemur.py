@@ -69,6 +69,16 @@ def curate_from_lemur(
 
     Returns: nothing, like nn-dup's.
     Raises: UserError, with one line, for a value that no row has, an unreadable source or an unwritable folder.
+
+    Example:
+        ```python
+        from pathlib import Path
+
+        from curate import curate_from_lemur
+
+        curate_from_lemur("curation_output", source="networks.jsonl", keep_per_family=1)
+        print(sorted(path.name for path in Path("curation_output/accepted_code").iterdir()))
+        ```
     """
     folder, log = Path(out_dir), logger or logging.getLogger(__name__)
     prefixes = _texts(nn_prefixes)

@@ -37,15 +37,20 @@ _FEW = 5  # maximum number of ambiguous names to list
 class BlockExtractor:
     """Extractor of a corpus's nn.Module classes as closed, executed blocks. A context manager.
 
-    >>> with BlockExtractor(sources=["timm@1.0.30"]) as extractor:
-    ...     block = extractor.extract_single_block("SEModule").row
-
     Args:
         corpus: name of a shipped corpus or a JSON file; `quick` if neither it nor sources are passed.
         sources: additional sources: NAME[@VERSION], git+URL[@REV] or a folder.
         options: other fields of `Options`, by name.
     Raises: UserError if no source can be opened.
     Source: https://arxiv.org/abs/2512.04329 (NN-RAG)
+
+    Example:
+        ```python
+        from extract import BlockExtractor
+
+        with BlockExtractor(sources=["./mylib"]) as extractor:  # or ["timm@1.0.30"]
+            print(extractor.extract_single_block("SqueezeExcitation").row.level)
+        ```
     """
 
     def __init__(self, corpus: str | None = None, sources: Sequence[str] = (), **options: Any) -> None:

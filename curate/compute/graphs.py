@@ -220,7 +220,15 @@ def get_graphs(known: Mapping[int, GraphTrace]) -> dict[int, str]:
 
 
 def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return the sandbox's input for a network of this benchmark, without its code, or why it is unknown."""
+    """Return the sandbox's input for a network of this benchmark, without its code, or why it is unknown.
+
+    Args:
+        task, dataset: as the record states them; None if it states none.
+        prm: hyperparameters; its `transform` sizes the images of the second case.
+
+    Returns: `cases`, one or two kinds of input (those shared by all networks of the task, then those of `prm` if they
+        differ), and `prm` with the batch size of the cases; or a reason in one line if neither case is known.
+    """
     shared = case_of(task, _DATASET.get(task or "", dataset), _TRANSFORM)
     own = case_of(task, dataset, prm.get("transform"))
     cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]

@@ -84,6 +84,9 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
     """Return the features of a code, or a short reason why it has none.
 
     Accepts any text: what Python cannot parse, or is too large or too deeply nested, gets a reason, never an error.
+
+    Args: code, detail: the text of one file, and how much of its tokens the lexical view keeps.
+    Returns: a text, the reason, if there are no features.
     """
     outline = outline_code(code)
     if isinstance(outline, str):

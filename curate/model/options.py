@@ -47,7 +47,16 @@ def parse_upweight(text: str) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class CurateOptions:
-    """The options of `lemur curate`; None means the default of the profile."""
+    """The options of `lemur curate`; None means the default of the profile.
+
+    Example:
+        ```python
+        from curate import CurateOptions
+
+        loose = CurateOptions(lexical_threshold=0.8, tokens="literal", graph="off")
+        print(loose.structural)  # 0.95, the default of the profile
+        ```
+    """
 
     profile: Annotated[Profile, Option("strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")] = "strict"
     task: Annotated[Names, Option("Only rows of this task (repeatable).", metavar="T", panel=_ROWS)] = ()

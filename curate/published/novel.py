@@ -120,8 +120,11 @@ def novel(
         folders: snapshots and extractions.
         task: the task whose inputs the networks take.
         prm: hyperparameters, in JSON or not; None: `PRM`, then those of the nearest records.
+        jobs: parallel processes; None for one per core.
+        unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
 
+    Returns: the lines to print, the facts for JSON, and the nearest codes of each network, in the order of `codes`.
     Raises:
         UserError: A file is not valid Python, or a folder cannot be compared with.
         UsageError: An option is wrong.

@@ -99,7 +99,9 @@ def open_source(spec: str) -> Source:
 def open_sources(specs: Sequence[str]) -> Source:
     """Open one source of all that `specs` name, in their order.
 
-    Raises: UserError as `open_source` does, or if two of them have the same name.
+    Args: specs: one or more, each as for `open_source`.
+    Returns: the source itself if there is only one.
+    Raises: UserError as `open_source` does; UsageError if two of them have the same name.
     """
     return join_sources([open_source(spec) for spec in specs])
 

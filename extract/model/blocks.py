@@ -152,18 +152,27 @@ def read_needs(folder: Path) -> dict[str, Any]:
 def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[Any]:
     """Return the class of a block. This EXECUTES the block's file in your process without a sandbox: load trusted code.
 
-    >>> SEModule = load_block("blocks", "timm@1.0.30::timm.layers.squeeze_excite.SEModule")
-
     The file is the one recorded in the folder's table, byte for byte; nothing is written. Calling it again returns the
     same class.
 
     Args:
+        folder: an extraction folder.
         block: a block id, or any name that `lemur show` accepts.
         lean: load the lean form, if there is one; also loaded if only that was published.
 
     Returns: The class, a subclass of `torch.nn.Module` if the block's level is at least `executed`.
     Raises: UserError if the block does not exist, has no code, its file was changed, or a package is missing;
         any exception that the file itself raises.
+
+    Example:
+        ```python
+        import torch
+
+        from extract import load_block
+
+        layer = load_block("blocks", "SqueezeExcitation")(64)
+        print(layer(torch.rand(1, 64, 8, 8)).shape)
+        ```
     """
     row = find_block(Path(folder), block).row
     lean = row.lean_code is not None and (lean or row.code is None)

@@ -173,7 +173,11 @@ def choose(rows: Iterable[Block]) -> dict[str, Block]:
 
 
 def wilson(part: int, whole: int) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a proportion; (0, 1) if the total is zero."""
+    """Return the 95 % Wilson score interval of a proportion.
+
+    Args: part, whole: the number of successes, and of all trials; `part` is at most `whole`.
+    Returns: lower and upper bound within 0..1; (0, 1), which excludes nothing, if there are no trials.
+    """
     from scipy.stats import binomtest  # here, because it takes longer to load than everything else in this file
 
     if not whole:

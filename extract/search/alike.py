@@ -48,6 +48,11 @@ class Alike:
 def block_in(folder: Path, wanted: str) -> Computation:
     """Return the computation of a block of a folder.
 
+    Args:
+        folder: an extraction folder.
+        wanted: a block id, or any name that `lemur show` accepts.
+
+    Returns: a computation that names the block, so that `alike` leaves it out of the hits.
     Raises: UserError if there is no such block, or it has no comparable graph.
     """
     row = find_block(folder, wanted).row
@@ -60,8 +65,16 @@ def block_in(folder: Path, wanted: str) -> Computation:
 
 
 def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, limit: int) -> tuple[list[Alike], int]:
-    """Return the blocks with the most similar graphs, best first, and the number of all matches.
+    """Return the blocks with the most similar graphs, and the number of all matches.
 
+    Args:
+        folder, index: an extraction, and its index from `open_index`.
+        wanted: the computation to compare with; the block that it comes from is left out.
+        filters: conditions that a hit meets.
+        limit: maximum number of hits.
+
+    Returns: hits with the same graph first, then those that are the same up to widths, then by similarity; and how many
+        blocks there were before `limit`.
     Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
     allowed = passing(index, filters) & (index.labels.totals > 0)
@@ -94,7 +107,11 @@ def _agreement(wanted: Computation, row: Block) -> Agreement:
 
 
 def lines_of(wanted: Computation, hits: list[Alike], matched: int) -> list[str]:
-    """Return the hits as the lines of a table."""
+    """Return the hits as the lines of a table.
+
+    Args: wanted, hits, matched: what was compared, and the two results of `alike`.
+    Returns: two lines of heading, one line per hit, and one more if `matched` exceeds them; without control characters.
+    """
     lines = [f"like {wanted.title}", "graph"]
     lines += [f"{hit.similarity:.3f}  {_AGREEMENTS[hit.agreement]:<17}  {hit.block}  ({hit.category})" for hit in hits]
     if matched > len(hits):
@@ -103,7 +120,11 @@ def lines_of(wanted: Computation, hits: list[Alike], matched: int) -> list[str]:
 
 
 def facts_of(wanted: Computation, folder: Path, hits: list[Alike], matched: int) -> str:
-    """Return the hits as JSON."""
+    """Return the hits as JSON.
+
+    Args: wanted, folder, hits, matched: what was compared with which folder, and the two results of `alike`.
+    Returns: one object, indented; the ranks of its `hits` count from 1.
+    """
     hit_facts = [
         {
             "rank": rank,

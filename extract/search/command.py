@@ -26,6 +26,14 @@ def search_folder(
 ) -> None:
     """Search a folder and print the hits; with `spec_file`, also write their specs there.
 
+    Args:
+        folder: an extraction folder.
+        query: words, a description, or nothing for all blocks that pass the filters.
+        filters: conditions that a hit meets.
+        count: maximum number of hits; without a query, `spec_file` gets all blocks that pass, whatever it is.
+        spec_file: JSON file of candidates to write the hits to.
+        as_json: print one JSON object instead of a table.
+
     Raises: UserError if nothing matches, the folder has no specs, or the file cannot be written.
     """
     limit = None if spec_file is not None and not query.strip() else count

@@ -181,6 +181,8 @@ def _key(label: str) -> np.uint64:
 def open_index(folder: Path) -> Index:
     """Open the index of a folder; build it if necessary.
 
+    Args: folder: an extraction folder.
+    Returns: the index from the user's cache, where it is stored under the digest of the specs.
     Raises: UserError if the folder is not an extraction, has no specs, or one of their lines is broken.
     """
     path = folder / SPECS

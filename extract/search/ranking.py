@@ -59,7 +59,13 @@ def search(index: Index, query: str, filters: Filters, limit: int | None) -> Sea
     If there are none, or the query is a description, return the nearest. Without a query, return all blocks that pass
     the filters, in the order of the table.
 
-    Args: limit: maximum number of hits; None for all.
+    Args:
+        index: from `open_index`.
+        query: a name, words or a description; empty for all blocks.
+        filters: conditions that a hit meets.
+        limit: maximum number of hits; None for all.
+
+    Returns: the hits, the number of matches before `limit`, and whether they contain all words.
     Raises: UserError if nothing matches, or no block has the value of a filter.
     """
     allowed = passing(index, filters)

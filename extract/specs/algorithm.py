@@ -48,7 +48,11 @@ def judged(answer: Mapping[str, Any], rebuilds: Literal[True] | str, sizes_fail:
 
 
 def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
-    """Return the trace result in the form that a spec states it. Args: answer, names: as for `stored_of`."""
+    """Return the trace result in the form that a spec states it.
+
+    Args: answer, names: as for `stored_of`.
+    Returns: the graphs with what follows from them alone: sentences, patterns, and the last sentence of the summary.
+    """
     stored = stored_of(answer, names)
     forms = forms_of(stored)
     description = describe_graph(forms["eval"], forms.get("train"))
@@ -66,7 +70,11 @@ def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
 
 
 def stored_in(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the graphs of a spec in the format of `stored_of`, for `lemur_core.graphs.serialization.restore`."""
+    """Return the graphs of a spec in the format of `stored_of`.
+
+    Args: algorithm: of a block that was traced.
+    Returns: what `lemur_core.graphs.serialization.restore` reads.
+    """
     return algorithm.model_dump(mode="json", include=set(_STORED))
 
 

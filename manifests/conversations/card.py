@@ -16,13 +16,16 @@ _WIDTH = 240
 def chat_card(
     chat: Chat, subjects: tuple[str, str], meanings: Mapping[str, str], promise: str, compared: str
 ) -> list[str]:
-    """Return the section: sizes, lengths, near-duplicates, licenses, skipped conversations, and five short examples.
+    """Return the section of a dataset card about conversations.
 
     Args:
+        chat: the conversations of the folder, and those that were skipped.
         subjects: the noun for the subject of a conversation, singular and plural: `block`, `blocks`.
         meanings: the description of each kind.
         promise: sentences that are true of all conversations.
         compared: whose near-duplicates were counted: `rows whose question …`.
+
+    Returns: lines of Markdown: sizes, lengths, near-duplicates, licenses, skipped conversations, five short examples.
     """
     one, many = subjects
     counts = chat.counts(many)

@@ -143,7 +143,13 @@ def finish(
 ) -> Chat:
     """Return the conversations of all drafts that are short enough and not a near-duplicate of one in an earlier split.
 
-    Args: drafts: one for each subject and kind, in this order.
+    Args:
+        drafts: one for each subject and kind, in this order; a `Skipped` where there is no conversation.
+        kinds: all kinds, in the order of the counts.
+        comparison: which texts of two conversations are compared, and how a duplicate is reported.
+        max_tokens: maximum length of a conversation, in the tokens of `count_tokens`.
+
+    Returns: the conversations, a drop with its reason for each of the other drafts, and the number of near-duplicates.
     """
     results = [(subject, kind, _check_length(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]
     earlier = find_earlier_duplicates(
@@ -265,10 +271,18 @@ def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type
 
 
 def fence(text: str, language: str = "python") -> str:
-    """Return the text as a fenced block, with a fence that does not occur in it and a newline at its end."""
+    """Return the text as a fenced block of Markdown.
+
+    Args: text, language: the content, with or without a newline at its end, and the word after the fence.
+    Returns: the block with a fence longer than any in the text, and a newline at its end.
+    """
     return "\n".join(block([text.removesuffix("\n")], language)[:-1])
 
 
 def fenced_codes(content: str) -> list[str]:
-    """Return the code of all Python blocks that `fence` wrote in a message, each with a newline at its end."""
+    """Return the code of all Python blocks that `fence` wrote in a message.
+
+    Args: content: the text of one message.
+    Returns: the codes in order, each with a newline at its end.
+    """
     return [match["text"] for match in _FENCED.finditer(content)]

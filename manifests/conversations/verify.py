@@ -22,18 +22,32 @@ _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def chat_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all rows of conversations, each with the split of its file."""
+    """Yield all rows of conversations, each with the split of its file.
+
+    Args: folder: any folder with tables of conversations.
+    Returns: an iterator over pairs of split and row, with few rows in memory at a time.
+    """
     return rows_by_split(folder, TABLES)
 
 
 def has_chat(folder: Path) -> bool:
-    """Return whether the folder has tables of conversations."""
+    """Return whether the folder has tables of conversations.
+
+    Args: folder: any folder.
+    Returns: True also if only the table of drops exists.
+    """
     return (folder / TABLES).is_dir() or (folder / DROPS).exists()
 
 
 def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict[str, Any] | None:
-    """Return these columns of the conversation whose id equals, or starts with, these digits; `id` must be among them.
+    """Return columns of the conversation whose id equals, or starts with, these digits.
 
+    Args:
+        folder: any folder; without conversations nothing matches.
+        wanted: 6 to 64 hexadecimal digits, upper or lower case.
+        columns: the columns to return; `id` must be among them.
+
+    Returns: a row; None if no id matches, or `wanted` cannot be the beginning of an id.
     Raises: UserError if several ids match; OSError or pyarrow.ArrowException if a table cannot be read.
     """
     if not _DIGITS.fullmatch(wanted.lower()):
@@ -48,7 +62,12 @@ def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict
 
 
 def contents(row: Row) -> tuple[str, str, str]:
-    """Return the texts of system, user and assistant."""
+    """Return the texts of system, user and assistant.
+
+    Args: row: a conversation with exactly these three messages.
+    Returns: the texts, in this order.
+    Raises: ValueError if there are more or fewer messages.
+    """
     system, user, assistant = (message["content"] for message in row["messages"])
     return system, user, assistant
 
@@ -56,7 +75,11 @@ def contents(row: Row) -> tuple[str, str, str]:
 def form_faults(row: Row, subject: str) -> Iterator[str]:
     """Yield the faults in the roles, the id and the length of one conversation.
 
-    Args: subject: the column with the id of its subject.
+    Args:
+        row: the conversation.
+        subject: the column with the id of its subject.
+
+    Returns: an iterator over one line per fault; empty if there is none.
     """
     if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
         yield f"roles are not {', '.join(CHAT_ROLES)}"
@@ -78,10 +101,14 @@ def check_rows(
     """Check each conversation, and all of them together with the table of drops, with few rows in memory at a time.
 
     Args:
+        folder, manifest: a folder with conversations, and its manifest, which states their counts.
         subject: the column with the id of a conversation's subject; with an s, the key for the number of subjects.
         splits: of all subjects, by id.
+        kinds: every kind that each subject has a conversation or a drop of.
         faults: returns the faults of one conversation.
         facts: the name of the check of these faults, and its text after the number of conversations.
+
+    Returns: five checks: the faults, splits, ids, drops and counts.
     """
     ids: Counter[str] = Counter()
     rows: list[tuple[str, str, str, int]] = []  # kind, subject, split, tokens

@@ -25,7 +25,11 @@ class Check:
 
 
 def check_files(folder: Path, manifest: Manifest) -> Check:
-    """Check that every file has the digest stated in the manifest, and that there are no other files."""
+    """Check that every file has the digest stated in the manifest, and that there are no other files.
+
+    Args: folder, manifest: a folder and its manifest.
+    Returns: one check; the files of the HTML page, which the manifest does not list, are checked by their own index.
+    """
     listed = {item.path: item for item in manifest.outputs}
     every = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
     present = {name for name in every if not is_of_page(name)}
@@ -57,7 +61,11 @@ def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
 
 
 def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
-    """Check `croissant.json`; a folder that was written without one needs no check."""
+    """Check `croissant.json` against the tables of a folder.
+
+    Args: folder, manifest, configs: a folder, its manifest, and its tables by the name of their configuration.
+    Returns: one check; none for a folder that was written without this file.
+    """
     rows = {item.path: item.rows or 0 for item in manifest.outputs}
     if CROISSANT not in rows:
         return []
@@ -70,7 +78,15 @@ def check_description(folder: Path, manifest: Manifest, configs: Configs) -> lis
 
 
 def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
-    """Check the columns of tables, and each row, against a record type; older tables may lack columns added later."""
+    """Check the columns of tables, and each row, against a record type; older tables may lack columns added later.
+
+    Args:
+        folder: the folder of the tables.
+        pattern: a glob relative to it, such as `data/records/*.parquet`; no match is a fault.
+        record: the type of a row.
+
+    Returns: one check; it reports only the first wrong row of a file, and no rows after a file with wrong columns.
+    """
     name = f"schema {record.__name__}"
     wrong: list[str] = []
     rows = 0
@@ -110,7 +126,15 @@ def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: t
 
 
 def found_check(name: str, wrong: list[str], fine: str) -> Check:
-    """Return a check that fails with the first three faults, or passes with the text `fine` if there are none."""
+    """Return a check that fails with the first three faults, or passes if there are none.
+
+    Args:
+        name: the name of the check.
+        wrong: all faults, each a short text without a full stop.
+        fine: the detail if there are no faults.
+
+    Returns: a check whose detail is one line.
+    """
     if not wrong:
         return Check(name, ok=True, detail=fine)
     more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""

@@ -93,51 +93,99 @@ class Page:
 
 
 def link(text: str, path: str) -> Mapping[str, str]:
-    """Return a cell that opens a file, by its path relative to the folder of the page."""
+    """Return a cell that opens a file.
+
+    Args: text, path: what is displayed, and the file relative to the folder of the page.
+    Returns: a cell; `page_link` returns one that opens another page.
+    """
     return {"text": text, "path": path}
 
 
 def page_link(text: str, path: str) -> Mapping[str, str]:
-    """Return a cell that opens another page, by its path relative to this one, wherever the two are."""
+    """Return a cell that opens another page.
+
+    Args: text, path: what is displayed, and the page relative to this one.
+    Returns: a cell that stays valid wherever the two pages are, as long as they move together.
+    """
     return {"text": text, "page": path}
 
 
 def facts(title: str, rows: Iterable[tuple[str, Cell | Sequence[Cell]]]) -> View:
-    """Return labels with values; None, empty values and False are left out."""
+    """Return labels with values.
+
+    Args: title, rows: the heading, and each label with one cell or several.
+    Returns: a view of kind `facts`, without the rows whose value is None, empty or False; 0 is a value.
+    """
     return {"view": "facts", "title": title, "rows": [row for row in rows if row[1] not in (None, "", [], (), False)]}
 
 
 def note(title: str, *paragraphs: str) -> View:
-    """Return running text."""
+    """Return running text.
+
+    Args: title, paragraphs: the heading, and plain text; it is not read as HTML or Markdown.
+    Returns: a view of kind `note`.
+    """
     return {"view": "note", "title": title, "paragraphs": paragraphs}
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro: str = "") -> View:
-    """Return a table; numeric columns are right-aligned, and every column can be sorted."""
+    """Return a table; numeric columns are right-aligned, and every column can be sorted.
+
+    Args:
+        title: the heading.
+        head: the name of each column.
+        rows: as many cells as there are columns. A column is numeric if all its cells are numbers or None.
+        intro: a sentence above the table.
+
+    Returns: a view of kind `table`.
+    """
     return {"view": "table", "title": title, "head": head, "rows": rows, "intro": intro}
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "") -> View:
-    """Return a bar chart, one bar per row: label, dark part, light part behind it, and the text at the right."""
+    """Return a bar chart, one bar per row.
+
+    Args:
+        title: the heading, also the anchor of the view.
+        rows: label, dark part, light part that begins at zero behind it, and the text at the right; the longest of all
+            parts fills the width.
+        intro: a sentence above the chart.
+
+    Returns: a view of kind `bars`.
+    """
     return {"view": "bars", "title": title, "rows": rows, "intro": intro}
 
 
 def code(title: str, text: str, path: str | None = None) -> View:
-    """Return code with line numbers, and the path of its file."""
+    """Return code with line numbers, and the path of its file.
+
+    Args: title, text, path: the heading, the code, and its file relative to the folder; None for code without a file.
+    Returns: a view of kind `code`; its text is left out if the page would become too large.
+    """
     return {"view": "code", "title": title, "text": Heavy(text.split("\n")), "path": path}
 
 
 def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: str = "") -> View:
-    """Return texts that can be compared side by side with a first one: for each a caption and the text.
+    """Return texts that can be compared side by side with a first one.
 
-    They are in the order of the entry's further names, which are their titles.
+    Args:
+        title: the heading.
+        text: the first text.
+        others: a caption and a text for each of the entry's further names, in their order; these names are the titles.
+        intro: a sentence above the texts.
+
+    Returns: a view of kind `versions`, for the entries of a library alone: no other view has further names.
     """
     rows = [(told, Heavy(lines.split("\n"))) for told, lines in others]
     return {"view": "versions", "title": title, "text": Heavy(text.split("\n")), "rows": rows, "intro": intro}
 
 
 def graph(title: str, boxes: Sequence[Any]) -> View:
-    """Return boxes from `lemur_core.describe.picture`, from top to bottom."""
+    """Return boxes of a graph from top to bottom.
+
+    Args: title, boxes: the heading, and the result of `lemur_core.describe.picture.boxes`.
+    Returns: a view of kind `graph`; its boxes are left out if the page would become too large.
+    """
     rows = [(box.title, box.lines, box.reads, box.kind) for box in boxes]
     return {"view": "graph", "title": title, "boxes": Heavy({"boxes": rows})}
 
@@ -145,19 +193,41 @@ def graph(title: str, boxes: Sequence[Any]) -> View:
 def curves(
     title: str, x: str, charts: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]]
 ) -> View:
-    """Return line charts side by side: for each its title, and its lines by name; `x` labels the horizontal axis."""
+    """Return line charts side by side.
+
+    Args:
+        title: the heading.
+        x: the label of the horizontal axis of all charts.
+        charts: for each its title, and its lines by name, as points (x, y).
+
+    Returns: a view of kind `curves`.
+    """
     return {"view": "curves", "title": title, "x": x, "charts": charts}
 
 
 def pairs(
     title: str, unit: str, rows: Sequence[tuple[str, float, float | None, float | None]], intro: str = ""
 ) -> View:
-    """Return differences with their intervals: name, mean, low, high."""
+    """Return differences with their intervals.
+
+    Args:
+        title: the heading.
+        unit: the text after each number, such as `points`.
+        rows: name, mean, and the ends of the interval, None if there is none; all in `unit`. An interval without zero
+            is emphasized.
+        intro: a sentence above the chart.
+
+    Returns: a view of kind `pairs`.
+    """
     return {"view": "pairs", "title": title, "unit": unit, "rows": rows, "intro": intro}
 
 
 def manifest_views(manifest: Manifest) -> list[View]:
-    """Return the views that any folder has."""
+    """Return the views that any folder has.
+
+    Args: manifest: of the folder.
+    Returns: its counts, and a table of its files with size and rows.
+    """
     rows: list[Sequence[Cell]] = [[link(item.path, item.path), item.bytes, item.rows] for item in manifest.outputs]
     return [facts("Counts", [(name, _format_count(value)) for name, value in manifest.counts.items()]),
             table("Files", ["file", "bytes", "rows"], rows)]  # fmt: skip
@@ -204,7 +274,13 @@ def write_page(folder: Path, page: Page, target: Path | None = None) -> Path:
 def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Page], watch: Stopwatch) -> Manifest:
     """Write the page of a folder whose other files are in place, then its manifest as the last file.
 
-    Args: watch: of the whole run. Returns: the manifest that was written.
+    Args:
+        folder: the folder.
+        manifest: complete except for the measured times.
+        page: builds the page from both.
+        watch: of the whole run.
+
+    Returns: the manifest that was written.
     """
     write_page(folder, page(folder, manifest))
     watch.lap("page")

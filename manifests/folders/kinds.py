@@ -71,13 +71,24 @@ class FolderKind:
 
 
 def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:
-    """Return the manifest of a folder as a link."""
+    """Return the manifest of a folder as a link of a chain.
+
+    Args:
+        folder, manifest: the folder, and its manifest as read.
+        depth: how many parent folders the chain has passed.
+
+    Returns: a link with kind, SHA-256 of the file, and versions.
+    """
     facts = {"kind": manifest.kind, "sha256": sha256_file(folder / FILE_NAME), "versions": manifest.versions}
     return Link("manifest", str(folder / FILE_NAME), facts, depth)
 
 
 def lines_text(first: int, last: int) -> str:
-    """Return `7` or `7-9`."""
+    """Return a range of lines as text.
+
+    Args: first, last: line numbers from 1, both inclusive.
+    Returns: `7` or `7-9`.
+    """
     return str(first) if first == last else f"{first}-{last}"
 
 

@@ -111,7 +111,10 @@ def peak_memory() -> int:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that affect results."""
+    """Return the versions of Python and of the packages that affect results.
+
+    Returns: versions by distribution name, `not installed` for a missing one; the first is `python`.
+    """
     versions = {"python": platform.python_version()}
     for name in _VERSIONED:
         try:
@@ -127,7 +130,11 @@ def is_of_page(name: str) -> bool:
 
 
 def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
-    """Return every file of a folder with its digest, sorted by path, except the manifest and the page's files."""
+    """Return every file of a folder with its digest, except the manifest and the page's files.
+
+    Args: folder, rows: the folder, and the number of rows of its tables by relative path.
+    Returns: one entry per file, sorted by path; `rows` is None for a file that is not a table.
+    """
     every = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
     return [
         Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
@@ -139,19 +146,26 @@ def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
 def parent_of(folder: Path) -> Parent:
     """Return the entry by which the manifest of another folder refers to this one.
 
+    Args: folder: a finished folder, by any path to it.
+    Returns: its kind, its own name without the path, and the SHA-256 of its manifest.
     Raises: UserError if it holds no valid manifest.
     """
     return Parent(kind=read_manifest(folder).kind, name=folder.resolve().name, sha256=sha256_file(folder / FILE_NAME))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest; it is the last file of a folder."""
+    """Write the manifest; it is the last file of a folder.
+
+    Args: folder, manifest: a folder whose other files are in place, and their description.
+    """
     write_text(folder / FILE_NAME, manifest.model_dump_json(indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a finished folder.
 
+    Args: folder: not the manifest's own path; the error for a folder of finished folders names them.
+    Returns: the manifest, validated; the files of the folder are not looked at.
     Raises: UserError if there is none, or it is invalid.
     """
     path = folder / FILE_NAME

@@ -49,7 +49,11 @@ class Table:
 def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
     """Return the configurations and splits that have rows: `datasets` rejects empty ones.
 
-    Args: rows: rows by path of every table of the folder.
+    Args:
+        configs: all configurations that the kind of folder may have.
+        rows: rows by path of every table of the folder.
+
+    Returns: tables in the order of `configs`.
     """
     filled = [path for path, count in rows.items() if count]
     tables = []
@@ -69,10 +73,12 @@ def read_rows(
 
     Args:
         files: tables of this record type.
+        record: the type of the records.
         columns: the fields to read; all by default. Reading is fast without code. Any other field then has no value;
             one that an older table lacks has its default.
         ids: only the rows with one of these values in column `id`.
 
+    Returns: an iterator over the rows in the order of the files.
     Raises: OSError or pyarrow.ArrowException if a table cannot be read, or lacks a column that has no default.
     """
     names = columns or list(record.model_fields)
@@ -93,12 +99,20 @@ def read_rows(
 
 
 def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
-    """Return rows in memory as records, without validation; a field without a column has its default, if it has one."""
+    """Return rows in memory as records, without validation.
+
+    Args: rows, record: rows with any of the record's fields as columns, and the type of the records.
+    Returns: records in the order of the rows. A field without a column has its default; without a default, no value.
+    """
     return [record.model_construct(**row) for row in rows.to_pylist()]
 
 
 def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file."""
+    """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
+
+    Args: folder, tables: a folder, and the path of the subfolder in it; without it there are no rows.
+    Returns: an iterator over split and row, sorted by file name.
+    """
     for path in sorted((folder / tables).glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS_READ):
@@ -110,6 +124,13 @@ def write_tables(
     folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int
 ) -> dict[str, int]:
     """Write `count` rows as `STEM-00000-of-0000N.parquet` in `folder`; at least one file, even without rows.
+
+    Args:
+        folder: created if needed.
+        stem: the beginning of the names of the files, usually a split.
+        record: the type of the rows.
+        rows: exactly `count` rows, taken one by one.
+        count: known beforehand, because every name states the number of files.
 
     Returns: rows by file name.
     """
@@ -127,7 +148,13 @@ def write_tables(
 
 
 def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]) -> None:
-    """Write rows as one Parquet file, one row group at a time."""
+    """Write rows as one Parquet file, one row group at a time.
+
+    Args:
+        path: the file; an older one is replaced.
+        schema: the columns, from `arrow_schema`.
+        rows: values by column; a column without a value is null.
+    """
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         group: list[dict[str, object]] = []
         for row in rows:
@@ -145,7 +172,17 @@ def _take(rows: Iterator[dict[str, object]], count: int) -> Iterator[dict[str, o
 
 
 def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: list[str], size: int) -> str:
-    """Return the YAML block of a dataset card: one configuration per table; `default` opens without a name."""
+    """Return the YAML block of a dataset card: one configuration per table.
+
+    Args:
+        tables: the configurations, from `offered_tables`.
+        default: the configuration that `datasets` opens without a name.
+        pretty_name: the title of the data set.
+        tags: of the Hub.
+        size: number of rows, which is published as a range.
+
+    Returns: the block with its two lines of `---`, and a newline at its end.
+    """
     lines = ["---", f"pretty_name: {pretty_name}", "task_categories:", "- text-generation", "tags:"]
     lines += [f"- {tag}" for tag in tags]
     lines += ["size_categories:", f"- {_size_category(size)}", "configs:"]

@@ -22,7 +22,11 @@ QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
 
 
 def lean_path(file: str) -> str:
-    """Return the path of the minimized form of a block from that of its closed file."""
+    """Return the path of the minimized form of a block from that of its closed file.
+
+    Args: file: as in column `file` of the table: `blocks/NAME.py`.
+    Returns: a path relative to the folder, whether there is such a form or not.
+    """
     return LEAN + file.removeprefix(FULL)
 
 
@@ -47,6 +51,8 @@ class Parts:
 def read_parts(folder: Path) -> Parts:
     """Read `required_repos.json` of an extraction folder.
 
+    Args: folder: an extraction folder.
+    Returns: sources by block, and their licenses; NOASSERTION for a source that states none.
     Raises: UserError if it cannot be read.
     """
     path = folder / REQUIREMENTS
@@ -60,7 +66,11 @@ def read_parts(folder: Path) -> Parts:
 
 
 def barred(licenses: set[str]) -> list[str]:
-    """Return the licenses that are unknown or not permissive: code under one may not be redistributed."""
+    """Return the licenses that are unknown or not permissive: code under one may not be redistributed.
+
+    Args: licenses: SPDX expressions.
+    Returns: the expressions, sorted; empty if everything may be redistributed.
+    """
     return sorted(name for name in licenses if not is_permissive(name))
 
 
@@ -68,6 +78,9 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
     """Return source and license of each block whose code may not be redistributed, by block.
 
     A block contains code of several sources, so all of their licenses must permit it.
+
+    Args: folder, parts: an extraction folder, and its `read_parts`.
+    Returns: source and the licenses that forbid it, joined with AND, by block id; blocks without code are left out.
     """
     blocked = {}
     import pyarrow.parquet as pq  # slow to import, and not needed for the names of files
@@ -81,7 +94,11 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
 
 
 def without_source(error: str) -> str:
-    """Remove the source line that an error of a block quotes, but keep its line number."""
+    """Remove the source line that an error of a block quotes, but keep its line number.
+
+    Args: error: the error in the block's row.
+    Returns: a text that may be published where the code may not.
+    """
     return re.sub(QUOTED_LINE, LINE, error)
 
 
@@ -92,7 +109,11 @@ SLOT_HEADING = "Slot "
 def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the provenance of the block of a slot, as comment lines that `inlined_blocks` reads.
 
-    Args: facts: of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
+    Args:
+        slot, name: of the slot, and of the block that fills it.
+        facts: of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
+
+    Returns: lines without `#`.
     """
     return (
         f"{SLOT_HEADING}{slot}: {name}.",
@@ -106,7 +127,11 @@ def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[st
 
 
 def header_lines(code: str) -> list[str]:
-    """Return the comment lines at the top of a file, unchanged."""
+    """Return the comment lines at the top of a file, unchanged.
+
+    Args: code: the text of the file.
+    Returns: the lines with their `#`, up to the first that is not a comment; a blank line ends them.
+    """
     return list(takewhile(lambda line: line.startswith("#"), code.split("\n")))
 
 
@@ -138,7 +163,11 @@ class Inlined:
 
 
 def inlined_blocks(code: str) -> list[Inlined]:
-    """Return the blocks that a network's file names, in order; none for a file that was not assembled."""
+    """Return the blocks that a network's file names; none for a file that was not assembled.
+
+    Args: code: the text of the file, whose comments `provenance_lines` wrote.
+    Returns: the blocks in the order of the file.
+    """
     return [
         Inlined(
             **{name: match[name] for name in ("slot", "block", "path", "swhid", "license")},

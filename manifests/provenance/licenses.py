@@ -105,9 +105,10 @@ _IDENTIFIER = re.compile(
 
 
 def is_permissive(expression: str) -> bool:
-    """Return whether modified copies may be published under the license; False if it is unknown.
+    """Return whether modified copies may be published under the license.
 
-    With AND both sides must permit it, with OR one of them suffices.
+    Args: expression: an SPDX expression in any spelling, or NOASSERTION.
+    Returns: with AND, True if both sides permit it, with OR if one of them does; False if the license is unknown.
     """
     try:
         canonical = canonicalize_license_expression(expression)
@@ -125,7 +126,11 @@ def _holds(node: ast.expr) -> bool:
 
 
 def all_of(expressions: Iterable[str]) -> str:
-    """Combine expressions with AND; NOASSERTION if one of them is, or if there are none."""
+    """Combine expressions with AND.
+
+    Args: expressions: canonical SPDX expressions, or NOASSERTION.
+    Returns: the distinct operands of AND, sorted; NOASSERTION if one expression is, or if there are none.
+    """
     distinct = set(expressions)
     if not distinct or NOASSERTION in distinct:
         return NOASSERTION
@@ -143,6 +148,8 @@ def _parts(expression: str) -> list[str]:
 def stated_expression(text: str) -> str:
     """Return the canonical form of an SPDX expression entered by a user.
 
+    Args: text: the value of `--license`.
+    Returns: with the spelling, case and parentheses of SPDX.
     Raises: UsageError if it is invalid.
     """
     try:
@@ -167,8 +174,11 @@ def license_of_code(code: str, source: str, stated: str | None = None) -> str | 
     """Return the license of a code that states one itself, combined with that of its source; None if it states none.
 
     Args:
+        code: the text of the file.
         source: the license of all codes of the source.
         stated: the user's license for codes that state none; it does not apply to this code.
+
+    Returns: the expressions as the code spells them, joined as by `all_of`; a source of unknown license adds nothing.
     """
     own = licenses_of_code(code)
     return all_of({*own, *({source} - {stated, NOASSERTION})}) if own else None
@@ -214,7 +224,8 @@ _GNU_FIELD = re.compile(r"([al]?gpl) ?v([23])")
 def find_license(stated: str, texts: Sequence[str]) -> str:
     """Return the license in the metadata, else that of the license files, else NOASSERTION.
 
-    Files of several licenses are joined with AND.
+    Args: stated, texts: the license in the metadata or NOASSERTION, and the texts of the license files.
+    Returns: an SPDX expression. Several licenses of files are joined with AND, files of unknown licenses left out.
     """
     if stated != NOASSERTION:
         return stated
@@ -224,7 +235,11 @@ def find_license(stated: str, texts: Sequence[str]) -> str:
 def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
     """Return the license in the fields License-Expression, License or Classifier, in this order; else NOASSERTION.
 
-    Args: classifiers: with or without their leading `License :: OSI Approved ::`.
+    Args:
+        expression, field: the first two fields of a distribution's metadata; empty if it lacks them.
+        classifiers: with or without their leading `License :: OSI Approved ::`.
+
+    Returns: an SPDX expression. Several different classifiers decide nothing: they may mean AND or OR.
     """
     for text in (expression, field):
         known = _parse_field(text)

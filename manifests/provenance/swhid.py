@@ -66,12 +66,20 @@ class Swhid:
 
 
 def blob_sha1(data: bytes) -> str:
-    """Return the SHA-1 of a file's bytes as a git blob, in hex."""
+    """Return the SHA-1 of a file's bytes as a git blob, in hex.
+
+    Args: data: the bytes as they are on disk; line ends count.
+    Returns: 40 digits, as `git hash-object` prints them.
+    """
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def content_swhid(data: bytes) -> str:
-    """Return the identifier of a file's bytes."""
+    """Return the identifier of a file's bytes.
+
+    Args: data: as for `blob_sha1`.
+    Returns: `swh:1:cnt:` and 40 digits.
+    """
     return f"swh:1:cnt:{blob_sha1(data)}"
 
 
@@ -99,7 +107,11 @@ def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
 
 
 def directory_swhid(files: Iterable[tuple[str, str]]) -> str:
-    """Return the identifier of a folder of plain files; arguments as for `tree_sha1`."""
+    """Return the identifier of a folder of plain files.
+
+    Args: files: as for `tree_sha1`.
+    Returns: `swh:1:dir:` and 40 digits.
+    """
     return f"swh:1:dir:{tree_sha1(files)}"
 
 

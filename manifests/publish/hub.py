@@ -105,8 +105,10 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
     """Convert errors of this block about `spec` into one line.
 
     Args:
+        spec: what is read, as the user wrote it; the message begins with it.
         advice: what to do if a retry may help.
 
+    Returns: a context manager without a value.
     Raises: RetryableError if the Hub cannot be reached; UserError if it refuses the request.
     """
     from datasets.exceptions import DatasetsError
@@ -256,8 +258,10 @@ _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.l
 
 
 def parse_dataset(spec: str) -> tuple[str, str | None]:
-    """Return repository and revision of a dataset `hf://datasets/OWNER/NAME`, with or without `@REVISION`.
+    """Return repository and revision of a dataset on the Hub.
 
+    Args: spec: `hf://datasets/OWNER/NAME`, with or without `@REVISION`.
+    Returns: `OWNER/NAME`, and the revision or None.
     Raises: UsageError if `spec` is not such a name.
     """
     match = _SPEC.fullmatch(spec)

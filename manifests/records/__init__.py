@@ -47,7 +47,11 @@ _MESSAGES = {
 
 
 def said_of(fault: Mapping[str, Any]) -> str:
-    """Return a plain message for one of Pydantic's errors."""
+    """Return a plain message for one of Pydantic's errors.
+
+    Args: fault: an element of `ValidationError.errors()`.
+    Returns: our own words for frequent types of errors; else Pydantic's message, without its prefix for a ValueError.
+    """
     plain = _MESSAGES.get(fault["type"])
     if plain is not None:
         return plain.format(**fault.get("ctx", {}))
@@ -55,7 +59,11 @@ def said_of(fault: Mapping[str, Any]) -> str:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the location and message of the first fault in a record."""
+    """Return the location and message of the first fault in a record.
+
+    Args: error: from the validation of one record.
+    Returns: one line, `FIELD.INDEX: MESSAGE`, or the message alone if the fault is in the record as a whole.
+    """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where + ': ' if where else ''}{said_of(first)}"
@@ -651,7 +659,11 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 
 
 def arrow_schema(record: type[Record]) -> pa.Schema:
-    """Return the Parquet columns of a record type, in the order of its fields."""
+    """Return the Parquet columns of a record type, in the order of its fields.
+
+    Args: record: the type; a field that may be None becomes a nullable column.
+    Returns: a schema without metadata.
+    """
     kinds = {name: _arrow_type(info.annotation) for name, info in record.model_fields.items()}
     return pa.schema([pa.field(name, kind, nullable=nullable) for name, (kind, nullable) in kinds.items()])
 

@@ -96,6 +96,8 @@ def corpus_names() -> list[str]:
 def load_corpus(name: str) -> Corpus:
     """Load a bundled corpus, or one described by a JSON file.
 
+    Args: name: a bundled name, which wins over a file of that name, or the path of a file.
+    Returns: the corpus, validated; none of its sources is opened.
     Raises: UsageError if there is no such corpus; UserError if there is no such file, or it is not a corpus.
     """
     shipped = FOLDER / f"{name}.json"

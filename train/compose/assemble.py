@@ -58,6 +58,7 @@ def assemble(
         prober: checks the blocks; a new one by default.
         minimized: use the minimized forms of blocks where they work; otherwise use only full forms.
 
+    Returns: a network that maps images (N, 3, 32, 32) to scores of 10 classes.
     Raises: UserError for an unknown block (the message names similar ids), a block that does not fit its slot (with the
         reason), hyperparameters that LEMUR cannot store, or a network that does not run.
     """

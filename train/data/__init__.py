@@ -62,6 +62,7 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool
         cache: folder of the caches, each in a folder named by the digest of its input; the user's cache by default.
         partial: accept fewer images, or uneven counts per label; the label then ends with " (part)".
 
+    Returns: images as bytes and labels, of training and test, as tensors that are mapped from files.
     Raises: UserError (one line) for data that are missing, not CIFAR-10, or broken, with the file and the row, counted
         from 0; RetryableError if the Hub cannot be reached.
     """
@@ -84,6 +85,8 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool
 def open_source(name: str) -> Source:
     """Find the source of the images, without decoding them.
 
+    Args: name: as `source` of `load_cifar10`.
+    Returns: the source with the digest of its input, which names the cache.
     Raises: UserError if the source has no known form, or one of its files is missing; RetryableError if the Hub cannot
         be reached.
     """

@@ -94,7 +94,15 @@ class CheckSettings:
 
 
 def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> Sandbox:
-    """Return a sandbox for checks on these images, one at a time; it starts with the first check. Close it."""
+    """Return a sandbox for checks on these images, one at a time; it starts with the first check. Close it.
+
+    Args:
+        dataset: the images, whose folder the sandbox may read.
+        unsafe: run without the sandbox.
+        runtime: packages that the networks can import in addition to the declared runtime.
+
+    Returns: a sandbox that is not open yet; pass it as `box` of `check_nn`.
+    """
     return Sandbox(entries=[_CHECK], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
 
 
@@ -111,14 +119,27 @@ def check_nn(
     """Train and measure a network by LEMUR's contract, in the sandbox.
 
     Args:
+        code: the text of the network's file.
         prm: hyperparameters: `batch` (images), `transform` (a name of LEMUR's), and a value in 0..1 for each name that
             the network supports.
+        dataset: the images, from `train.data.load_cifar10`.
         prefix: prefix of the network's name.
+        settings: epochs, number of images, limits and packages.
         unsafe: run without the sandbox.
         box: a sandbox from `open_box`, opened on first use and left open; a new one by default.
 
     Returns: the result; if its status is not `ok`, `error` has the reason in one line.
     Raises: UserError if `prm` lacks something or has a value out of range, or no sandbox is available.
+
+    Example:
+        ```python
+        from train import check_nn
+        from train.data import load_cifar10
+
+        values = {"lr": 0.01, "batch": 32, "transform": "norm_32"}
+        refused = check_nn("class Network: ...", values, dataset=load_cifar10("synthetic:320"))
+        print(refused.status, refused.error)  # "contract": nothing is run
+        ```
     """
     _check_settings(settings, dataset)
     hyperparameters = check_prm(prm) | {"epoch": settings.epochs}

@@ -52,18 +52,25 @@ def lemur_digest(value: object) -> str:
 
 
 def lemur_name(code: str, prefix: str = "") -> str:
-    """Return the name that LEMUR gives a network: `PREFIX-DIGEST`, or the digest alone without a prefix.
+    """Return the name that LEMUR gives a network.
 
-    A digest at the end of the prefix is replaced; `_` becomes `-`, because LEMUR splits folder names at `_`.
+    Args:
+        code: the text of its file.
+        prefix: any text. A digest at its end is replaced; `_` becomes `-`, because LEMUR splits folder names at `_`.
+
+    Returns: `PREFIX-DIGEST`, or the digest alone if nothing of the prefix is left.
     """
     kept = re.sub(r"[^A-Za-z0-9.-]+", "-", _DIGEST_AT_END.sub("", prefix)).strip("-.")
     return f"{kept}-{lemur_digest(code)}" if kept else lemur_digest(code)
 
 
 def check_contract(code: str) -> str | None:
-    """Return why a file cannot meet LEMUR's contract, in one line that starts with the location; None if it may.
+    """Return why a file cannot meet LEMUR's contract; None if it may.
 
     Methods may be inherited: those of classes in the file are read, those of imported classes are assumed to exist.
+
+    Args: code: any text; it is parsed, not executed.
+    Returns: one line that starts with the location, such as `line 3: `.
     """
     try:
         tree = ast.parse(code)

@@ -128,7 +128,16 @@ class Augmentation(_Part):
 
 
 class Recipe(_Part):
-    """A complete recipe."""
+    """A complete recipe: the network's shape, its slots, the training, and the augmentation of its images.
+
+    Example:
+        ```python
+        from train import Recipe
+
+        short = Recipe().changed(training__epochs=1, augmentation__flip=False)
+        print(short.to_toml())  # every value, also the defaults; a file of this text is a recipe
+        ```
+    """
 
     model: Model = Model()
     slots: Slots = Slots()
@@ -166,7 +175,16 @@ class Recipe(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network that meets LEMUR's contract: its file, its constructor values, the recipe that it is assembled from."""
+    """A network that meets LEMUR's contract: its file, its constructor values, the recipe that it is assembled from.
+
+    Example:
+        ```python
+        from train import Network
+
+        mine = Network("mine", network.code, network.prm)  # or the text of a file of your own
+        print(mine.name, mine.ingredients)  # no blocks are known of such a network
+        ```
+    """
 
     name: str
     code: str
@@ -183,7 +201,17 @@ class Network:
 def find_recipe(name: str) -> Recipe:
     """Find the recipe in a file, or the shipped one of that name.
 
+    Args: name: a shipped recipe, or the path of a TOML file; a file of that name wins.
+    Returns: the recipe, validated; its slots are not filled yet.
     Raises: UsageError, with a similar name, if there is no such recipe; UserError if the file cannot be read.
+
+    Example:
+        ```python
+        from train import find_recipe
+
+        plain = find_recipe("plain")
+        print(plain.model.name, plain.model.widths, plain.training.epochs)
+        ```
     """
     path = Path(name)
     if path.suffix == ".toml" or path.exists():

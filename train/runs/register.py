@@ -219,7 +219,16 @@ def register(db: Path, runs: Sequence[Path]) -> Registered:
 
 
 def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
-    """Raise UserError unless a check on such data with these hyperparameters can be archived in the database."""
+    """Raise UserError unless a check on such data with these hyperparameters can be archived in the database.
+
+    Args:
+        db: the file of a LEMUR database.
+        data: the label of the images, such as `cifar-10`.
+        prm: the hyperparameters of the check.
+
+    Raises: UserError if the images are not real CIFAR-10, LEMUR cannot store the hyperparameters, or the database
+        cannot be opened.
+    """
     if not can_enter_from(data):
         raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
     check_storable(prm)

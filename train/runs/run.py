@@ -194,11 +194,14 @@ def train_once(
 
     Args:
         run: the run; its network's code is foreign, and is executed only in the sandbox.
+        out: the folder of the run.
+        resources: threads, device, and limits of memory and time.
         force: replace another run in `out`, or the same one if it failed.
         library: the extraction folder of the network's blocks, to be named in the manifest.
         quiet: hide progress, which is otherwise reported on stderr.
         box: a sandbox from `open_sandbox`, opened on first use and left open for the next run; a new one by default.
 
+    Returns: the record; if training failed, its status is not `ok` and `error` has the reason.
     Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
         other content.
     """

@@ -39,7 +39,12 @@ _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit
 
 
 def read_record(folder: Path) -> TrainingRecord:
-    """Read the record in a run's folder. Raises: OSError, or ValueError if it is not a record."""
+    """Read the record in a run's folder.
+
+    Args: folder: of one run, finished or failed.
+    Returns: the record, validated.
+    Raises: OSError, or ValueError if it is not a record.
+    """
     record: TrainingRecord = TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
     return record
 
@@ -252,7 +257,11 @@ def _difference(stored: object, wanted: Mapping[str, Any]) -> str:
 
 
 def run_text(record: TrainingRecord, out: Path) -> str:
-    """Summarize the result of a run in a few lines."""
+    """Summarize the result of a run in a few lines.
+
+    Args: record, out: the record, and the folder of the run as the user named it.
+    Returns: a table of the result; one line with the reason and what to do if training failed.
+    """
     if record.status != "ok" and Path(f"{out}.partial").is_dir():
         return f"{record.name}: {record.error}; run again to resume from {out}.partial"
     if record.status != "ok":
