@@ -93,6 +93,7 @@ class _Describer:
         self.users: Counter[int] = Counter(
             source for place in self.live if place not in self.hidden for source in self.sources[place]
         )
+        # A returned value has one more reader, so no chain runs past it.
         for ref in graph.outputs:
             self.users[ref.node] += 1
         self.inputs = [place for place, node in enumerate(self.nodes) if node.op == "input"]
@@ -101,6 +102,7 @@ class _Describer:
         """Return the distinct values that an operation reads; for attention: queries, keys, values."""
         attention = self.attention.get(place)
         read = attention.read if attention else [ref.node for ref in self.nodes[place].inputs]
+        # Its further values belong to the backward computation.
         if self.nodes[place].op == "custom_gradient":
             read = read[:1]
         return [source for source in dict.fromkeys(read) if source in self.reached]

@@ -146,6 +146,7 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
     if match := _PADS.match(node.op):
         kind = {"constant": "padded", "reflection": "padded by reflection", "replication": "padded by repetition"}
         return kind[match[1]]
+    # No rule: the operation's name, without its library (`torchvision::nms`).
     return node.op.rpartition("::")[2].strip("_").replace("_", " ")
 
 
@@ -200,6 +201,7 @@ def _convolution(graph: Graph, node: Node, _layout: Layout) -> str:
     for name in ("stride", "dilation"):
         if set(node.get(name)) != {1}:
             text += f", {name} {_each(node.get(name))}"
+    # Padding that keeps the size is expected; only another one is mentioned.
     usual = tuple(rate * (size - 1) // 2 for rate, size in zip(node.get("dilation"), kernel, strict=True))
     padding = node.get("padding")
     if padding not in (usual, "same") and not node.get("transposed"):

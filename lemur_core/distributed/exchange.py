@@ -97,6 +97,7 @@ class Exchange:
     def names(self, folder: str) -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if the folder does not exist."""
         if not self._remote:
+            # Hidden files are those that are still being written.
             names = [path.name for path in (self.here / folder).glob("[!.]*") if path.is_file()]
         else:
             names = [path.rpartition("/")[2] for path in self._files.find(self._at(folder), maxdepth=1)]

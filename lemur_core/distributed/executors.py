@@ -148,6 +148,7 @@ def run_here(steps: Iterable[Step], work: Exchange, workers: int) -> None:
                 raise _cut_short(step, executor, _describe_error(error), work) from error
             _report_done(step, before)
     finally:
+        # Killed, because the pool would wait for the tasks that still run.
         for process in multiprocessing.active_children():
             process.kill()
         with contextlib.suppress(Exception):
@@ -164,6 +165,7 @@ class _Ray(RayPipelineExecutor):  # type: ignore[misc]
         """
         import ray
 
+        # No retries: if a task is killed the run ends at once, as it does locally.
         remote = ray.remote(num_cpus=1, max_retries=0)(_run_rank)
         waiting: list[int] = self.get_incomplete_ranks()
         running: list[Any] = []
@@ -254,9 +256,11 @@ def queue_on_slurm(steps: Iterable[Step], work: Exchange, workers: int) -> list[
             executor.run()
         except subprocess.CalledProcessError as error:
             raise UserError(f"--executor slurm: {step.name}: sbatch refused the job (see above)") from error
+        # -1: all tasks of the step are done, so datatrove has queued nothing.
         if executor.job_id != -1:
             last = executor
             jobs.append(str(executor.job_id))
+            # After each job, so that an interrupted call leaves none that the next one does not know.
             work.write_text("jobs.txt", ",".join(jobs))
     note(f"queued: jobs {', '.join(jobs)}; the last one writes the output; logs: {work}/steps")
     return jobs

@@ -138,6 +138,7 @@ class _Writer:
         text = value.text
         for python, sign in _SIGNS:
             text = text.replace(python, sign)
+        # If a formula only approximates the value, the value is written as well, to restore the same bits.
         exact = repr(value_at(value.text, self.sizes)) == repr(value.value)
         return text if exact else f"{text}≈{value.value!r}"
 
@@ -151,6 +152,7 @@ class _Writer:
             if numbers and len(value) > 1:
                 return "×".join(map(self.number, value))
             return [self.argument(item) for item in value]
+        # A text that would be read as a reference, a shape or a formula.
         if isinstance(value, str) and (_REF.fullmatch(value) or "×" in value or value.startswith("=")):
             return {"text": value}
         if isinstance(value, float) and not -float("inf") < value < float("inf"):
@@ -197,6 +199,7 @@ class _Reader:
                     self.nodes.append(_renumber(evaluated.nodes[other], counterparts))
                     counterparts[other] = len(self.nodes) - 1
                 continue
+            # A node in place of one of eval mode; the last item of any other is its scope.
             if isinstance(item[-1], list):
                 counterparts[item[0]] = len(self.nodes)
                 item = item[1]
@@ -206,6 +209,7 @@ class _Reader:
         op, *names = self.forms[stored[0]]
         arguments = tuple((name, self.value(value)) for name, value in zip(names, stored[1:], strict=False))
         types = tuple(map(self._type, stored[1 + len(names) : -1]))
+        # 0: the scope of the node before.
         scope = stored[-1] if stored[-1] != 0 else self.nodes[-1].scope
         return Node(op, arguments, types, scope)
 

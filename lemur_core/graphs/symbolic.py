@@ -164,6 +164,7 @@ def misses(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
             return bool(value == there or (type(there) is float and isclose(value, there, rel_tol=_NEAR)))
         if type(one) is tuple:
             return type(there) is tuple and len(one) == len(there) and all(map(same, one, there))
+        # Only NaN differs from itself.
         return type(one) is type(there) and bool(one == there or one != one)
 
     return not all(
@@ -213,6 +214,7 @@ def difference(one: Argument, other: Argument) -> int | None:
     names = sorted({name for item in (one, other) if isinstance(item, Size) for name in names_in(item.text)})
     differences = set()
     for turn in range(_POINTS):
+        # Large sizes in changing proportions: a difference that depends on one of them shows.
         sizes = {name: 97 + 60 * index + 31 * turn * (index + 1) % 59 for index, name in enumerate(names)}
         above, below = (value_at(i.text, sizes) if isinstance(i, Size) else i for i in (one, other))
         differences.add(above - below)
@@ -237,6 +239,7 @@ def names_in(text: str) -> set[str]:
 def value_at(text: str, sizes: Mapping[str, float]) -> float:
     """Evaluate a formula. Raises: ValueError if it is not a formula, or names a size that is not in `sizes`."""
 
+    # Not `eval`: formulas are also read from files of other people.
     def value(node: ast.expr) -> float:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return node.value  # type: ignore[return-value]
@@ -303,6 +306,7 @@ def _real(values: tuple[float, ...], atoms: Atoms) -> str | None:
             text = form.format(expression if expression.isidentifier() else f"({expression})")
             if _exact(text, values, atoms):
                 return text
+            # Right within rounding, but another form may be exact.
             near.append(text)
     return near[0] if near else None
 
@@ -327,6 +331,7 @@ def _of_one(values: tuple[int, ...], atoms: Atoms) -> str | None:
 def _affine(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
     """`a * n + b`."""
     pairs = sorted({(size, value) for size, value in zip(sizes, values, strict=True)})
+    # One size with two values: this is no function of the size.
     if len({size for size, _ in pairs}) < max(2, len(pairs)):
         return
     (n0, v0), (n1, v1) = pairs[0], pairs[1]
@@ -340,6 +345,7 @@ def _affine(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
 
 def _remainders(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
     """`-n % k`: the remainder to the next multiple."""
+    # A divisor is larger than its remainders.
     for k in range(max(values) + 1, _STEPS + 1):
         for sign in (-1, 1):
             if len(set(values)) > 1 and all(sign * n % k == v for n, v in zip(sizes, values, strict=True)):

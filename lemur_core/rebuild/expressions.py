@@ -59,6 +59,7 @@ def _infix(call: Call) -> Text:
         )
     right = binds + 1  # `a + (b + c)` rounds differently from `a + b + c`
     other = call["other"]
+    # A negative number: `x - 1` instead of `x + -1`.
     if not isinstance(call.tensors.get("other"), Text) and other.text.startswith("-") and sign == "+":
         return Text(f"{call['input'].within(binds)} - {other.text[1:]}", binds)
     if binds == CHOICE:
@@ -250,6 +251,7 @@ def _index(call: Call) -> Text:
 
 @emits("slice_scatter", "select_scatter", "diagonal_scatter")
 def _scatter(call: Call) -> Text:
+    # The end of a slice without one.
     last = 2**63 - 1
     rest = ((name, value) for name, value in call.node.arguments if name not in ("input", "src"))
     named = {
@@ -309,6 +311,7 @@ def _arange(call: Call) -> Text:
         positional.insert(0, call.literal("start"))
     if step not in (1, None):
         positional.append(call.literal("step"))
+    # From integers alone, torch.arange is int64 by default.
     whole = all(isinstance(value, int | Size) for value in (start, call.get("end"), step) if value is not None)
     dtype = call.get("dtype")
     named = {} if dtype == "int64" and whole else {"dtype": dtype_text(dtype)}
@@ -344,7 +347,9 @@ def _draw(call: Call) -> Text:
 @emits("constant")
 def _constant(call: Call) -> Text:
     value, kind = call.get("value"), call.node.outputs[0]
+    # 64 digits are a digest, stored in place of many values.
     if value is None or (isinstance(value, str) and len(value) == 64):
         raise RebuildError(f"a constant of {kind.dtype} {'×'.join(map(str, kind.shape))} whose values no graph holds")
+    # `number` writes tuples, torch.tensor takes lists; the call in `float("inf")` stays as it is.
     text = call.number(value, call).replace("(", "[").replace(",)", "]").replace(")", "]").replace('float["', 'float("')
     return function("torch.tensor", text.replace('"]', '")'), dtype=dtype_text(kind.dtype), **_device_argument(call))

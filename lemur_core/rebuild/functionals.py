@@ -142,6 +142,7 @@ def _attention(call: Call) -> Text:
         named["dropout_p"] = f"{call.literal('dropout_p')} if self.training else 0.0"
     if call.get("is_causal"):
         named["is_causal"] = "True"
+    # 1 / sqrt(width) is the default.
     if isinstance(width, Size) or abs(call.get("scale") * width**0.5 - 1) > 1e-9:
         named["scale"] = call.literal("scale")
     if call.get("enable_gqa"):
@@ -174,6 +175,7 @@ def _likelihood(call: Call) -> Text:
     named = {"weight": call["weight"].text} if "weight" in call.tensors else {}
     if call.get("ignore_index") != -100:
         named["ignore_index"] = call.literal("ignore_index")
+    # 1 is the mean, the default.
     if call.get("reduction") != 1:
         named["reduction"] = repr(REDUCTIONS[call.get("reduction")])
     return function("F.nll_loss", call["input"].text, call["target"].text, **named)
@@ -215,6 +217,7 @@ def _nms(call: Call) -> Text:
 @emits("_trilinear")
 def _bilinear(call: Call) -> Text:
     positional = [call.get(name) for name in ("expand1", "expand2", "expand3", "sumdim")]
+    # F.bilinear computes this pattern; for others there is no public function.
     if positional != [(1, 3), (0,), (1, 2), (2, 3)]:
         raise RebuildError("operation _trilinear has no public form")
     return function("F.bilinear", *(call[name].text for name in ("i1", "i3", "i2")))
@@ -223,6 +226,7 @@ def _bilinear(call: Call) -> Text:
 @emits("elu")
 def _elu(call: Call) -> Text:
     alpha, scale, inner = (call.get(name) for name in ("alpha", "scale", "input_scale"))
+    # torch computes SELU as an ELU with these constants, and CELU as one with an input scale.
     if scale not in (None, 1.0):
         if abs(scale - _SELU[0]) > 1e-6 or abs(alpha - _SELU[1]) > 1e-6:
             raise RebuildError("operation elu of this scale has no public form")
@@ -272,6 +276,7 @@ def _statistics(call: Call) -> Text:
     named = {name: call[name].text for name in names if name in call.tensors}
     if call.node.op == "batch_norm" and "running_mean" not in named:
         named |= {"running_mean": "None", "running_var": "None"}
+    # The defaults differ: False for batch_norm, True for instance_norm.
     if (call.node.op == "batch_norm") == bool(call.get(flag)):
         named[flag] = repr(bool(call.get(flag)))
     if call.get("momentum") is not None:

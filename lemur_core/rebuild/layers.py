@@ -73,6 +73,7 @@ def _convolution(call: _LayerCall) -> Layer | None:
     weight = call.leaf("weight")
     assert weight is not None
     shape, groups, transposed = weight.outputs[0].shape, node.get("groups"), node.get("transposed")
+    # The weight is (in, out / groups, ...) if transposed, else (out, in / groups, ...).
     channels = (shape[0], shape[1] * groups) if transposed else (shape[1] * groups, shape[0])
     named: dict[str, object] = {}
     for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
@@ -135,6 +136,7 @@ def _statistics(call: _LayerCall) -> Layer | None:
     statistics = [_find_statistics(call, name) for name in ("running_mean", "running_var")]
     flags = [None if one is None else bool(one.get(flag)) for one in (evaluated, trained)]
     if all(statistics):
+        # The layer uses the statistics of the batch in train mode, and only there.
         if flags not in ([False, True], [False, None]):
             return None
         state |= {name: leaf for name, leaf in zip(("running_mean", "running_var"), statistics, strict=True) if leaf}
@@ -172,6 +174,7 @@ def _find_statistics(call: _LayerCall, name: str) -> str | None:
         step = call.module.steps[value.place]
         if step.node.op == "buffer":
             return step.node.scope
+        # Output 0 is the result of a norm; the others are its updated statistics.
         if step.node.op != call.node.op or value.output == 0:
             return None
         value = step.arguments.get(name)
@@ -182,6 +185,7 @@ def _embedding(call: _LayerCall) -> Layer | None:
     if weight is None:
         return None
     named: dict[str, object] = {}
+    # -1 is ATen's number for none.
     if node.get("padding_idx") not in (None, -1):
         named["padding_idx"] = node.get("padding_idx")
     if node.get("scale_grad_by_freq"):
@@ -202,7 +206,9 @@ def _recurrent(call: _LayerCall) -> Layer | None:
     if len(known) != len(leaves):
         return None
     layers, biases, both = node.get("num_layers"), node.get("has_biases"), node.get("bidirectional")
+    # The gates are stacked in one weight: four in an LSTM, three in a GRU.
     hidden = known[1].outputs[0].shape[0] // {"lstm": 4, "gru": 3}.get(node.op, 1)
+    # weight_hh reads the previous output, which a projection makes narrower than the hidden state.
     projected = known[1].outputs[0].shape[1]
     named: dict[str, object] = {}
     if node.op == "rnn_relu":
@@ -294,6 +300,7 @@ def group_layers(module: Module, live: set[int]) -> tuple[dict[int, Layer], list
                 readers.setdefault(source.scope, set()).add(place)
     by_key: dict[tuple[object, ...], Layer] = {}
     for place, layer in call.items():
+        # Calls with the same text and parameters are calls of one layer.
         key = (layer.text, tuple(layer.state.items()))
         by_key.setdefault(key, layer).steps.append(place)
     kept: list[Layer] = []

@@ -149,6 +149,7 @@ class CachedSandbox:
         return outcome
 
     def _outcomes(self, jobs: Iterator[Job]) -> Iterator[Outcome]:
+        # A sandbox takes seconds to start, so it starts only for a job that needs it.
         first = next(jobs, None)
         if first is None:
             return

@@ -52,6 +52,7 @@ def build_environment(home: Path, environment: Mapping[str, str] = os.environ) -
         "TMPDIR": str(home),
         "USER": "sandbox",
         "LOGNAME": "sandbox",
+        # Equal jobs must iterate over sets in the same order.
         "PYTHONHASHSEED": "0",
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",

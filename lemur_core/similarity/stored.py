@@ -101,6 +101,7 @@ def rarest_first(elements: Elements, known: Elements, frequency: IntArray, thres
     size = len(elements)
     if not size:
         return elements
+    # The index of an unknown element is that of another one; the comparison makes its frequency 0.
     index = np.minimum(np.searchsorted(known, elements), max(0, len(known) - 1))
     frequencies = np.where(known[index] == elements, frequency[index], 0) if len(known) else np.zeros(size, np.int64)
     order = np.lexsort((elements, frequencies))

@@ -367,6 +367,7 @@ class _File:
         if unit.kind != CLASS or names[name] == name:
             return ""
         line = self.lines.number(unit.start)
+        # In a class body, Python changes `__x` to `_Block__x`, with the name of the class.
         private = f"_{name.lstrip('_')}__"
         if any(word.startswith(private) for word in self.words):
             raise self._fail(line, f"{name} would be renamed, and a name that begins {private} is read")

@@ -198,6 +198,7 @@ class Recorder(TorchDispatchMode):
         """Record an in-place operation, or one with `out=`: its targets get new values."""
         written = [tensor for target in targets.values() for tensor in tensors_in(target)]
         created = [tensor for tensor in results if not any(tensor is other for other in written)]
+        # `add_` is `add` in place, but `__iand__` is a name of its own.
         function = op if op.startswith("__") else op.rstrip("_")
         fresh = function in _FILLS | _DRAWS
         if fresh or function == op:  # the previous value is not read

@@ -91,6 +91,7 @@ def _report(result: int, key: bytes, status: Status, value: object, message: str
         body = _dumps({"status": Status.OVER_LIMIT, "value": None, "error": failure}).encode()
     frame = memoryview(key + len(body).to_bytes(LENGTH_BYTES, "big") + body)
     try:
+        # A pipe takes a long report in parts.
         while frame:
             frame = frame[_write(result, frame) :]
     finally:

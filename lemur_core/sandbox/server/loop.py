@@ -158,6 +158,7 @@ class _Server:
 
     def run(self) -> None:
         """Set up, run the self-test, preload, then serve jobs until the caller disconnects."""
+        # The SIGCHLD of a job that ends writes to this pipe, which wakes the selector.
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(self._wake[0], selectors.EVENT_READ, "wake")

@@ -117,6 +117,7 @@ class Running:
 
     def _judge_signal(self, number: int, cpu_seconds: float) -> tuple[Status, str]:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        # A job that ignores SIGXCPU gets a SIGKILL one second later.
         if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_seconds >= self.limits.cpu_seconds):
             return Status.TIMEOUT, f"used more than {self.limits.cpu_seconds:g} seconds of CPU"
         if number == signal.SIGSYS:
@@ -163,6 +164,7 @@ def end_orphans(spare: set[int]) -> None:
     """Kill every child of this process except those in `spare`: leftovers of unconfined jobs. Linux only."""
     if sys.platform != "linux":
         return
+    # Until none is left: the children of one that is killed become ours.
     while orphans := _list_children() - spare:
         for orphan in orphans:
             with contextlib.suppress(ProcessLookupError):
@@ -176,6 +178,7 @@ def _list_children() -> set[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
+                # After the name, which is in parentheses and may contain anything, even parentheses.
                 fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if int(fields[1]) == own:
                     children.add(int(folder.name))

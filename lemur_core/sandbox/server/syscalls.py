@@ -85,6 +85,7 @@ def build_filter(own_id: int) -> bytes:
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system call filter for {sys.platform} on {platform.machine()}")
     column, audit = _MACHINES[platform.machine()]
+    # The architecture first: on another one (i386 on x86-64), a number means another call.
     code = [_op(_LOAD, 4), _op(_IF_EQUAL, audit, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
     refuse = _op(_RETURN, _ERRNO | errno.EPERM)
     for numbers, argument, mask, values in _FILTERED.values():

@@ -228,6 +228,7 @@ def _find_cut(statement: ast.stmt, cuts: Mapping[int, Cut]) -> ast.stmt | Cut:
     if not cut.holds(statement):
         return statement
     inner = _walk(statement, cut.line, {})
+    # One text instead of many: the part is cached.
     inner.text = ["\n".join(inner.text)]
     function = statement.name if isinstance(statement, _FUNCTIONS) else ""
     cut.part = Part(inner, function, (statement.end_lineno or cut.line) - cut.line)

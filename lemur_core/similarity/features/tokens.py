@@ -168,11 +168,13 @@ def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) 
     width = min(SHINGLE_TOKENS, len(values))
     count = len(values) - width + 1
     mixed = np.zeros(count, np.uint64)
+    # The hashes wrap around at 64 bits on purpose.
     with np.errstate(over="ignore"):
         for offset in range(width):
             mixed = mixed * _MULTIPLIER + values[offset : offset + count]
         mixed = _finish(mixed + np.uint64(width))
         unique, counts = np.unique(mixed, return_counts=True)
+        # Here repeats count: the nth occurrence of a shingle is an element of its own.
         if detail == "literal" and counts.max() > 1:
             extra = [_finish(unique[counts > nth] + np.uint64(nth)) for nth in range(1, int(counts.max()))]
             unique = np.unique(np.concatenate([unique, *extra]))
@@ -190,6 +192,7 @@ def _docstring_spans(code: str, starts: list[int], docstrings: list[tuple[int, i
     for line, column in sorted(docstrings):
         start = starts[line - 1]
         text = code[start : starts[line]]
+        # The parser counts columns in UTF-8 bytes.
         match = _STRING_START.match(code, start + len(text.encode("utf-8", "surrogatepass")[:column].decode()))
         if match is not None:
             spans.append(match.span())
@@ -218,6 +221,7 @@ class _TokenTable(dict[str, int]):
 
     def __missing__(self, token: str) -> int:
         value = _hash(token if self._detail == "literal" else _abstract(token))
+        # Bounded, as the names in a corpus are not.
         if len(self) < 200_000:
             self[token] = value
         return value
