@@ -6,10 +6,11 @@ added before or after the block, or a linear layer if the channels are the last 
 maps with the channels last, is wrapped in a module that converts the layout.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from extract.migrate.network.messages import Fit, NoFit, SiteToTry
 from extract.migrate.source_block import Shape, SourceBlock
 from extract.migrate.widths import calls
 from extract.specs.make import Call
@@ -24,12 +25,12 @@ View = Literal["", "tokens", "last"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An observed submodule of a network; see `extract.migrate.network.observing.observe`."""
+    """An observed submodule of a network."""
 
     path: str
-    steps: str
+    steps: str  # the Python expression to reach it; empty if there is none
     kind: str
-    within: tuple[str, int]
+    within: tuple[str, int]  # type of its container, and the number of items in it
     parameters: int
     children: int
     shared: bool
@@ -37,15 +38,6 @@ class Place:
     single: bool
     inputs: tuple[tuple[Shape, ...], ...]  # case -> shapes
     outputs: tuple[tuple[Shape, ...], ...]
-
-    @classmethod
-    def read(cls, answer: Mapping[str, Any]) -> "Place":
-        """Read the description from the sandbox."""
-        shapes = {
-            name: tuple(tuple(tuple(shape) for shape in case) for case in answer[name])
-            for name in ("inputs", "outputs")
-        }
-        return cls(**{**answer, **shapes, "within": tuple(answer["within"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +185,7 @@ def channels_axis(shapes: Sequence[Shape]) -> int:
 # -- trying a block --------------------------------------------------------------------------------------------------
 
 
-def build_query(point: InsertionPoint, source_block: SourceBlock) -> dict[str, Any]:
+def build_query(point: InsertionPoint, source_block: SourceBlock) -> SiteToTry:
     """Return the job for the sandbox at an insertion point: constructor calls, each with the input width to run at."""
     return {
         "before": [list(apply_view(shape, point.view)) for shape in point.before],
@@ -235,16 +227,16 @@ def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple
             yield from ((call, seen_in) for call in calls(init, source_block.constructor, {}, sizes))
 
 
-def apply_answer(point: InsertionPoint, source_block: SourceBlock, answer: Mapping[str, Any]) -> InsertionPoint:
+def apply_answer(point: InsertionPoint, source_block: SourceBlock, answer: Fit | NoFit) -> InsertionPoint:
     """Return the insertion point with the answer of the sandbox."""
-    if not answer["fits"]:
-        return replace(point, reason=answer["reason"])
-    axis, width = source_block.axis, answer["width"]
+    if isinstance(answer, NoFit):
+        return replace(point, reason=answer.reason)
+    axis, width = source_block.axis, answer.width
     width_before, wanted = apply_view(point.before[0], point.view)[axis], apply_view(point.after[0], point.view)[axis]
     filling = Filling(
-        Call(tuple(answer["args"]), dict(answer["kwargs"])),
+        Call(answer.args, dict(answer.kwargs)),
         (width_before, width) if width_before != width else None,
-        (answer["gives"], wanted) if answer["gives"] != wanted else None,
+        (answer.gives, wanted) if answer.gives != wanted else None,
         axis,
         len(source_block.cases[0][0]),
         point.view,

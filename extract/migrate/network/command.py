@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,6 @@ def _facts(moved: Migrated, target_network: Host, out: Path | None) -> dict[str,
         "site": _point_facts(moved.site),
         "failed": [{"site": one.name, "why": why} for one, why in moved.failed],
         "cases": [list(case["in_shape"]) for case in moved.observed.cases],
-        "proof": dict(moved.proof),
+        "proof": asdict(moved.proof),
         "file": str(out) if out is not None else None,
     }

@@ -6,9 +6,8 @@ tensor values is run on the CPU.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from extract.arguments.constructing import only_on_meta
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, Namespace, attempt, seed_all
+from extract.migrate.network.messages import BlockToFit, CallToTry, Fit, NoFit, SiteToTry
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.sandbox.net import sizes
 
@@ -27,63 +27,47 @@ _CHARACTERS = 200  # maximum length of an error
 _THREADS = 1
 
 
-def fit(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Try a block at several insertion points.
-
-    Args:
-        payload: `code`, a closed file, and `name`, its class; `sites`, each in the format of
-            `extract.migrate.insertion_points.question`.
-
-    Returns: `answers`, for each insertion point `{"fits": true, "args", "kwargs", "width", "gives"}`: the first call
-        that needs the fewest adapters, and the input and output width of the block; or `{"fits": false, "reason"}`
-        with the error of the attempt that came furthest.
-    """
+def fit(request: BlockToFit) -> Sequence[Fit | NoFit]:
+    """Try a block at several insertion points, and return how it fits each of them."""
     torch.set_num_threads(_THREADS)
     compile_nothing()
-    cls, stopped = define(dict(payload))
+    cls, stopped = define({"code": request.code, "name": request.name})
     if cls is None:
-        return {"answers": [{"fits": False, "reason": stopped["error"]} for _ in payload["sites"]]}
+        return [NoFit(stopped["error"])] * len(request.sites)
     names = namespace(vars(sys.modules[cls.__module__]), [])
-    answers: list[dict[str, Any]] = []
-    for point in payload["sites"]:
+    answers: list[Fit | NoFit] = []
+    for site in request.sites:
         late = time.process_time() > _ALL_SECONDS
-        answers.append(
-            {"fits": False, "reason": "not tried: other sites took too long"} if late else _fit(names, point)
-        )
-    return {"answers": answers}
+        answers.append(NoFit("not tried: other sites took too long") if late else _fit(names, site))
+    return answers
 
 
-def _fit(names: Namespace, point: Mapping[str, Any]) -> dict[str, Any]:
-    axis = point["axis"]
-    best: dict[str, Any] | None = None
+def _fit(names: Namespace, site: SiteToTry) -> Fit | NoFit:
+    axis = site["axis"]
+    best: tuple[int, Fit] | None = None  # by the number of adapters
     furthest: tuple[bool, tuple[int, ...]] = (False, (-1,))
     reason, cut = "no call of its constructor is known", False
     started = time.process_time()
-    for one in point["attempts"]:
+    for one in site["attempts"]:
         try:
-            gives = _output_channels(names, point, one)
+            gives = _output_channels(names, site, one)
         except (AttemptError, MemoryError) as failure:
-            progress, error = _describe_failure(failure, str(one["call"]))
+            progress, error = _describe_failure(failure, one["call"])
             cut = cut or LEFT_OUT in error
             if progress > furthest:
                 furthest, reason = progress, error
             if time.process_time() - started > _MOST_SECONDS:
                 break
             continue
-        adapters = (one["width"] != point["before"][0][axis]) + (gives != point["after"][0][axis])
-        result = {
-            "fits": True,
-            **{n: one[n] for n in ("args", "kwargs", "width")},
-            "gives": gives,
-            "adapters": adapters,
-        }
+        adapters = (one["width"] != site["before"][0][axis]) + (gives != site["after"][0][axis])
+        result = Fit(tuple(one["args"]), one["kwargs"], one["width"], gives)
         if not adapters:
             return result
-        if best is None or adapters < best["adapters"]:
-            best = result
+        if best is None or adapters < best[0]:
+            best = adapters, result
     if best is None and cut and LEFT_OUT not in reason:
         reason += f" (another call met what is {LEFT_OUT})"
-    return best or {"fits": False, "reason": reason}
+    return NoFit(reason) if best is None else best[1]
 
 
 def _describe_failure(failure: AttemptError | MemoryError, call: str) -> tuple[tuple[bool, tuple[int, ...]], str]:
@@ -99,17 +83,17 @@ class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
     """The output does not have the form that the insertion point requires."""
 
 
-def _output_channels(names: Namespace, point: Mapping[str, Any], one: Mapping[str, Any]) -> int:
+def _output_channels(names: Namespace, site: SiteToTry, one: CallToTry) -> int:
     """Return the number of output channels, which must agree at all sizes. Raises: AttemptError, MemoryError."""
     channels = set()
-    for before, after in zip(point["before"], point["after"], strict=True):
-        shape = [one["width"] if index == point["axis"] else size for index, size in enumerate(before)]
+    for before, after in zip(site["before"], site["after"], strict=True):
+        shape = [one["width"] if index == site["axis"] else size for index, size in enumerate(before)]
         try:
-            channels.add(attempt(partial(_run, names, one["call"], shape, after, point["axis"], "meta"), _SECONDS))
+            channels.add(attempt(partial(_run, names, one["call"], shape, after, site["axis"], "meta"), _SECONDS))
         except AttemptError as failure:
             if not only_on_meta(failure) or torch.Size(shape).numel() > _MOST_ON_CPU:
                 raise
-            channels.add(attempt(partial(_run, names, one["call"], shape, after, point["axis"], "cpu"), _SECONDS))
+            channels.add(attempt(partial(_run, names, one["call"], shape, after, site["axis"], "cpu"), _SECONDS))
     if len(channels) > 1:
         raise AttemptError(Mismatch(f"gives {' and '.join(map(str, sorted(channels)))} channels at two sizes"))
     return int(channels.pop())

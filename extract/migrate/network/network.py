@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from extract.migrate.codemod import NET, expand_stars, insert_block
 from extract.migrate.insertion_points import (
@@ -20,18 +20,26 @@ from extract.migrate.insertion_points import (
     format_shape,
     list_insertion_points,
 )
+from extract.migrate.network.messages import (
+    BlockToFit,
+    BrokenNetwork,
+    Fit,
+    MigrationStep,
+    NetworkProof,
+    NetworkToObserve,
+    NetworkToProve,
+    NoFit,
+    SiteToTry,
+)
 from extract.migrate.source_block import SourceBlock, load_source_block
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import META_PRELOAD, Job, Limits
-from lemur_core.sandbox.cached import PASSING, CachedSandbox, answer_of
+from lemur_core.sandbox import META_PRELOAD, Limits
+from lemur_core.sandbox.cached import PASSING, CachedSandbox
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.undefined import drop_unevaluated, undefined_names
 from manifests.provenance import header_lines, provenance_lines
 from manifests.provenance.licenses import is_permissive
-
-OBSERVE, FIT, PROVE = (
-    f"extract.migrate.network.{name}" for name in ("observing:observe", "fitting:fit", "proving:prove")
-)
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=6 * 2**30)
@@ -45,11 +53,8 @@ _BATCHES = (2, 3)
 _PIXELS = (-2.0, 2.0)
 _TRIED = 4  # maximum insertion points to try if none is given
 _NAMED = 8
+_MAX_ERROR = 200  # characters of how the sandbox ended a job
 Shape = tuple[int, ...]
-#: The step at which a migration stopped. `closed` and the following are steps of the verification, in order.
-Stage = Literal[
-    "host", "site", "written", "closed", "builds", "runs", "shape", "gradients", "learns", "leads", "proved"
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +130,19 @@ class Observed:
     stars: Mapping[str, Sequence[str]]
 
 
+OBSERVE = SandboxStage[Observed | BrokenNetwork](
+    "extract.migrate.network.observing:observe", Observed | BrokenNetwork, LIMITS, Retries.NONE
+)
+FIT = SandboxStage[tuple[Fit | NoFit, ...]](
+    "extract.migrate.network.fitting:fit", tuple[Fit | NoFit, ...], LIMITS, Retries.NONE
+)
+PROVE = SandboxStage[NetworkProof]("extract.migrate.network.proving:prove", NetworkProof, LIMITS, Retries.NONE)
+
+
 class MigrationError(UserError):
     """A failed migration and the step that stopped it; `cut`: the minimized form lacks code that was needed."""
 
-    def __init__(self, stage: Stage, message: str, *, cut: bool = False) -> None:
+    def __init__(self, stage: MigrationStep, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
         self.stage = stage
         self.cut = cut or LEFT_OUT in message
@@ -141,7 +155,6 @@ class Migrated:
     Attributes:
         text: text of the file.
         name: name of the block's class in it.
-        proof: the answer of `extract.migrate.network.proving.prove`.
         failed: insertion points that were tried before, each with the reason for failure.
     """
 
@@ -149,7 +162,7 @@ class Migrated:
     site: InsertionPoint
     text: str
     name: str
-    proof: Mapping[str, Any]
+    proof: NetworkProof
     observed: Observed
     failed: tuple[tuple[InsertionPoint, str], ...]
 
@@ -157,7 +170,7 @@ class Migrated:
 def open_box(*, unsafe: bool = False, workers: int = 1) -> CachedSandbox:
     """Return a sandbox for migrations as a context manager; it caches answers and starts with the first job."""
     return CachedSandbox(
-        entries=[OBSERVE, FIT, PROVE],
+        entries=[OBSERVE.guest, FIT.guest, PROVE.guest],
         workers=workers,
         limits=LIMITS,
         unsafe=unsafe,
@@ -172,24 +185,14 @@ def observe(target_network: Host, box: CachedSandbox) -> Observed:
 
     Raises: MigrationError if it does not run.
     """
-    answer = _ask(
-        box, OBSERVE, {"code": target_network.text, "prm": dict(target_network.prm), "cases": target_network.cases()}
+    request = NetworkToObserve(target_network.text, dict(target_network.prm), target_network.cases())
+    (reply,) = OBSERVE.run(box, {"": request})
+    if isinstance(reply.answer, Observed):
+        return reply.answer
+    error = f"{reply.answer.category}: {reply.answer.error}" if reply.answer else reply.ending(_MAX_ERROR)
+    raise MigrationError(
+        "host", f"{target_network.name}: does not run or learn as it is: {error}; see --prm and --in-shape"
     )
-    if "error" in answer:
-        category = f"{answer['category']}: " if answer.get("category") else ""
-        raise MigrationError(
-            "host",
-            f"{target_network.name}: does not run or learn as it is: {category}{answer['error']};"
-            " see --prm and --in-shape",
-        )
-    outputs = tuple(tuple(shape) for shape in answer["outputs"])
-    return Observed(tuple(answer["cases"]), outputs, tuple(map(Place.read, answer["places"])), answer["stars"])
-
-
-def _ask(box: CachedSandbox, entry: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of one job; it has the key `error` if the job failed."""
-    (outcome,) = box.run([Job("", entry, payload)])
-    return answer_of(outcome, 200)
 
 
 def candidates(source_block: SourceBlock, observed: Observed, box: CachedSandbox) -> list[InsertionPoint]:
@@ -208,11 +211,12 @@ def _fit_all(source_block: SourceBlock, observed: Observed, box: CachedSandbox) 
     points = list_insertion_points(observed.places, source_block)
     questions = {point.name: build_query(point, source_block) for point in points if not point.reason}
     distinct = list({_key(one): one for one in questions.values()}.values())
-    answers: dict[str, Any] = {}
+    answers: dict[str, Fit | NoFit] = {}
     if distinct:
-        reply = _ask(box, FIT, {"code": source_block.code, "name": source_block.name, "sites": distinct})
-        failed = {"fits": False, "reason": reply.get("error", "")}
-        replies = reply.get("answers") or [failed] * len(distinct)
+        (reply,) = FIT.run(box, {"": BlockToFit(source_block.code, source_block.name, distinct)})
+        replies = reply.answer or ()
+        if len(replies) != len(distinct):
+            replies = (NoFit(reply.ending(_MAX_ERROR)),) * len(distinct)
         answers = {_key(one): answer for one, answer in zip(distinct, replies, strict=True)}
     return [
         point if point.reason else apply_answer(point, source_block, answers[_key(questions[point.name])])
@@ -220,7 +224,7 @@ def _fit_all(source_block: SourceBlock, observed: Observed, box: CachedSandbox) 
     ]
 
 
-def _key(query: Mapping[str, Any]) -> str:
+def _key(query: SiteToTry) -> str:
     return f"{query['before']} {query['after']} {query['axis']}"
 
 
@@ -267,7 +271,7 @@ def migrate(
     raise MigrationError(stage, f"{target_network.name}: {source_block.name} cannot be put there: {errors}")
 
 
-_STAGES: tuple[Stage, ...] = Stage.__args__  # type: ignore[attr-defined]
+_STAGES: tuple[MigrationStep, ...] = get_args(MigrationStep)
 
 
 def _choose_points(
@@ -327,19 +331,15 @@ def _insert(
         raise MigrationError("written", str(error)) from error
     if missing := _find_undefined(written.text, target_network.text, observed.stars):
         raise MigrationError("closed", f"{missing} is not defined in the new file")
-    payload = {
-        "code": written.text,
-        "prm": dict(target_network.prm),
-        "cases": list(observed.cases),
-        "outputs": [list(shape) for shape in observed.outputs],
-        "name": written.name,
-        "path": point.place.path,
-    }
-    proof = _ask(box, PROVE, payload)
-    if "error" in proof:
-        raise MigrationError("builds", proof["error"])
-    if proof["failed"]:
-        raise MigrationError(proof["failed"], f"{proof['failed']}: {proof['why']}")
+    request = NetworkToProve(
+        written.text, dict(target_network.prm), observed.cases, observed.outputs, written.name, point.place.path
+    )
+    (reply,) = PROVE.run(box, {"": request})
+    proof = reply.answer
+    if proof is None:
+        raise MigrationError("builds", reply.ending(_MAX_ERROR))
+    if proof.failed:
+        raise MigrationError(proof.failed, f"{proof.failed}: {proof.why}")
     return Migrated(source_block, point, written.text, written.name, proof, observed, failed)
 
 
@@ -395,11 +395,9 @@ def describe_proof(migrated: Migrated) -> str:
     proof, cases = migrated.proof, migrated.observed.cases
     sizes = " and ".join(format_shape(case["in_shape"]) for case in cases)
     outputs = " and ".join(format_shape(shape) for shape in migrated.observed.outputs)
-    learned = f", {proof['moved']} of its {proof['parameters']} parameters change" if proof["parameters"] else ""
-    reached = (
-        f"gradients reach all {proof['parameters']} parameters of it" if proof["parameters"] else "gradients pass it"
-    )
-    leads = f"its graph is not known ({proof['graph']})" if proof["graph"] else "its operations lead to the output"
+    learned = f", {proof.moved} of its {proof.parameters} parameters change" if proof.parameters else ""
+    reached = f"gradients reach all {proof.parameters} parameters of it" if proof.parameters else "gradients pass it"
+    leads = f"its graph is not known ({proof.graph})" if proof.graph else "its operations lead to the output"
     return (
         f"no undefined names; builds; runs at {sizes} with the host's outputs, {outputs}; {reached}; "
         f"learns one batch by train_setup and learn{learned}; {leads}"

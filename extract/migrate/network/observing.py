@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from extract.migrate.network.messages import BrokenNetwork, Case, NetworkToObserve
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, step, stub_weights, tuples
 
 _THREADS = 1
@@ -33,55 +34,48 @@ class _Seen:
     single: bool = True  # each call maps one real tensor to one real tensor
 
 
-def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
+def observe(request: NetworkToObserve) -> dict[str, Any] | BrokenNetwork:
     """Run a network at several sizes and report the inputs and outputs of each submodule.
 
-    Args:
-        payload: `code`, `prm`; `cases`, as for `lemur_core.sandbox.net.run_network`, in two lists. From each list the
-            first case that the network runs with is used; no case of the second list has to work.
+    From each list of cases the first one that the network runs with is used; no case of the second list has to work.
 
-    Returns: `{"runs": false, "category", "error", "missing"}`, or `{"runs": true, "cases": […], "outputs": […],
-        "stars": {…}, "places": […]}`: module -> names bound by its star import; and for each called submodule
-        `path`, `steps` (the Python expression to reach it), `kind`, `within` (type of its container, and the number
-        of items in it), `parameters`, `children`, `shared`, and for each case `calls`, `inputs`, `outputs`,
-        `single`, ordered by the end of their first calls.
+    Returns: the fields of `extract.migrate.network.network.Observed`; for each called submodule those of
+        `extract.migrate.insertion_points.Place`, ordered by the end of their first calls.
     Raises: MemoryError and the like, which the sandbox reports.
     """
     torch.set_num_threads(_THREADS)
     stub_weights()
     ran: list[dict[str, Any]] = []
     failure: NetError | None = None
-    for number, cases in enumerate(payload["cases"]):
+    for number, cases in enumerate(request.cases):
         for case in cases:
             try:
-                ran.append(_run(payload, case, number))
+                ran.append(_run(request, case, number))
                 break
             except NetError as error:
                 failure = failure or error
         if not ran:
             assert failure is not None
-            return failure.answer()
+            return BrokenNetwork(failure.category, failure.detail)
     paths = [path for path in ran[0]["places"] if all(path in one["places"] for one in ran)]
     try:
-        learn(payload["code"], ran[0]["case"], payload["prm"])
+        learn(request.code, ran[0]["case"], request.prm)
     except NetError as error:
-        return error.answer()
+        return BrokenNetwork(error.category, error.detail)
     places = [_merge([one["places"][path] for one in ran]) for path in paths]
     return {
-        "runs": True,
         "cases": [one["case"] for one in ran],
         "outputs": [one["output"] for one in ran],
         "places": places,
-        "stars": _stars(payload["code"]),
+        "stars": _stars(request.code),
     }
 
 
-def _run(payload: Mapping[str, Any], case: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _run(request: NetworkToObserve, case: Case, seed: int) -> dict[str, Any]:
     """Run one case. Raises: NetError."""
     seed_all(seed)
-    net = construct(
-        execute(payload["code"]), tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"])
-    ).eval()
+    file = execute(request.code)
+    net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm)).eval()
     seen: dict[nn.Module, _Seen] = {}
     for module in net.modules():
         if module is not net:
@@ -97,7 +91,7 @@ def _run(payload: Mapping[str, Any], case: Mapping[str, Any], seed: int) -> dict
     return {"case": dict(case), "output": list(output.shape), "places": places}
 
 
-def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
+def learn(code: str, case: Case, prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
     """Train a network on one batch, as LEMUR's trainer does.
 
     Args: case: describes the images; the batch size is replaced by `BATCH`.
@@ -118,7 +112,7 @@ def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[A
         return file, net, net.eval()(images)
 
 
-def with_batch(case: Mapping[str, Any]) -> dict[str, Any]:
+def with_batch(case: Case) -> dict[str, Any]:
     """Return the case with `BATCH` images."""
     return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
 

@@ -5,20 +5,18 @@ shapes. Then follow a backward pass, one batch with its own `train_setup` and `l
 shows whether the block contributes to a result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from extract.migrate.network.messages import Case, MigrationStep, NetworkProof, NetworkToProve
 from extract.migrate.network.observing import learn, with_batch
 from lemur_core.graphs.tracing.network import trace_network
 from lemur_core.graphs.tracing.trace import tensors_of
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, sizes, step, stub_weights, tuples
-
-#: The steps, in order.
-STEPS = ("builds", "runs", "shape", "gradients", "learns", "leads")
 
 _THREADS = 1
 
@@ -26,65 +24,55 @@ _THREADS = 1
 class _Failed(Exception):  # noqa: N818 (an outcome, not a fault)
     """A failed step."""
 
-    def __init__(self, step: str, why: str) -> None:
+    def __init__(self, step: MigrationStep, why: str) -> None:
         super().__init__(why)
         self.step, self.why = step, why
 
 
-def prove(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Verify a network with an inserted block.
-
-    Args:
-        payload: `code`, `prm`; `cases`, as for `lemur_core.sandbox.net.run_network`, and `outputs`, the required
-            output shape of each; `name`, the block's class in the file; `path`, the submodule that contains it.
-
-    Returns: `proved`, the steps that succeeded (see `STEPS`); `failed`, the step that did not, or null, and `why`;
-        `parameters`, the number of trainable tensors of the block; `moved`, how many of them changed in training;
-        `graph`, the reason why there is no graph, or null.
-    Raises: MemoryError and the like, which the sandbox reports.
-    """
+def prove(request: NetworkToProve) -> NetworkProof:
+    """Verify a network with an inserted block. Raises: MemoryError and the like, which the sandbox reports."""
     torch.set_num_threads(_THREADS)
     stub_weights()
-    result: dict[str, Any] = {"proved": [], "failed": None, "why": "", "parameters": 0, "moved": 0, "graph": None}
+    proof = NetworkProof([])
     try:
-        _prove(payload, result)
+        _prove(request, proof)
     except _Failed as failure:
-        result |= {"failed": failure.step, "why": failure.why}
-    return result
+        proof.failed, proof.why = failure.step, failure.why
+    return proof
 
 
-def _prove(payload: Mapping[str, Any], result: dict[str, Any]) -> None:
-    for number, (case, output) in enumerate(zip(payload["cases"], payload["outputs"], strict=True)):
-        net, _ = _build(payload, case)
+def _prove(request: NetworkToProve, proof: NetworkProof) -> None:
+    for number, (case, output) in enumerate(zip(request.cases, request.outputs, strict=True)):
+        net, _ = _build(request, case)
         if number == 0:
-            result["proved"].append("builds")
+            proof.proved.append("builds")
         _run(net, case, output)
-    result["proved"] += ["runs", "shape"]
-    case = with_batch(payload["cases"][0])
-    net, blocks = _build(payload, case)
+    proof.proved += ["runs", "shape"]
+    case = with_batch(request.cases[0])
+    net, blocks = _build(request, case)
     trained = _trainable(blocks)
-    result["parameters"] = len(trained)
+    proof.parameters = len(trained)
     _differentiate(net, case, blocks, trained)
-    result["proved"].append("gradients")
-    result["moved"] = _learn(payload)
-    result["proved"].append("learns")
-    result["graph"] = _check_lead(payload, type(blocks[0]).__qualname__)
-    result["proved"] += [] if result["graph"] else ["leads"]
+    proof.proved.append("gradients")
+    proof.moved = _learn(request)
+    proof.proved.append("learns")
+    proof.graph = _check_lead(request, type(blocks[0]).__qualname__)
+    proof.proved += [] if proof.graph else ["leads"]
 
 
-def _build(payload: Mapping[str, Any], case: Mapping[str, Any]) -> tuple[Any, list[nn.Module]]:
+def _build(request: NetworkToProve, case: Case) -> tuple[Any, list[nn.Module]]:
     """Build the network; also return the instances of the block's class at the insertion point."""
     seed_all(0)
     try:
-        file = execute(payload["code"])
-        net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"]))
+        file = execute(request.code)
+        net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm))
     except NetError as error:
         raise _Failed("builds", error.detail) from error
-    return net, _find_blocks(file, net, payload)
+    return net, _find_blocks(file, net, request)
 
 
-def _find_blocks(file: ModuleType, net: nn.Module, payload: Mapping[str, Any]) -> list[nn.Module]:
-    name, path = payload["name"], payload["path"]
+def _find_blocks(file: ModuleType, net: nn.Module, request: NetworkToProve) -> list[nn.Module]:
+    name, path = request.name, request.path
     try:
         holder = net.get_submodule(path)
     except AttributeError as error:
@@ -95,23 +83,21 @@ def _find_blocks(file: ModuleType, net: nn.Module, payload: Mapping[str, Any]) -
     return blocks
 
 
-def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
+def _run(net: nn.Module, case: Case, expected: Sequence[int]) -> None:
     inputs = inputs_of(dict(case))
     try:
         with step("runs", f"input {sizes(inputs.shape)}"), torch.no_grad():
             output = net.eval()(inputs)
     except NetError as error:
         raise _Failed("runs", error.detail) from error
-    if not isinstance(output, Tensor) or list(output.shape) != expected:
+    if not isinstance(output, Tensor) or list(output.shape) != list(expected):
         received = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise _Failed("shape", f"gives {received} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
     if not bool(torch.isfinite(output).all()):
         raise _Failed("shape", "gives values that are not finite")
 
 
-def _differentiate(
-    net: Any, case: Mapping[str, Any], blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]
-) -> None:
+def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]) -> None:
     """Check that a finite gradient reaches each trainable parameter of the block, and its outputs."""
     gave: list[Tensor] = []
     hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
@@ -149,17 +135,17 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _learn(payload: Mapping[str, Any]) -> int:
+def _learn(request: NetworkToProve) -> int:
     """Train one batch with the network's own code. Returns: the number of parameters of the block that changed."""
-    _, blocks = _build(payload, with_batch(payload["cases"][0]))  # with the same seed as for training
+    _, blocks = _build(request, with_batch(request.cases[0]))  # with the same seed as for training
     before = _trainable(blocks)
     try:
-        file, net, output = learn(payload["code"], payload["cases"][0], payload["prm"])
+        file, net, output = learn(request.code, request.cases[0], request.prm)
     except NetError as error:
         raise _Failed("learns", f"{error.category}: {error.detail}") from error
     if not bool(torch.isfinite(output).all()):
         raise _Failed("learns", "one batch makes outputs that are not finite")
-    after = _trainable(_find_blocks(file, net, payload))
+    after = _trainable(_find_blocks(file, net, request))
     moved = sum(
         not torch.equal(old.detach(), new.detach()) for old, new in zip(before.values(), after.values(), strict=True)
     )
@@ -178,9 +164,9 @@ def _trainable(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
     }
 
 
-def _check_lead(payload: Mapping[str, Any], name: str) -> str | None:
+def _check_lead(request: NetworkToProve, name: str) -> str | None:
     """Check that operations of the block contribute to a result. Returns: the reason if that is unknown, else None."""
-    trace = trace_network({"code": payload["code"], "prm": dict(payload["prm"]), "cases": [dict(payload["cases"][0])]})
+    trace = trace_network({"code": request.code, "prm": dict(request.prm), "cases": [dict(request.cases[0])]})
     if not trace["runs"]:
         return f"{trace['category']}: {trace['error']}"
     if name in trace["dead_classes"]:

@@ -20,7 +20,7 @@ import ast
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +34,7 @@ from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.published.novel import PRM, novel
 from extract.arguments.messages import BlockRun, WorkingCalls
+from extract.migrate.network.messages import NetworkToProve
 from extract.migrate.network.network import LIMITS, PROVE
 from extract.proofs.trace import TRACE
 from extract.specs.algorithm import algorithm_of, stored_in
@@ -43,8 +44,9 @@ from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import similarity, subtrees
 from lemur_core.graphs.serialization import forms_of
-from lemur_core.sandbox import META_PRELOAD, Job
-from lemur_core.sandbox.cached import CachedSandbox, answer_of, workers_within_memory
+from lemur_core.sandbox import META_PRELOAD, Failure
+from lemur_core.sandbox.cached import CachedSandbox, workers_within_memory
+from lemur_core.sandbox.stage import Retries
 from lemur_core.similarity.features.minhash import jaccard
 from lemur_core.source.undefined import drop_unevaluated, undefined_names
 from train.model.contract import check_contract
@@ -66,6 +68,7 @@ _NEVER_REACHED = frozenset({"os", "sys", "subprocess", "socket", "shutil", "buil
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
 
+_TRACE = replace(TRACE, retries=Retries.NONE, label="")
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
 _CASE: dict[str, Any] = {
     "in_shape": [BATCH, *IN_SHAPE],
@@ -112,7 +115,7 @@ class Prover:
         workers = workers_within_memory(jobs or available_cores(), LIMITS)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
         self._box = CachedSandbox(
-            entries=[PROVE, TRACE.guest], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
+            entries=[PROVE.guest, TRACE.guest], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
         )
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
         self._kept: list[Candidate] = []
@@ -150,38 +153,38 @@ class Prover:
                 one.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
 
     def _learns(self, candidates: Sequence[Candidate]) -> None:
-        jobs = []
-        for place, one in enumerate(candidates):
-            for name in [block.name for block in one.attempt.requested] or ["Net"]:
-                payload: dict[str, Any] = {"code": one.code, "prm": _PRM, "cases": [_CASE]}
-                jobs.append(
-                    Job(f"{place} {name}", PROVE, payload | {"outputs": [_CASE["output"]], "name": name, "path": ""})
-                )
-        for outcome in self._box.run(jobs, attempts=1):
-            where, name = outcome.key.split(" ")
-            one, answer = candidates[int(where)], answer_of(outcome)
+        requests = {
+            f"{place} {name}": NetworkToProve(one.code or "", _PRM, [_CASE], [_CASE["output"]], name, "")
+            for place, one in enumerate(candidates)
+            for name in [block.name for block in one.attempt.requested] or ["Net"]
+        }
+        for reply in PROVE.run(self._box, requests):
+            where, name = reply.key.split(" ")
+            one, proof = candidates[int(where)], reply.answer
             if one.step == "runs":
                 continue
-            if "error" in answer:
-                one.fail("runs", answer["error"])
-            elif answer["failed"] in ("builds", "runs", "shape"):
-                one.fail("runs", answer["why"])
-            elif answer["failed"] is not None:
-                one.fail("learns", f"{answer['failed']}: {answer['why']}", block=name)
+            if proof is None:
+                one.fail("runs", reply.ending())
+            elif proof.failed in ("builds", "runs", "shape"):
+                one.fail("runs", proof.why)
+            elif proof.failed is not None:
+                one.fail("learns", f"{proof.failed}: {proof.why}", block=name)
 
     def _conform(self, candidates: Sequence[Candidate]) -> None:
-        jobs = []
-        for place, one in enumerate(candidates):
-            for number, block in enumerate(one.attempt.requested):
-                assert one.code is not None
-                run = BlockRun(one.code, block.name, (), (), cast(WorkingCalls, block.arguments), ())
-                jobs.append(TRACE.job(f"{place} {number}", run))
+        requests = {
+            f"{place} {number}": BlockRun(one.code or "", block.name, (), (), cast(WorkingCalls, block.arguments), ())
+            for place, one in enumerate(candidates)
+            for number, block in enumerate(one.attempt.requested)
+        }
         results: dict[str, dict[str, Any]] = {}
-        for outcome in self._box.run(jobs, attempts=1):
-            answer = answer_of(outcome)
-            where, which = map(int, outcome.key.split(" "))
+        for reply in _TRACE.run(self._box, requests):
+            where, which = map(int, reply.key.split(" "))
             block = candidates[where].attempt.requested[which]
-            results[outcome.key] = conformance(block, None if "error" in answer else answer, answer.get("error", ""))
+            traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
+            if isinstance(reply.answer, Failure):
+                traced, error = None, reply.answer.error
+            assert isinstance(traced, dict | None)
+            results[reply.key] = conformance(block, traced, error)
         for place, one in enumerate(candidates):
             blocks = [results[f"{place} {number}"] for number in range(len(one.attempt.requested))]
             one.facts["conformance"] = blocks

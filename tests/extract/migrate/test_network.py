@@ -3,7 +3,7 @@
 import ast
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,8 +77,8 @@ Move = Callable[..., Any]
 def test_a_block_is_put_after_a_submodule_and_all_of_it_is_proved(move: Move) -> None:
     moved = move(source_block(TEXTS["GATE"]), point="after:features.4")
     assert "self.features[4] = nn.Sequential(self.features[4], Gate(32))" in moved.text
-    assert moved.proof["proved"] == ["builds", "runs", "shape", "gradients", "learns", "leads"]
-    assert moved.proof["moved"] == moved.proof["parameters"] == 2
+    assert moved.proof.proved == ["builds", "runs", "shape", "gradients", "learns", "leads"]
+    assert moved.proof.moved == moved.proof.parameters == 2
     assert "gradients reach all 2 parameters" in describe_proof(moved)
     assert set(TINY.splitlines()) <= set(moved.text.splitlines())
 
@@ -201,4 +201,4 @@ def test_the_next_site_is_tried_and_the_first_one_told(move: Move) -> None:
 
 def test_the_same_input_gives_the_same_bytes(move: Move) -> None:
     assert move(source_block(TEXTS["GATE"])).text == move(source_block(TEXTS["GATE"])).text
-    assert json.dumps(dict(move(source_block(TEXTS["GATE"])).proof))
+    assert json.dumps(asdict(move(source_block(TEXTS["GATE"])).proof))

@@ -1,0 +1,113 @@
+"""What the guests of a migration into a network are asked, and what they answer. Standard library only: they import it.
+
+A case describes the inputs of a network, as for `lemur_core.sandbox.net.run_network`: `in_shape`, `out_shape`,
+`output`, `dtype`, `values` and `words`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+Case = Mapping[str, Any]
+#: The step at which a migration stopped. `closed` and the following are steps of the verification, in order.
+MigrationStep = Literal[
+    "host", "site", "written", "closed", "builds", "runs", "shape", "gradients", "learns", "leads", "proved"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkToObserve:
+    """A network with two lists of cases: from each, the first that it runs with is used."""
+
+    code: str
+    prm: Mapping[str, Any]
+    cases: Sequence[Sequence[Case]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenNetwork:
+    """Why a network does not run or learn as it is; `category` is the step that failed."""
+
+    category: str
+    error: str
+
+
+class CallToTry(TypedDict):
+    """A constructor call, also as its arguments, and the width of the inputs to run the block with."""
+
+    call: str
+    args: list[str]
+    kwargs: dict[str, str]
+    width: int
+
+
+class SiteToTry(TypedDict):
+    """The input and output shapes at an insertion point, by case, and the channel dimension of the block."""
+
+    before: list[list[int]]
+    after: list[list[int]]
+    axis: int
+    attempts: list[CallToTry]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockToFit:
+    """A closed file, its class, and where to try it."""
+
+    code: str
+    name: str
+    sites: Sequence[SiteToTry]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The first call that needs the fewest adapters, and the input and output width of the block."""
+
+    args: tuple[str, ...]
+    kwargs: Mapping[str, str]
+    width: int
+    gives: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoFit:
+    """Why a block fits nowhere at an insertion point: the error of the attempt that came furthest."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkToProve:
+    """A network with an inserted block.
+
+    Args:
+        outputs: the required output shape of each case.
+        name: the block's class in the file.
+        path: the submodule that contains it.
+    """
+
+    code: str
+    prm: Mapping[str, Any]
+    cases: Sequence[Case]
+    outputs: Sequence[Sequence[int]]
+    name: str
+    path: str
+
+
+@dataclass(slots=True)
+class NetworkProof:
+    """The verified steps of a network with an inserted block; the guest fills it step by step.
+
+    Attributes:
+        proved: the steps that succeeded.
+        failed: the step that did not, and `why`.
+        parameters: number of trainable tensors of the block; `moved` of them changed in training.
+        graph: why there is no graph, if there is none.
+    """
+
+    proved: list[str]
+    failed: MigrationStep | None = None
+    why: str = ""
+    parameters: int = 0
+    moved: int = 0
+    graph: str | None = None
