@@ -13,6 +13,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from curate.compute import graphs
 from lemur.finished.folders import trace, verify_folder
 from lemur.synthesis.command import Ask, Service, Training, run_synthesis
 from lemur.synthesis.prompting.plan import Choice
+from lemur.synthesis.proving import steps
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
@@ -177,8 +180,9 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         return f"Here:\n```python\n{code}```\n"
 
     with pytest.MonkeyPatch.context() as patch, model_server.serving(script) as server:
-        for where, cpu in (("curate.compute.graphs.LIMITS", 8), ("lemur.synthesis.proving.steps.LIMITS", 20)):
-            patch.setattr(where, Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30))
+        for module, name, cpu in ((graphs, "TRACE", 8), (steps, "PROVE", 20)):
+            limits = Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30)
+            patch.setattr(module, name, replace(getattr(module, name), limits=limits))
 
         def run(out: Path, models: Sequence[str] = ("scripted",), **more: Any) -> Any:
             training = more.pop("training", None)
