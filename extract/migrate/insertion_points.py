@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from extract.migrate.network.messages import Fit, NoFit, SiteToTry
+from extract.migrate.messages import Fit, NoFit, SiteToTry
 from extract.migrate.source_block import Shape, SourceBlock
 from extract.migrate.widths import calls
 from extract.specs.make import Call

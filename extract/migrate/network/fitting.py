@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from extract.arguments.constructing import only_on_meta
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, Namespace, attempt, seed_all
-from extract.migrate.network.messages import BlockToFit, CallToTry, Fit, NoFit, SiteToTry
+from extract.migrate.messages import BlockToFit, CallToTry, Fit, NoFit, SiteToTry
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.sandbox.net import sizes
 

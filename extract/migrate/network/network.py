@@ -20,7 +20,7 @@ from extract.migrate.insertion_points import (
     format_shape,
     list_insertion_points,
 )
-from extract.migrate.network.messages import (
+from extract.migrate.messages import (
     BlockToFit,
     BrokenNetwork,
     Fit,

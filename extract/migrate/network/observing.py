@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extract.migrate.network.messages import BrokenNetwork, Case, NetworkToObserve
+from extract.migrate.messages import BrokenNetwork, Case, NetworkToObserve
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, step, stub_weights, tuples
 
 _THREADS = 1

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extract.migrate.network.messages import Case, MigrationStep, NetworkProof, NetworkToProve
+from extract.migrate.messages import Case, MigrationStep, NetworkProof, NetworkToProve
 from extract.migrate.network.observing import learn, with_batch
 from lemur_core.graphs.tracing.network import trace_network
 from lemur_core.graphs.tracing.trace import tensors_of

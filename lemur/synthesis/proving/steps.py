@@ -34,7 +34,7 @@ from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.published.novel import PRM, novel
 from extract.arguments.messages import BlockRun, WorkingCalls
-from extract.migrate.network.messages import NetworkToProve
+from extract.migrate.messages import NetworkToProve
 from extract.migrate.network.network import LIMITS, PROVE
 from extract.proofs.trace import TRACE
 from extract.specs.algorithm import algorithm_of, stored_in
