@@ -111,7 +111,11 @@ def bounded(value: object) -> object:
 
 
 def render(value: object) -> str | None:
-    """Return the expression for a value; None if part of it is unknown."""
+    """Return the expression for a value.
+
+    Args: value: possibly UNKNOWN, or with unknown parts.
+    Returns: Python source; None if part of it is unknown.
+    """
     if isinstance(value, Expr | Instance):
         return value.text
     if isinstance(value, Partial):
@@ -131,7 +135,11 @@ def render(value: object) -> str | None:
 
 
 def render_call(function: str, args: Sequence[object], kwargs: dict[str, object]) -> str | None:
-    """Return the call as an expression; None if part of it is unknown."""
+    """Return a call as an expression.
+
+    Args: function: its dotted name, written as it is.
+    Returns: Python source; None if part of it is unknown.
+    """
     texts = [render(value) for value in args]
     texts += [f"{name}={text}" if (text := render(value)) is not None else None for name, value in kwargs.items()]
     known = [text for text in texts if text is not None]
@@ -142,7 +150,11 @@ def render_call(function: str, args: Sequence[object], kwargs: dict[str, object]
 
 
 def imported_values(body: Sequence[ast.stmt]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the values of imported names, and for each class imported under an alias: its name in the file."""
+    """Return the values of imported names, and the aliases of imported classes.
+
+    Args: body: the statements of a module.
+    Returns: the values by the name that is bound, and the name in the file by the imported one, where these differ.
+    """
     values: dict[str, object] = {}
     renamed: dict[str, str] = {}
     for node in _imports(body):
@@ -213,7 +225,11 @@ _FAULTS = (TypeError, ValueError, ZeroDivisionError, OverflowError, LookupError,
 
 
 def binary(kind: ast.operator, left: object, right: object) -> object:
-    """`left kind right`."""
+    """Evaluate `left kind right`.
+
+    Args: left, right: values, possibly UNKNOWN.
+    Returns: UNKNOWN if an operand is, the operation fails, or the result could be huge.
+    """
     function = _BINARY.get(type(kind))
     lists = isinstance(left, list | tuple) and isinstance(right, list | tuple | int)
     if function is None or not (lists or (is_plain(left) and is_plain(right))):
@@ -250,21 +266,33 @@ def compare(kind: ast.cmpop, left: object, right: object) -> object:
 
 
 def truth(value: object) -> bool | None:
-    """Return the truth value; None if it is unknown."""
+    """Return the truth value.
+
+    Args: value: an expression or instance counts as true.
+    Returns: None if it is unknown.
+    """
     if isinstance(value, Expr | Partial | Instance):
         return True
     return bool(value) if isinstance(value, bool | int | float | str | list | tuple | dict | None) else None
 
 
 def subscript(value: object, index: object) -> object:
-    """`value[index]`."""
+    """Evaluate `value[index]`.
+
+    Args: value, index: possibly UNKNOWN.
+    Returns: UNKNOWN if one of them is, or the lookup fails.
+    """
     if isinstance(value, str | list | tuple | dict) and isinstance(index, int | str | slice):
         return _apply(operator.getitem, value, index)
     return UNKNOWN
 
 
 def call_builtin(name: str, args: Sequence[object]) -> object:
-    """Return the result of a built-in function."""
+    """Evaluate the call of a built-in function, or of a helper that is known by its name.
+
+    Args: name: dotted if it is a member of a module.
+    Returns: UNKNOWN if an argument is, or the call fails.
+    """
     if name == "isinstance" and len(args) == 2:
         return _is_instance(*args)
     if name in _OF_SEQUENCES and all(isinstance(value, list | tuple | dict | str) for value in args):
@@ -287,14 +315,22 @@ def _helper(name: str, args: Sequence[object]) -> object:
 
 
 def repeated(value: object, count: int) -> object:
-    """Return a value as a tuple of length `count`; return a sequence unchanged."""
+    """Return a value as a tuple of length `count`; return a sequence as a tuple of its own length.
+
+    Args: value: possibly UNKNOWN.
+    Returns: UNKNOWN for an unknown value, or for too large a count.
+    """
     if isinstance(value, list | tuple):
         return tuple(value)
     return UNKNOWN if value is UNKNOWN or count > MOST_ITEMS else (value,) * count
 
 
 def split(numbers: object, sizes: object) -> object:
-    """Return the numbers in groups of these sizes, like `Tensor.split`."""
+    """Return the numbers in groups of these sizes, like `Tensor.split`.
+
+    Args: numbers, sizes: lists, or UNKNOWN.
+    Returns: a list of lists; UNKNOWN unless both are lists and all sizes are integers.
+    """
     if not isinstance(numbers, list) or not isinstance(sizes, list | tuple):
         return UNKNOWN
     if not all(isinstance(size, int) for size in sizes):
@@ -304,7 +340,11 @@ def split(numbers: object, sizes: object) -> object:
 
 
 def linspace(args: Sequence[object]) -> object:
-    """Return `torch.linspace(start, end, steps)` as a list."""
+    """Return `torch.linspace(start, end, steps)` as a list.
+
+    Args: args: the positional arguments of the call.
+    Returns: numbers rounded to four decimals; UNKNOWN if an argument is unknown or there are too many steps.
+    """
     if len(args) != 3 or not isinstance(args[2], int) or not 0 < args[2] <= MOST_ITEMS:
         return UNKNOWN
     start, end = args[0], args[1]
