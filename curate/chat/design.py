@@ -195,7 +195,7 @@ def _requirements(network: Network, sampler: Sampler) -> list[str]:
         lines.append(f"Blocks of its own: {list_counts(facts.own)}.")
     wanted = [name for name in ("train_setup", "learn") if name in reading.methods]
     if wanted:
-        lines.append(f"Methods beside `forward`: {', '.join(f'`{name}`' for name in wanted)}.")
+        lines.append(f"Methods besides `forward`: {', '.join(f'`{name}`' for name in wanted)}.")
     if facts.optimizers:
         losses = f" and the loss {join_names(facts.losses)}" if facts.losses else ""
         lines.append(f"`train_setup(prm)` makes the optimizer {join_names(facts.optimizers)}{losses}.")

@@ -132,7 +132,7 @@ class GatherFaults(cst.CSTVisitor):
         if len(params.params) == 2 and not any(param.default for param in params.params):
             first, second = params.params
             if len(self._file.lines(first, second)) == 1:
-                right = f"`forward` takes no input beside `self`; its parameter `{second.name.value}` is missing"
+                right = f"`forward` takes no input besides `self`; its parameter `{second.name.value}` is missing"
                 fewer = params.with_changes(params=[first.with_changes(comma=second.comma)])
                 self._add("missing_parameter", second, right, params, fewer)
 

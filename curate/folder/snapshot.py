@@ -92,8 +92,9 @@ def _delta_note(outcome: Outcome) -> str:
         return ""
     folders = ", ".join(f"`{name}`" for name in outcome.details["against"]["folders"])
     return f"""
-This is a delta: it appends to {folders}, and holds only what is new beside that. All promises hold for both together:
-concatenate them split by split. `stats` also holds further evaluations of networks that are published there.
+This is a delta: it appends to {folders}, and holds only what is new compared with that.
+All promises hold for both together: concatenate them split by split. `stats` also
+holds further evaluations of networks that are published there.
 """
 
 
@@ -238,8 +239,8 @@ def _removed_records(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Itera
 REASONS = {
     "not_python": "the code does not parse",
     "license": "the licence of the code does not let it be passed on, as the others are",
-    "does_not_run": "the network does not run here, or what LEMUR hands it cannot be told",
-    "residue": "the file holds a line that is no part of the network",
+    "does_not_run": "the network does not run here, or its input from LEMUR is unknown",
+    "residue": "the file holds a line that is not part of the network",
     "too_long": "longer than the limit of tokens",
     "near_split": "the request is nearly that of a conversation in an earlier split",
     "no_part": "no part can be cut out and put back exactly, and be told from the rest or from measurements",

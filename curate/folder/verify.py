@@ -243,7 +243,7 @@ def _check_explained(snapshot: _Snapshot) -> Check:
     kept_ids = {record["id"] for record in snapshot.records}
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
     wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
-    wrong += [f"kept row of {id_[:12]}, which is no record" for id_ in sorted(kept_rows.keys() - kept_ids)]
+    wrong += [f"kept row of {id_[:12]}, which is not a record" for id_ in sorted(kept_rows.keys() - kept_ids)]
     wrong += snapshot.published.equal(snapshot.decisions)
     leaks = {decision["id"] for decision in snapshot.decisions if decision["stage"] == "leak"}
     for decision in snapshot.decisions:
@@ -290,7 +290,7 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
     if snapshot.member.parents:
         wrong += snapshot.published.near_duplicates()
         detail += f", and all with {len(snapshot.published):,} published"
-    return found_check("guarantee 1: no near-duplicate stays", wrong, detail)
+    return found_check("guarantee 1: no near-duplicate remains", wrong, detail)
 
 
 def _check_witnesses(snapshot: _Snapshot) -> Check:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REPOSITORY = "NN-Dataset/LEMUR_DB"
 _KIND = "model"  # of the repository, to the Hub
 _PREFIX = "ab.nn.zst-"
-_AGAIN = "what was fetched stays"
+_AGAIN = "what was fetched is kept"
 
 
 class _Facts(Record):

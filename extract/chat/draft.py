@@ -160,14 +160,14 @@ def make_draft(
 
 def not_run(spec: Spec) -> Skipped:
     """Return the skip for a block that did not run."""
-    return Skipped("not_run", f"it came to the rung {spec.level}")
+    return Skipped("not_run", f"it reached the level {spec.level}")
 
 
 def describe(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     """Draft the facts of a design without its name, answered with its name and the facts in sentences."""
     spec = block.spec
     if spec.parameters is None:
-        return Skipped("not_constructed", f"it came to the rung {spec.level}")
+        return Skipped("not_constructed", f"it reached the level {spec.level}")
     user = [sampler.choice(_DESCRIBE, "question"), "", fence(_spec_json(spec, FACTS), "json")]
     return make_draft(sampler, "\n".join(user), " ".join(_sentences(spec, sampler)))
 
@@ -189,7 +189,7 @@ def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     query_case = sampler.choice(spec.cases, "case")
     if not query_case.outputs or len(query_case.outputs) > _MAX_TENSORS:
         return Skipped(
-            "no_shape", f"{plural(len(query_case.outputs), 'tensor')} came out; 1 to {_MAX_TENSORS} can be told"
+            "no_shape", f"{plural(len(query_case.outputs), 'tensor')} came out; 1 to {_MAX_TENSORS} can be stated"
         )
     arguments = init_words(spec)
     user = [

@@ -124,7 +124,7 @@ def _decisions(
     lines = [f"{summary}{_graphs_clause(both, outcome)}, for example {examples(both)}." if both else f"{summary}.", ""]
     if rows:
         head = ["removed at", "arch_uid of the kept one", "another", "for example"]
-        lines += ["Removed codes beside the kept record that stands for them:", "", *table(head, rows)]
+        lines += ["Removed codes next to the kept records that represent them:", "", *table(head, rows)]
     return lines
 
 

@@ -229,7 +229,7 @@ _MEANING = {
     "over_limit": "it takes too much scratch space or too many threads",
     "crashed": "it ends the process",
     "error": "the trial itself failed",
-    "unknown_input": "not tried: what LEMUR hands it cannot be told",
+    "unknown_input": "not tried: its input from LEMUR is unknown",
 }
 
 

@@ -98,7 +98,7 @@ def delta(facts: Facts, outcome: Outcome) -> list[str]:
     stages = ", ".join(f"{count(number)} {stage}" for stage, number in removed.items() if number) or "none"
     folders = ", ".join(map(code_span, stated["folders"]))
     return [
-        "## Beside what is published",
+        "## Compared with what is published",
         "",
         f"This is a delta to {folders}: {plural(stated['records'], 'record')}, none of which is decided again."
         f" Of the codes here {count(stated['codes_published'])} are published there; their rows"

@@ -208,7 +208,7 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
             totals[folder] += 1
             kinds[folder] += one.category == category
     if not totals:
-        raise UserError(f"{project.root}: has no nn.Module to stand beside; name the file with --out")
+        raise UserError(f"{project.root}: has no nn.Module to place the block next to; name the file with --out")
     folder = min(totals, key=lambda it: (-kinds[it], -totals[it], it.count("/"), it))
     of_kind = f"{kinds[folder]} of kind {category}" if kinds[folder] else "none of its kind in the project"
     stem = _free_stem(project, folder, _stem(project, folder, name))

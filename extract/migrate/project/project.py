@@ -236,7 +236,7 @@ def license_notes(donated: Donated, project: Project, *, force: bool) -> list[st
     row, own = donated.row, project.source.license
     both, permissive = all_of([row.license, own]), is_permissive(row.license)
     if both == own != NOASSERTION:
-        more = "the notice in the file stays" if permissive else "which is not known to be permissive"
+        more = "the notice in the file is kept" if permissive else "which is not known to be permissive"
         return [f"licence   {row.license}, as the project's own ({own}); {more}"]
     if not permissive:
         if not force:
@@ -253,7 +253,7 @@ def license_notes(donated: Donated, project: Project, *, force: bool) -> list[st
     doubt = ""
     if "Apache-2.0" in row.license and any(part in ("GPL-2.0", "GPL-2.0-only") for part in own.split(" AND ")):
         doubt = ", which the Free Software Foundation holds to be incompatible"
-    return [f"licence   {row.license} in a project under {own}: together {both}{doubt}; the notice in the file stays"]
+    return [f"licence   {row.license} in a project under {own}: together {both}{doubt}; the notice in the file is kept"]
 
 
 def _requirement_notes(plan: Plan) -> list[str]:

@@ -46,7 +46,7 @@ def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat, networks
         "`forward` returns 2x10.",
         "at most 442,528 multiply-adds for this batch (885,056 FLOPs, biases not counted)",
         "Layers: BatchNorm2d x 1, Conv2d x 1, Linear x 1, ReLU x 1.",
-        "Methods beside `forward`: `train_setup`, `learn`.",
+        "Methods besides `forward`: `train_setup`, `learn`.",
         "makes the optimizer `SGD` and the loss `CrossEntropyLoss`.",
         "`supported_hyperparameters()` returns `lr`, `momentum`.",
         "acc 0.501 on cifar-10 (image classification) after 3 epochs, trained with transform norm_32 and batch 64.",

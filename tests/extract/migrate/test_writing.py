@@ -125,7 +125,7 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("license_", "own", "force", "said"),
     [
-        ("MIT", "MIT", False, "MIT, as the project's own (MIT); the notice in the file stays"),
+        ("MIT", "MIT", False, "MIT, as the project's own (MIT); the notice in the file is kept"),
         ("MIT", "Apache-2.0 AND MIT", False, "MIT, as the project's own (Apache-2.0 AND MIT); the notice"),
         ("MIT", "NOASSERTION", False, "MIT; the project declares none that is known here"),
         ("Apache-2.0", "MIT", False, "Apache-2.0 in a project under MIT: together Apache-2.0 AND MIT; the notice"),
