@@ -1,4 +1,4 @@
-"""What is written down: records, schemas, manifests, dataset folders."""
+"""The contracts on disk: records, schemas, manifests, dataset folders."""
 
 from typing import TYPE_CHECKING
 

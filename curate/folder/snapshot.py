@@ -243,7 +243,7 @@ REASONS = {
     "residue": "the file holds a line that is not part of the network",
     "too_long": "longer than the limit of tokens",
     "near_split": "the request is nearly that of a conversation in an earlier split",
-    "no_part": "no part can be cut out and put back exactly, and be told from the rest or from measurements",
+    "no_part": "no part can be cut out and put back exactly, and be inferred from the rest or from measurements",
     "in_another_split": "the answer is asked for in an earlier split",
     "no_fault": "no place for a fault",
     "no_clear_failure": "none of the faults that were tried fails with an error of the network",

@@ -1,4 +1,4 @@
-"""What guests that run blocks are asked. Standard library only: the guests import it."""
+"""The payloads of guests that run blocks. Standard library only: the guests import it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Stand-in for the table of attention implementations: scaled dot-product attention of PyTorch, and what is added."""
+"""Stub for the table of attention implementations: scaled dot-product attention of PyTorch, and what is added."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Stand-ins for what frameworks give their models besides layers: registries, configurations, logging, checkpoints.
+"""Stubs for what frameworks provide to models besides layers: registries, configurations, logging, checkpoints.
 
 Nothing is downloaded, and no class is looked up by a checkpoint's name: a block holds one class, not all.
 """
@@ -13,7 +13,7 @@ import torch
 
 
 class NotInstalled:
-    """What an optional import binds where the package is not installed: false, and an error once it is used."""
+    """The value of an optional import whose package is not installed: false, and an error once it is used."""
 
     def __init__(self, package):
         self._package = package
@@ -38,7 +38,7 @@ class NotInstalled:
 
 
 class NotDefined:
-    """What stands for a name that nothing defines where a block comes from: an error once it is used, as there."""
+    """The value of a name that nothing defines in the block's source: an error once it is used, as there."""
 
     def __init__(self, name):
         self._name = name
@@ -195,7 +195,7 @@ class NamedLogger(logging.Logger):
 
     @classmethod
     def check_instance_created(cls, name):
-        """Whether a logger of that name has been made; the standard library makes it when asked."""
+        """Return whether a logger of that name exists; the standard library creates it on request."""
         return True
 
 
@@ -268,7 +268,7 @@ class Registry:
 
     @property
     def module_dict(self):
-        """What is registered."""
+        """Return the registered objects by key."""
         return self._module_dict
 
     def register_module(self, name=None, force=False, module=None):
@@ -291,7 +291,7 @@ class Registry:
         return self.register_module(name=name, module=obj)
 
     def get(self, key):
-        """What is registered under a key, with or without a scope ("mmdet.ResNet"); None if nothing is."""
+        """Return the object registered under a key, with or without a scope ("mmdet.ResNet"); None if there is none."""
         if not isinstance(key, str):
             return key
         for name in (key, key.rpartition(".")[2]):

@@ -1,4 +1,4 @@
-"""Stand-ins for the base classes of pretrained models: what a model needs to be built and run, and no more."""
+"""Stubs for the base classes of pretrained models: what a model needs to be built and run, and no more."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Stand-ins for the configurations of pretrained models: fields of dataclasses, other configurations inside them."""
+"""Stubs for the configurations of pretrained models: fields of dataclasses, other configurations inside them."""
 
 import copy
 import dataclasses
@@ -301,7 +301,7 @@ _INTERNAL = {"_attn_implementation", "_experts_implementation", "_post_init_done
 
 
 def _set_fields(config, kind, given):
-    """Set the fields of a class, in their order; what is no field goes to `__post_init__`."""
+    """Set the fields of a class, in their order; other arguments go to `__post_init__`."""
     names = set()
     for field in dataclasses.fields(kind):
         names.add(field.name)

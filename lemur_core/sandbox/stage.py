@@ -37,7 +37,7 @@ _FAULT_CHARACTERS = 200
 class Retries(Enum):
     """When a job runs a second time."""
 
-    TRANSIENT = auto()  # what a busy machine may have ended, alone, after pauses, as the sandbox is told
+    TRANSIENT = auto()  # what a busy machine may have ended, alone, after pauses, as the sandbox is configured
     WIDER = auto()  # out of time or crashed: once, alone, with four times the seconds, because limits decide
     NONE = auto()
 

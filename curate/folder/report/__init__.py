@@ -73,7 +73,7 @@ def write_report(
         *records.invalid(facts),
         "## Single records",
         "",
-        "`decisions.parquet` has one row for every input row: what became of it, the kept record that stands for it,"
+        "`decisions.parquet` has one row for every input row: its outcome, the kept record that represents it,"
         " how similar the two are, and why. `lemur explain DIR NAME_OR_ID` shows one of them with its code.",
     ]
     (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")

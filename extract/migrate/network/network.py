@@ -399,6 +399,6 @@ def describe_proof(migrated: Migrated) -> str:
     reached = f"gradients reach all {proof.parameters} parameters of it" if proof.parameters else "gradients pass it"
     leads = f"its graph is not known ({proof.graph})" if proof.graph else "its operations lead to the output"
     return (
-        f"no undefined names; builds; runs at {sizes} with the host's outputs, {outputs}; {reached}; "
+        f"no undefined names; builds; runs at {sizes} with the network's outputs, {outputs}; {reached}; "
         f"learns one batch by train_setup and learn{learned}; {leads}"
     )

@@ -80,7 +80,7 @@ def test_a_block_is_put_into_a_file_of_its_own_which_can_be_traced(lemur_here: L
     point, block, proved, wrote = done.stdout.splitlines()
     assert point == "site    after:features.4 (BatchNorm2d, 2x32x8x8 -> 2x32x8x8): (32)"
     assert block == "block   alpha@1.0::alpha.blocks.Gate, full form, 13 lines, MIT"
-    assert "runs at 2x3x32x32 and 3x3x64x64 with the host's outputs, 2x10 and 3x10" in proved
+    assert "runs at 2x3x32x32 and 3x3x64x64 with the network's outputs, 2x10 and 3x10" in proved
     assert wrote == f"wrote   {net.parent / 'net-Gate.py'}"
     assert net.read_bytes() == before
     new = net.parent / "net-Gate.py"
