@@ -229,6 +229,7 @@ def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> d
     Returns: `cases`, one or two kinds of input (those shared by all networks of the task, then those of `prm` if they
         differ), and `prm` with the batch size of the cases; or a reason in one line if neither case is known.
     """
+    # Equal inputs make the graphs of a task comparable; the record's own ones are the alternative.
     shared = case_of(task, _DATASET.get(task or "", dataset), _TRANSFORM)
     own = case_of(task, dataset, prm.get("transform"))
     cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]

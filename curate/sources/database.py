@@ -194,10 +194,12 @@ def unpack(packed: Path, target: Path, where: str) -> None:
         frame, begun, size = None, b"", 0
         try:
             while chunk := file.read(_CHUNK):
+                # A file may be a sequence of frames, and each needs a decompressor of its own.
                 while chunk:
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
                     piece = frame.decompress(chunk)
                     begun += piece[: max(0, len(_SQLITE) - len(begun))]
+                    # Refuse at the first bytes: gigabytes of something else would fill the disk.
                     if not _SQLITE.startswith(begun):
                         raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
                     size += len(piece)

@@ -86,6 +86,7 @@ class Forward:
     def _explore(self) -> Iterator[ForwardCall]:
         layers = read_layers(self.built.module)
         loss = is_loss(list(self.parameters), type(self.built.module).__name__)
+        # Of equal ranks, the earliest is tried first; inputs themselves are never compared.
         counter = itertools.count()
         starts = iter(self._initial_inputs(layers, loss))
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
@@ -95,6 +96,7 @@ class Forward:
             if self.budget.forwards <= 0 or self.budget.late():
                 return
             inputs = None
+            # Every third try is a new start, so that repairs of a bad one cannot use up all tries.
             if turn % 3 == 0 or not heap:
                 inputs = next(
                     (start for start in starts if start not in seen and _is_small(start, _MAX_AT_START)), None
@@ -197,6 +199,7 @@ class Forward:
             except AttemptError as failure:
                 if not self.built.on_meta or not only_on_meta(failure):
                     raise
+                # The failure is due to meta tensors and not to the call: try the call with real ones.
                 self.built = self.constructor.make(self.built.arguments, real=True)
                 self.built.module.eval()
                 run(self.built.module, called, self.names, seconds=_SECONDS)

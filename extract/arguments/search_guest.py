@@ -132,6 +132,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
         and value is not cls
         and value.__module__ == MODULE_NAME
     )
+    # Where an argument is a class, those that are named as blocks are tried before helpers.
     blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
     budget = Budget()
     constructor = Constructor(cls, names, hints, budget, blocks)

@@ -102,11 +102,13 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     previous_handler = signal.signal(signal.SIGVTALRM, _stop)
+    # CPU time, so that the result does not depend on what else the machine does.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         with quiet():
             return action()
     except (MemoryError, PermissionError, KeyboardInterrupt):
+        # These come from the sandbox or the user, and say nothing about the action.
         raise
     except BaseException as error:  # noqa: BLE001 - foreign code raises anything, SystemExit too
         raise AttemptError(error, finished) from None

@@ -157,6 +157,7 @@ def _add_modules(
         dotted = _absolute(name, package)
         inner = library.find_module(module.source, dotted) if dotted else None
         if inner is None:
+            # A module that the corpus does not know is left to the runtime.
             if not dotted or library.knows(module.source, dotted):
                 lacking.append(f"{name}: {'its package is not known' if not dotted else f'no module {dotted}'}")
             continue

@@ -333,7 +333,9 @@ class Renderer:
                 continue
             lines = [line for each in entries if (line := self._local_line(module, *each))]
             lead = module.text[module.text.rfind(b"\n", 0, start) + 1 : start]
+            # Behind other code, as in `if x: import y`, the replacement must stay on the same line.
             separator = "; " if lead.strip() else "\n" + lead.decode()
+            # The import may be the only statement of its suite.
             replacement = separator.join(lines) or "pass"
             edits.append(Edit(start, end, replacement))
         return edits

@@ -76,6 +76,7 @@ def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> d
         answer |= _prove(request.name, subject, sized, module_text)
         if answer["step"] != "built":
             return answer
+    # Without the original only the graphs can be compared.
     if answer["same_graph"]:
         return answer | {"step": "traced", "cause": answer.get("no_original", "")}
     return answer | {"step": "written", "cause": "what was written computes another graph"}

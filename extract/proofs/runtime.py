@@ -276,6 +276,7 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
     cached = _read_pick(pick)
     if cached is not None:
         return cached
+    # Remember for a while only that there is no wheel: it may be published later.
     absent = pick.with_suffix(".absent")
     if absent.is_file() and time.time() - absent.stat().st_mtime < _ABSENT_SECONDS:
         raise UserError(str(read_record(absent)))
@@ -314,6 +315,7 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
     try:
         with zipfile.ZipFile(wheel) as archive:
             facts = _read_metadata(archive)
+            # An index can answer with another distribution, which must not enter the cache under this name.
             if canonicalize_name(facts.name) != name:
                 raise UserError(f"pip fetched {facts.name} {facts.version} instead; check the index settings of pip")
             distribution = Distribution(name, str(Version(facts.version)), digest, facts.requires)

@@ -77,6 +77,7 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
         blocks there were before `limit`.
     Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
+    # A block without a graph has no labels.
     allowed = passing(index, filters) & (index.labels.totals > 0)
     similar = index.labels.similar(wanted.labels)
     agreements = {row.block: _agreement(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}

@@ -191,6 +191,7 @@ def open_index(folder: Path) -> Index:
         actual = path.stat().st_size
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; run `lemur verify`, or create the folder again") from error
+    # Compare sizes, not digests: a search must not read the whole file.
     if actual != size:
         raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or create it again")
     kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{digest[:40]}.npz"

@@ -181,6 +181,7 @@ def _read_blobs(git: GitSpec, commit: str, repository: Path, blobs: Iterable[str
     absent = run_git(git.origin, repository, "rev-list", "--objects", "--missing=print", "--no-walk", commit)
     if missing := sorted({f"?{blob}".encode() for blob in wanted}.intersection(absent.splitlines())):
         names = b"".join(line[1:] + b"\n" for line in missing)
+        # In one request: git would fetch each absent blob by itself when it is read.
         batch = (
             "-c",
             "fetch.negotiationAlgorithm=noop",
@@ -193,6 +194,7 @@ def _read_blobs(git: GitSpec, commit: str, repository: Path, blobs: Iterable[str
         run_git(git.origin, repository, *batch, stdin=names)
     lines = "".join(f"{blob}\n" for blob in wanted).encode()
     sizes = run_git(git.origin, repository, "cat-file", "--batch-check=%(objectsize)", stdin=lines)
+    # Sizes first: contents that are too large must not be read into memory.
     check_bounds(git.origin, map(int, sizes.split()))
     output = run_git(git.origin, repository, "cat-file", "--batch", stdin=lines)
     contents: dict[str, bytes] = {}
@@ -201,6 +203,7 @@ def _read_blobs(git: GitSpec, commit: str, repository: Path, blobs: Iterable[str
         end = output.index(b"\n", offset)
         size = int(output[offset:end].split()[2])
         contents[blob] = output[end + 1 : end + 1 + size]
+        # Skip the line end of the header, and the one behind the content.
         offset = end + size + 2
     return contents
 

@@ -210,6 +210,7 @@ def read_installed(name: str, version: str) -> Contents | None:
             data = distribution.locate_file(path).read_bytes()  # type: ignore[attr-defined]
         except OSError:
             return None
+        # Somebody edited the installation: its text is not that of the release.
         if hashes[path] != _record_hash(data):
             return None
         (python if path.endswith(".py") else texts)[path] = data

@@ -129,6 +129,7 @@ def check_rows(
     present = Counter((own, kind) for kind, own, *_ in rows)
     dropped = Counter((drop[subject], drop["task"]) for drop in drops)
     wanted = {(own, kind) for own in splits for kind in kinds}
+    # Each subject and kind has exactly one conversation or drop, and nothing else has any.
     unexplained = [
         f"{key[0]} {key[1]}: {present[key]} conversations and {dropped[key]} drops"
         for key in sorted(wanted | present.keys() | dropped.keys())

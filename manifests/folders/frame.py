@@ -258,6 +258,7 @@ def write_page(folder: Path, page: Page, target: Path | None = None) -> Path:
         older.unlink()
     library = page.library
     listed = [] if library is None else list(library.entries[:ENTRIES])
+    # Shorten the list, not the entries: `elsewhere` says where all of them are.
     while (size := len(_index(page, listed, None, base))) > INDEX_BYTES and listed:
         listed = listed[: len(listed) // 2]
     shards = Shards(target / SHARDS, max(int(SHARE * there), LEAST) - size - _STARTS)

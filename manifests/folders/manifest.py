@@ -174,6 +174,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         if not folder.exists():
             raise UserError(f"{folder}: no such folder; not a finished lemur folder") from None
+        # The folder of a pipeline holds several finished folders: suggest them.
         inside = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{FILE_NAME}")))
         more = f"; in it are {inside}" if inside else ""
         raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder{more}") from None

@@ -87,6 +87,7 @@ def read_rows(
         try:
             file = pq.ParquetFile(path)
         except pa.ArrowInvalid as error:
+            # The message of pyarrow does not name the file.
             raise pa.ArrowInvalid(f"{path}: {error}") from error
         with file:
             present = [name for name in names if name in file.schema_arrow.names]

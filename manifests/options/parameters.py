@@ -41,6 +41,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     Args:
         command: a function whose parameters are Typer's, or dataclasses with fields `Annotated[TYPE, Option(...)]`.
             Fields without an `Option` are not set on the command line.
+
+    Returns: a function for Typer, which builds the dataclasses and calls `command` with them.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[type, dict[str, _Declared]]] = {}

@@ -114,6 +114,7 @@ def is_permissive(expression: str) -> bool:
         canonical = canonicalize_license_expression(expression)
     except InvalidLicenseExpression:
         return False
+    # With True or False for each license, Python's parser takes care of precedence and parentheses.
     truth = _LICENSE.sub(lambda it: str(it[1] in _PERMISSIVE and it[2] in _PERMISSIVE_EXCEPTIONS), canonical)
     return _holds(ast.parse(truth.replace("AND", "and").replace("OR", "or"), mode="eval").body)
 
@@ -246,8 +247,10 @@ def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -
         if known != NOASSERTION:
             return known
     named = {_map_classifier(line.rpartition("::")[2].strip()) for line in classifiers} - {""}
+    # Several classifiers may mean AND or OR.
     if len(named) == 1:
         return named.pop()
+    # Some packages have the whole text in the field.
     return license_of_text(field) if len(field) > 200 else NOASSERTION
 
 

@@ -88,6 +88,7 @@ def publish(
         raise UserError(f"{folder}: {failed[0].name}: {failed[0].detail}; see `lemur verify`; create the folder again")
     with staged(folder, page=page) as ready, hub.session():
         local = {name: local_file(path) for name, path in ready.files.items()}  # everything below refers to these bytes
+        # The checks ran before these bytes were taken.
         if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
             raise UserError(f"{folder}: {other} was changed meanwhile; run again")
         notes = check_findings(folder, screen(ready.files, folder), not_secret)

@@ -175,6 +175,7 @@ class Repository:
         """
         if not remote.files or remote.head is None:
             return []
+        # Without a manifest nothing says which files are ours, so all of them count as somebody else's.
         if FILE_NAME not in remote.files:
             return [f"it holds no {FILE_NAME}, but {name}" for name in sorted(remote.files)]
         head, api = remote.head, self.hub.api()
@@ -200,6 +201,7 @@ class Repository:
         def is_changed(name: str) -> bool:
             if listed[name].size != stated[name].bytes:
                 return True
+            # The Hub states a SHA-256 of large files only; an equal git blob here saves the download of a small one.
             digest = listed[name].sha256 or known.get(listed[name].blob)
             return (digest or hashlib.sha256(fetch(name)).hexdigest()) != stated[name].sha256
 

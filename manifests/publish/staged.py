@@ -187,6 +187,7 @@ def _empty_codes(folder: Path, scratch: Path, without: Collection[str]) -> list[
                         out = pc.is_in(table["id"], value_set=ids)
                         for column, value in columns.items():
                             place = schema.get_field_index(column)
+                            # A row whose code was empty before is not a change.
                             held = pc.and_(out, pc.fill_null(pc.not_equal(table[column], value or ""), False))
                             emptied += pc.sum(held).as_py() or 0
                             bare = pc.if_else(out, pa.scalar(value, schema.field(place).type), table[column])

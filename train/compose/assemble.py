@@ -73,6 +73,7 @@ def assemble(
         code, prm = _render(recipe, settled)
         network: dict[str, object] = {"code": code, "prm": prm, "in_shape": _IN_SHAPE, "out_shape": [_CLASSES]}
         (ran,) = checker.ask([network], entry=NETWORK)
+        # A minimized form holds what was observed of the block alone; inside the network it may need more.
         if not ran["fits"] and minimized and is_minimization_error(ran["reason"]):
             return assemble(recipe, folder, unsafe=unsafe, prober=checker, minimized=False)
     if not ran["fits"]:

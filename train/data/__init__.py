@@ -77,6 +77,7 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool
         write_cache(folder, contents.label + (_PART if fault else ""), opened.origin, _decode(contents, opened.name))
         data = open_cache(folder)
     elif data.label.endswith(_PART) and not partial:
+        # An earlier call with `partial` filled this cache.
         label = data.label.removesuffix(_PART)
         raise UserError(f"{opened.name}: {_fault(label, data.train_labels.numpy(), data.test_labels.numpy())}")
     return data

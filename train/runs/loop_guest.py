@@ -73,6 +73,7 @@ def train(payload: dict[str, object]) -> dict[str, object]:
         status, error = "timeout", str(end)
     except BaseException as end:  # noqa: BLE001 (any exception of foreign code is an outcome of the run)
         text = _first_line(end)
+        # PyTorch reports a lack of memory as a RuntimeError, too.
         short = isinstance(end, MemoryError) or any(words in text for words in _NO_MEMORY)
         place = locate_error(end)
         status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text

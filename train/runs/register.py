@@ -232,6 +232,7 @@ def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
     if not can_enter_from(data):
         raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
     check_storable(prm)
+    # An unusable database must be reported before the check, which takes minutes.
     _open(db).close()
 
 

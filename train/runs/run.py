@@ -218,6 +218,7 @@ def train_once(
         if box is None:
             box = stack.enter_context(open_sandbox(run.data.folder, resources))
         elif not box.is_open:
+            # It is the caller's, so it is not closed here.
             box.__enter__()
         with contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), *run.size()):
             (outcome,) = box.run([job])

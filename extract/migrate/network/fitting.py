@@ -61,6 +61,7 @@ def _fit(names: Namespace, site: SiteToTry) -> Fit | NoFit:
             continue
         adapters = (one["width"] != site["before"][0][axis]) + (gives != site["after"][0][axis])
         result = Fit(tuple(one["args"]), one["kwargs"], one["width"], gives)
+        # No other call can fit better, and each costs a run.
         if not adapters:
             return result
         if best is None or adapters < best[0]:
