@@ -33,7 +33,6 @@ from curate.sources import open_source
 from curate.sources.rows import Source
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
-from lemur_core.sandbox.cached import answer_of
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.features.minhash import jaccard
 from lemur_core.similarity.features.parts import outline_code
@@ -135,8 +134,9 @@ def plant(source: Source, networks: int, seed: int) -> tuple[list[Planted], Coun
                 Job(str(n), _ENTRY, {"code": code, "prm": prm, "version": _ORACLE, **_SHAPES})
                 for n, code in enumerate(files)
             ]
-            answers = {int(outcome.key): answer_of(outcome) for outcome in box.run_within(jobs)}
-            return [answers[n] if answers[n].get("runs") else None for n in range(len(files))]
+            values = {int(outcome.key): outcome.value for outcome in box.run_within(jobs)}
+            answers = [value if isinstance(value, dict) else {} for _, value in sorted(values.items())]
+            return [answer if answer.get("runs") else None for answer in answers]
 
         for place in random.permutation(len(codes)).tolist():
             if used == networks:

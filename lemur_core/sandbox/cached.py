@@ -259,17 +259,6 @@ def reason_of(outcome: Outcome, limit: int = 400) -> str:
     return one_line((outcome.error or "the sandbox gave no reason").splitlines()[0], limit)
 
 
-def answer_of(outcome: Outcome, limit: int = 400) -> dict[str, Any]:
-    """Return the answer of a job; if it has none, `{"error": ...}` with its status and the reason in one line.
-
-    Args: limit: the maximum number of characters of the reason.
-    Returns: what the entry returned, if that was a dict.
-    """
-    if outcome.status is Status.OK and isinstance(outcome.value, dict):
-        return outcome.value
-    return {"error": f"{outcome.status.value}: {reason_of(outcome, limit)}"}
-
-
 def workers_within_memory(jobs: int, limits: Limits) -> int:
     """Return how many jobs may run in parallel: as many as fit in memory if each uses all that it may.
 

@@ -90,14 +90,14 @@ def import_first(payload: dict[str, Any]) -> dict[str, Any]:
     """Import a module of the project before any other.
 
     Args: payload: as for `enter_project`; `module` to import.
-    Returns: `{"error"}`, or an empty dict.
+    Returns: `{"error"}`, or `{"imported"}`, the module.
     """
     enter_project(payload)
     try:
         attempt(partial(importlib.import_module, payload["module"]), _IMPORT_SECONDS)
     except AttemptError as failure:
         return {"error": f"{payload['module']} cannot be imported then: {one_line(failure.message, 300)}"}
-    return {}
+    return {"imported": payload["module"]}
 
 
 def _run_tests(path: Path) -> int | str:

@@ -8,28 +8,59 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from extract.migrate.project.layout import Definition, Place, Project, TestPlace
 from extract.migrate.project.writing import Donated
-from extract.minimize.stage import SIGN, Signed, Stop, difference, list_sizes
+from extract.minimize.stage import SIGN, Signed, Stopped, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Sandbox
-from lemur_core.sandbox.cached import answer_of
-
-COMPARE, PROVE, IMPORT = (
-    f"extract.migrate.project.equivalent_definition_guest:{name}"
-    for name in ("compare_definitions", "sign_in_project", "import_first")
-)
+from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Sandbox
+from lemur_core.sandbox.stage import Reply, SandboxStage
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
+_GUEST = "extract.migrate.project.equivalent_definition_guest"
 _PRINTED = "repr"  # the one step in which a project's class may differ: it may have another name
 _MISSING = "No module named"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The comparison of definitions, and the facts for a smoke test; see `compare_definitions` of the guest."""
+
+    refused: tuple[tuple[str, ...], ...]
+    returns: Any
+    shapes: tuple[tuple[int, ...], ...]
+    trains: bool
+    reached: tuple[int, int]
+    frozen: bool
+    differentiable: bool
+    complex: bool
+    floating: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedInProject(Signed):
+    """The results of a block as a module of the project; `test`: how many smoke tests passed, or the error of one."""
+
+    test: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A module of the project that can be imported before any other."""
+
+    imported: str
+
+
+COMPARE = SandboxStage[Compared | Failure](f"{_GUEST}:compare_definitions", Compared | Failure, LIMITS)
+PROVE = SandboxStage[SignedInProject | Failure](f"{_GUEST}:sign_in_project", SignedInProject | Failure, LIMITS)
+IMPORT = SandboxStage[Imported | Failure](f"{_GUEST}:import_first", Imported | Failure, LIMITS)
+_Request = tuple[SandboxStage[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +134,10 @@ class Trial:
         Raises: UserError if the block does not run.
         """
         listed = [{"name": name, "modules": [one.module for one in same]} for name, same in wanted.items()]
-        (answer,) = self._run([(COMPARE, {"code": self.donated.code, "wanted": listed})])
-        if "error" in answer:
-            raise UserError(f"{self.donated.row.block}: does not run here: {answer['error']}; nothing was written")
-        return answer
+        (reply,) = self._run([(COMPARE, {"code": self.donated.code, "wanted": listed})])
+        if not isinstance(reply.answer, Compared):
+            raise UserError(f"{self.donated.row.block}: does not run here: {_error(reply)}; nothing was written")
+        return asdict(reply.answer)
 
     def prove(self, place: Place, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()) -> Proof:
         """Verify that a module behaves bit-identically to the block, and that its smoke test passes.
@@ -121,29 +152,29 @@ class Trial:
             target.write_bytes(data)
         prove = {"module": place.module, "test": str(self.copy / test.path)}
         imports = [(IMPORT, {"module": name}) for name in sorted(others)]
-        alone, within, *imported = self._run(
-            [(SIGN.guest, {"code": self.donated.code, "origin": []}), (PROVE, prove), *imports]
-        )
-        if "error" in alone:
-            return Proof(f"the block itself does not run again: {alone['error']}")
-        for answer in (within, *imported):
-            if "error" in answer:
-                return Proof(str(answer["error"]))
-        steps = {name: value for name, value in alone["steps"].items() if name != _PRINTED}
-        signed = Signed(within["steps"], tuple(Stop(**stop) for stop in within["stops"]))
+        sign = {"code": self.donated.code, "origin": []}
+        alone, within, *imported = self._run([(SIGN, sign), (PROVE, prove), *imports])
+        if not isinstance(alone.answer, Signed):
+            return Proof(f"the block itself does not run again: {_error(alone)}")
+        if not isinstance(signed := within.answer, SignedInProject):
+            return Proof(_error(within))
+        for reply in imported:
+            if not isinstance(reply.answer, Imported):
+                return Proof(_error(reply))
+        steps = {name: value for name, value in alone.answer.steps.items() if name != _PRINTED}
         if wrong := difference(signed, steps):
             return Proof(f"differs from the block in {wrong}")
-        if not isinstance(within["test"], int) or not within["test"]:
-            return Proof(f"its smoke test fails: {within['test'] or 'none is found in its file'}")
-        return Proof("", len(steps), within["test"])
+        if not isinstance(signed.test, int) or not signed.test:
+            return Proof(f"its smoke test fails: {signed.test or 'none is found in its file'}")
+        return Proof("", len(steps), signed.test)
 
-    def _run(self, jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    def _run(self, jobs: Sequence[_Request]) -> list[Reply[Any]]:
         """Run jobs; if a package is missing, run them again with the project's requirements."""
         if self._box is None:
             self._start(self.donated.requires)
-        answers = self._run_once(jobs)
-        if self._complete or _MISSING not in json.dumps(answers):
-            return answers
+        replies = self._run_once(jobs)
+        if self._complete or not any(_MISSING in json.dumps([r.outcome.value, r.outcome.error]) for r in replies):
+            return replies
         self._complete = True
         self._start({*self.donated.requires, *self.project.source.requires})
         return self._run_once(jobs)
@@ -151,11 +182,14 @@ class Trial:
     def _start(self, requires: Collection[str]) -> None:
         self._open.close()
         self._folders = runtime_for(sorted(requires)).folders
-        options: dict[str, Any] = {"preload": META_PRELOAD, "entries": [COMPARE, PROVE, IMPORT, SIGN.guest]}
+        options: dict[str, Any] = {
+            "preload": META_PRELOAD,
+            "entries": [stage.guest for stage in (COMPARE, PROVE, IMPORT, SIGN)],
+        }
         box = Sandbox(workers=1, readable=[self.copy, *self._folders], unsafe=self.unsafe, **options)
         self._box = self._open.enter_context(box)
 
-    def _run_once(self, jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    def _run_once(self, jobs: Sequence[_Request]) -> list[Reply[Any]]:
         worked = self.donated.worked
         assert worked.forward is not None
         calls = {"init": worked.init, "forward": worked.forward}
@@ -170,8 +204,13 @@ class Trial:
         project: dict[str, object] = {"roots": roots, "packages": sorted(self.project.packages)}
         unwatched: dict[str, object] = {"others": {}}
         queue = [
-            Job(str(number), entry, payload | (unwatched if entry == SIGN.guest else project) | dict(more), LIMITS)
-            for number, (entry, more) in enumerate(jobs)
+            Job(str(number), stage.guest, payload | (unwatched if stage is SIGN else project) | dict(more), LIMITS)
+            for number, (stage, more) in enumerate(jobs)
         ]
         assert self._box is not None
-        return [answer_of(outcome) for outcome in self._box.run(queue)]
+        return [stage.read(outcome) for (stage, _), outcome in zip(jobs, self._box.run(queue), strict=True)]
+
+
+def _error(reply: Reply[Any]) -> str:
+    """Return the error that a guest answered, or how the sandbox ended it."""
+    return reply.answer.error if isinstance(reply.answer, Failure | Stopped) else reply.ending()
