@@ -23,10 +23,10 @@ from extract.extractor import read_names
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
 from extract.resolve.discover import Selection, discover, select
-from extract.resolve.index import Index
-from extract.resolve.modules import FOUNDATION, Library
-from extract.resolve.requirements import distributions_of
-from extract.sources import Source, SourceFile, open_available, open_source
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import FOUNDATION, CorpusIndex
+from extract.resolve.requirements import list_distributions
+from extract.sources import PackageSource, SourceFile, open_available, open_source
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
 from lemur_core.source.values import UNKNOWN
 from manifests.records.corpus import load_corpus
@@ -61,27 +61,27 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "classes that parameters want": (companions.Companions, "of", lambda *_: iter(())),
     "classes that arguments name": (companions.Companions, "named", lambda *_: iter(())),
     "functions of the file": (interpreter, "_DEEPEST", 1),
-    "factories": (interpreter.Interpreter, "_note_factory", lambda *_: None),
-    "comprehensions": (interpreter.Interpreter, "comprehension", lambda *_: UNKNOWN),
-    "constants and methods of classes": (interpreter.Interpreter, "_class_attribute", lambda *_: UNKNOWN),
-    "methods of containers": (interpreter.Interpreter, "_container_method", lambda *_: UNKNOWN),
+    "factories": (interpreter.ValueInterpreter, "_note_factory", lambda *_: None),
+    "comprehensions": (interpreter.ValueInterpreter, "comprehension", lambda *_: UNKNOWN),
+    "constants and methods of classes": (interpreter.ValueInterpreter, "_class_attribute", lambda *_: UNKNOWN),
+    "methods of containers": (interpreter.ValueInterpreter, "_container_method", lambda *_: UNKNOWN),
 }
 
 
 class BlockSet:
     """The blocks of one set, with what they come to."""
 
-    def __init__(self, sources: Sequence[Source], index: Index, names: Sequence[str], every: int) -> None:
+    def __init__(self, sources: Sequence[PackageSource], index: FactsIndex, names: Sequence[str], every: int) -> None:
         scope = [(source, file) for source in sources for file in source.files if source.in_scope(file.path)]
         index.add(scope)
         self._index = index
-        self._library = Library(sources, index.facts)
+        self._library = CorpusIndex(sources, index.facts)
         self._emitter = Emitter(self._library, index)
         classes = discover(self._library, [self._library.by_path[source.name, file.path] for source, file in scope])
         found = select(classes, Selection(names=tuple(names))).found[::every]
         emitted = [item for item in map(self._emitter.emit, found) if isinstance(item, Emitted) and not item.fault]
         own = {source.name.partition("@")[0] for source in sources}
-        own |= {name for s in sources for package in self._library.packages(s) for name in distributions_of(package)}
+        own |= {name for s in sources for package in self._library.packages(s) for name in list_distributions(package)}
         runtime = runtime_for(sorted({need for item in emitted for need in item.requires}), known=sorted(own))
         self.folders = [runtime.folder] if runtime.folder is not None else []
         self._emitted = {item.found.block: item for item in emitted}
@@ -127,7 +127,7 @@ class BlockSet:
         return lost
 
 
-def _read(index: Index, source: Source, file: SourceFile) -> usage.FileUsage:  # noqa: ARG001
+def _read(index: FactsIndex, source: PackageSource, file: SourceFile) -> usage.FileUsage:  # noqa: ARG001
     return usage.read_file(source.read(file))
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     arguments.add_argument("every", nargs="?", type=int, default=1, help="only every so many classes")
     chosen = arguments.parse_args()
     names, every = read_names(chosen.names), chosen.every
-    with tempfile.TemporaryDirectory() as folder, Index(Path(folder) / "index.sqlite") as index:
+    with tempfile.TemporaryDirectory() as folder, FactsIndex(Path(folder) / "index.sqlite") as index:
         targets = BlockSet(open_available(load_corpus("paper"))[0], index, names, every)
         sets = [targets, BlockSet([open_source(package) for package in UNSEEN], index, (), every)]
         folders = [folder for blocks in sets for folder in blocks.folders]

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from extract.model.categories import words_of
+from extract.model.categories import split_words
 from extract.search.words import FILLER, plain_words
 
 _AT_LEAST = 12  # words, where the docstring has as many
@@ -34,10 +34,10 @@ def description(docstring: str) -> str:
 
 def without_name(query: str, name: str) -> str:
     """A query without the words of a name: neither the whole of it, nor any of its words, whatever their case."""
-    gone = {name.lower(), *words_of(name).split()}
+    gone = {name.lower(), *split_words(name).split()}
 
     def names(word: str) -> bool:
-        parts = set(words_of(word).split())
+        parts = set(split_words(word).split())
         return word.lower() in gone or (bool(parts) and parts <= gone)
 
     return " ".join(word for word in plain_words(query) if not names(word))

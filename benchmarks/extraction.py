@@ -18,8 +18,8 @@ import libcst
 from extract.emit.emit import Emitted, Emitter
 from extract.proofs.validate import Candidate, validate_all
 from extract.resolve.discover import discover
-from extract.resolve.index import Index
-from extract.resolve.modules import Library
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
 from extract.sources import open_available
 from lemur_core.source.parse import parse_file
 from manifests.records.corpus import load_corpus
@@ -48,11 +48,11 @@ def main() -> None:
     print(f"{chosen.corpus}: {len(sources)} sources ({len(unopened)} not to be had), {len(scope)} files in scope")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index.sqlite"
-        with Index(path) as index:
+        with FactsIndex(path) as index:
             timed("index, cold", lambda: index.add(scope), len(scope), "file")
-        with Index(path) as index:
+        with FactsIndex(path) as index:
             timed("index, warm", lambda: index.add(scope))
-            library = Library(sources, index.facts)
+            library = CorpusIndex(sources, index.facts)
             modules = [library.by_path[source.name, file.path] for source, file in scope]
             found = discover(library, modules)
             print(f"{len(found):,} classes")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from curate.compute.graphs import NetworkTracer, given_of
+from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import read_parameters
 from lemur_core.files.markdown import table
 
@@ -46,7 +46,7 @@ def _count(tracer: NetworkTracer, folder: str) -> list[int]:
     ]
     payloads = {}
     for number, record in enumerate(records):
-        given = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
+        given = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
         if isinstance(given, dict):
             payloads[number] = given | {"code": record["nn_code"]}
     traced = {number: found.graph for number, found in tracer.run(payloads) if found.graph is not None}

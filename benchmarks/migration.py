@@ -24,10 +24,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from extract.migrate.network.network import PRM, Host, Migrated, MigrationError, migrate_named, open_box
+from extract.migrate.network.network import PRM, MigratedNetwork, MigrationError, TargetNetwork, migrate_named, open_box
 from extract.model.blocks import read_blocks
 from extract.model.results import wilson
-from extract.specs.make import worked_of
+from extract.specs.make import read_arguments
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import process_pool, submit
@@ -74,7 +74,7 @@ def donors_in(folder: Path) -> tuple[dict[str, list[str]], Counter[str]]:
 
 
 def _takes_one(row: Block) -> bool:
-    worked = worked_of(row.arguments)
+    worked = read_arguments(row.arguments)
     if worked is None or worked.forward is None or row.observed is None:
         return False
     cases = Observed.model_validate_json(row.observed).cases
@@ -108,10 +108,10 @@ def draw(donors: Mapping[str, Sequence[tuple[str, str]]], hosts: Sequence[str], 
     return pairs
 
 
-def host_of(row: Mapping[str, Any], in_shape: tuple[int, ...] | None = None) -> Host:
+def host_of(row: Mapping[str, Any], in_shape: tuple[int, ...] | None = None) -> TargetNetwork:
     """A record's network, with its hyperparameters."""
     prm = {name: value for name, value in json.loads(row["prm"] or "{}").items() if name not in ("batch", "transform")}
-    return Host(f"{row['nn']}.py", row["nn_code"], PRM | prm, in_shape)
+    return TargetNetwork(f"{row['nn']}.py", row["nn_code"], PRM | prm, in_shape)
 
 
 @cache
@@ -144,7 +144,7 @@ def attempt(pair: Pair, *, hosts: Mapping[str, Mapping[str, Any]], out: Path) ->
     return told
 
 
-def _facts(moved: Migrated) -> dict[str, Any]:
+def _facts(moved: MigratedNetwork) -> dict[str, Any]:
     assert moved.site.filling is not None
     return {
         "site": moved.site.name,

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.migration import host_of, hosts_in
-from extract.migrate.network.network import Host, Migrated, migrate_named, open_box
+from extract.migrate.network.network import MigratedNetwork, TargetNetwork, migrate_named, open_box
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Sandbox, Status
-from lemur_core.sandbox.cached import CachedSandbox, reason_of
+from lemur_core.sandbox.cached import CachedSandbox, describe_failure
 from train.data import Cifar10, load_cifar10
-from train.studies.ablation import Difference, interval, paired_difference, points
+from train.studies.ablation import Difference, interval, mean_difference, points
 
 ENTRY = "benchmarks.migration_training_entry:learn_for"
 VARIANTS = ("host", "migrated", "random")
@@ -134,14 +134,16 @@ def _made(
     return told | {"why": f"no other block is proved at {moved.site.name}"}
 
 
-def _other(folder: Path, block: str, host: Host, moved: Migrated, box: CachedSandbox) -> Migrated | None:
+def _other(
+    folder: Path, block: str, host: TargetNetwork, moved: MigratedNetwork, box: CachedSandbox
+) -> MigratedNetwork | None:
     try:
         return migrate_named(folder, block, host, box, site=moved.site.name)
     except UserError:
         return None
 
 
-def _prm(host: Host) -> dict[str, Any]:
+def _prm(host: TargetNetwork) -> dict[str, Any]:
     return {**host.prm, "batch": _BATCH, "transform": _TRANSFORM, "epoch": 1}
 
 
@@ -178,7 +180,7 @@ def _learn(
     (outcome,) = box.run([Job("", ENTRY, payload)])
     if outcome.status is Status.OK and isinstance(outcome.value, dict):
         return outcome.value
-    return {"error": f"{outcome.status.value}: {reason_of(outcome, 200)}"}
+    return {"error": f"{outcome.status.value}: {describe_failure(outcome, 200)}"}
 
 
 def trained(
@@ -233,7 +235,7 @@ def report(
             if by_seed[variant]:
                 means[variant][pair["number"]] = statistics.fmean(by_seed[variant].values())
         cells = [points(means[variant].get(pair["number"])) for variant in VARIANTS]
-        against = [paired_difference(by_seed[base], by_seed["migrated"]) for base in ("host", "random")]
+        against = [mean_difference(by_seed[base], by_seed["migrated"]) for base in ("host", "random")]
         name, host = pair["block"].rpartition(".")[2], pair["host"][:20]
         lines.append(
             f"| {name} | {host} | {pair['site']} | {pair['images']:,} | {' | '.join(cells)} |"
@@ -241,7 +243,7 @@ def report(
         )
     lines += ["", f"runs that failed: {failed}; that the time cut short: {short}"]
     for base, other in (("host", "migrated"), ("random", "migrated"), ("host", "random")):
-        lines.append(f"{other} - {base}: {_difference(paired_difference(means[base], means[other]))}")
+        lines.append(f"{other} - {base}: {_difference(mean_difference(means[base], means[other]))}")
         pairs = [(means[base][n], means[other][n]) for n in means[base].keys() & means[other].keys()]
         lines[-1] += f"; better in {sum(b > a for a, b in pairs)} of {len(pairs)} pairs"
     return lines

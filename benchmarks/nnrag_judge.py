@@ -18,7 +18,7 @@ from pathlib import Path
 from pyflakes.checker import Checker
 from pyflakes.messages import UndefinedName
 
-from extract.sources import Source
+from extract.sources import PackageSource
 from lemur_core.sandbox import Job, Limits, Sandbox, Status
 
 _ENTRY = "benchmarks.nnrag_probe:look"
@@ -59,7 +59,7 @@ class Judgement:
         return self.is_module and not self.undefined and not self.foreign
 
 
-def read_originals(sources: Sequence[Source], names: Iterable[str]) -> Originals:
+def read_originals(sources: Sequence[PackageSource], names: Iterable[str]) -> Originals:
     """Look the names up in the sources, by their text."""
     packages = {file.module.partition(".")[0] for source in sources for file in source.files}
     wanted = set(names)

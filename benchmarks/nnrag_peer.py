@@ -17,9 +17,9 @@ from pathlib import Path
 
 from benchmarks.measure import Cost, measure
 from extract.proofs.runtime import runtime_for
-from extract.sources import Source
+from extract.sources import PackageSource
 from lemur_core.files.errors import UserError
-from manifests.records.corpus import Corpus
+from manifests.records.corpus import SourceCorpus
 
 VERSION = "2.2.4"
 _INDEX = """
@@ -52,7 +52,9 @@ class PeerRun:
     unresolved: int  # of those, by its own account, with unresolved dependencies
 
 
-def run_peer(work: Path, corpus: Corpus, sources: Sequence[Source], names: Sequence[str], workers: int) -> PeerRun:
+def run_peer(
+    work: Path, corpus: SourceCorpus, sources: Sequence[PackageSource], names: Sequence[str], workers: int
+) -> PeerRun:
     """Index the sources and extract the names, with nothing cached.
 
     Args: workers: its threads; its own default is at least 8, with one it accepts more (its threads race).
@@ -88,7 +90,7 @@ def _install(folder: Path) -> None:
     shutil.copytree(runtime.folder, folder)
 
 
-def _fill(cache: Path, corpus: Corpus, sources: Sequence[Source]) -> dict[str, object]:
+def _fill(cache: Path, corpus: SourceCorpus, sources: Sequence[PackageSource]) -> dict[str, object]:
     """Write its cache of repositories; returns its configuration."""
     opened = {source.name.partition("@")[0]: source for source in sources}
     config: dict[str, object] = {}

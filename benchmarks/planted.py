@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plants import PLANTS, Pair
-from curate.compute.graphs import DATASETS, NetworkTracer, given_of
+from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
 from curate.compute.runs import open_box, read_parameters
 from curate.published.novel import PRM
 from curate.sources import open_source
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.features.minhash import jaccard
 from lemur_core.similarity.features.parts import outline_code
-from lemur_core.similarity.features.views import Views, views_of
+from lemur_core.similarity.features.views import Views, compute_views
 
 _ENTRY = "benchmarks.planted_entry:results_of"
 _LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)
@@ -116,7 +116,7 @@ def main() -> None:
     print("\n".join(table(["planted", "", "pairs", *found], rows, 2)))
 
 
-def plant(source: Source, networks: int, seed: int) -> tuple[list[Planted], Counter[str]]:
+def plant(source: RecordSource, networks: int, seed: int) -> tuple[list[Planted], Counter[str]]:
     """Pairs from so many networks of a source, and how many candidates of each kind were left out.
 
     Raises: UserError if the source cannot be read, or no sandbox can be had.
@@ -159,7 +159,7 @@ def plant(source: Source, networks: int, seed: int) -> tuple[list[Planted], Coun
     return pairs, left_out
 
 
-def _networks(source: Source) -> list[str]:
+def _networks(source: RecordSource) -> list[str]:
     """Codes of image classification that build layers, each once, in their order."""
     found: dict[str, None] = {}
     for batch in source.batches():
@@ -200,7 +200,7 @@ def _ours(pairs: Sequence[Planted]) -> dict[str, list[str | None]]:
     and differs in graph left apart, and by the graph alone.
     """
     files = list(dict.fromkeys(code for pair in pairs for code in pair.files))
-    given = given_of(_TASK, DATASETS[_TASK], read_parameters(json.dumps(PRM)))
+    given = build_payload(_TASK, DATASETS[_TASK], read_parameters(json.dumps(PRM)))
     assert not isinstance(given, str)
     with NetworkTracer() as tracer:
         traced = dict(tracer.run({number: given | {"code": code} for number, code in enumerate(files)}))
@@ -231,7 +231,7 @@ def _near(files: Pair) -> str | None:
 def _views(code: str) -> Views:
     outline = outline_code(code)
     assert not isinstance(outline, str)
-    views = views_of(code, outline)
+    views = compute_views(code, outline)
     assert isinstance(views, Views)
     return views
 

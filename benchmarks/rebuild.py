@@ -15,7 +15,7 @@ from pathlib import Path
 from extract.model.blocks import read_blocks
 from extract.model.results import at_least
 from extract.model.specs import read_specs
-from extract.proofs.rebuild import Rewritten, rebuild_rows
+from extract.proofs.rebuild import RebuildOutcome, rebuild_rows
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _share(some: int, of: int) -> str:
     return f"{100 * some / max(of, 1):.1f} %"
 
 
-def _lines(one: Rewritten) -> int:
+def _lines(one: RebuildOutcome) -> int:
     return sum(bool(line.strip()) and not line.startswith("#") for line in str(one.answer.source).splitlines())
 
 

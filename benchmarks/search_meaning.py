@@ -32,9 +32,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, embedding_bag, normalize
 
 from benchmarks.descriptions import description, docstring_in
-from extract.model.categories import words_of
-from extract.search.index import fields_of, graph_of
-from extract.search.meaning import KINDS, weighted
+from extract.model.categories import split_words
+from extract.search.index import read_graph, stems_by_field
+from extract.search.meaning import KINDS, weigh_stems
 from extract.search.words import FILLER, name_stems, stem, stems
 from manifests.provenance import SPECS
 
@@ -98,7 +98,7 @@ def _blocks(folders: Sequence[Path]) -> Iterator[Pair]:
             spec: dict[str, Any] = json.loads(line)
             if told := docstring_in(folder, spec)[0]:
                 source = spec["source"].partition("@")[0]
-                yield Pair(source, spec["name"], _asked(told), fields_of(spec, graph_of(spec)))
+                yield Pair(source, spec["name"], _asked(told), stems_by_field(spec, read_graph(spec)))
 
 
 def _classes(packages: Sequence[Path]) -> Iterator[Pair]:
@@ -216,7 +216,7 @@ def fitted(pairs: Sequence[Pair], seed: int = 0) -> dict[str, Any]:
     model = _Vectors([in_queries[one] for one in places], [in_classes[one] for one in places], len(pairs))
     queries, nameless, classes = [], [], []
     for pair in pairs:
-        name = {stem(word) for word in words_of(pair.name).split()} | {pair.name.lower()}
+        name = {stem(word) for word in split_words(pair.name).split()} | {pair.name.lower()}
         queries.append(np.array([places[one] for one in pair.query if one in places], np.int64))
         nameless.append(np.array([places[one] for one in pair.query if one in places and one not in name], np.int64))
         classes.append(_told(pair, places))
@@ -252,7 +252,9 @@ def fitted(pairs: Sequence[Pair], seed: int = 0) -> dict[str, Any]:
 
 def _told(pair: Pair, places: dict[str, int]) -> tuple[Any, Any, Any]:
     """Places, kinds and weights of a class's stems."""
-    found = [weighted(pair.fields, places, [float(k == kind) for k in range(len(KINDS))]) for kind in range(len(KINDS))]
+    found = [
+        weigh_stems(pair.fields, places, [float(k == kind) for k in range(len(KINDS))]) for kind in range(len(KINDS))
+    ]
     kept = [(own[0][own[1] > 0], own[1][own[1] > 0]) for own in found]
     return (
         np.concatenate([own[0] for own in kept]),

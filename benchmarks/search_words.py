@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from extract.search.words import shape_words, split_name, terms_of
+from extract.search.words import shape_words, split_name, split_query
 
 _COLUMNS = {"names": 10.0, "category": 4.0, "place": 3.0, "shape": 3.0, "layers": 2.0, "about": 1.0}
 
@@ -27,7 +27,7 @@ class Words:
 
     def rank(self, query: str) -> list[int]:
         """The numbers of the specs that have all words, best first; where none has, of those that have some."""
-        terms = ["(" + " OR ".join(f'"{phrase}"' for phrase in phrases) + ")" for phrases in terms_of(query)]
+        terms = ["(" + " OR ".join(f'"{phrase}"' for phrase in phrases) + ")" for phrases in split_query(query)]
         weights = ", ".join(map(str, _COLUMNS.values()))
         for joined in (" AND ", " OR ") if terms else ():
             rows = self._database.execute(

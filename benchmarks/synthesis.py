@@ -24,10 +24,10 @@ from extract.model.results import wilson
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from lemur.synthesis.folder.report import last_answers
-from lemur.synthesis.models.local import Local
-from lemur.synthesis.models.model import Answer, Asker, Budget, Model, Request, Sampling, Take
-from lemur.synthesis.prompting.plan import Choice, draw
-from lemur.synthesis.prompting.prompts import call_of
+from lemur.synthesis.models.local import LocalModel
+from lemur.synthesis.models.model import Answer, Asker, Model, Request, Sampling, Take, TokenBudget
+from lemur.synthesis.prompting.plan import BlockPool, draw
+from lemur.synthesis.prompting.prompts import format_call
 from lemur.synthesis.proving.loop import Tried, synthesize
 from lemur.synthesis.proving.steps import STEPS, Prover
 from manifests.provenance import TABLE
@@ -118,7 +118,7 @@ class Nearest(_Written):
             return _net(facts)
         renamed = (
             f"\n\nclass {facts['class']}({row['name']}):\n    def __init__(self, *args, **kwargs):\n"
-            f"        {call_of('super().__init__', json.loads(row['arguments']))}\n"
+            f"        {format_call('super().__init__', json.loads(row['arguments']))}\n"
         )
         return f"{row['lean_code'] or row['code']}\nimport torch\nimport torch.nn as nn\n{renamed}{_net(facts)}"
 
@@ -172,13 +172,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=1024)
     asked = parser.parse_args(argv)
-    attempts, pool = draw(asked.library, Choice(), goal="", parents=None, attempts=asked.n, seed=asked.seed)
+    attempts, pool = draw(asked.library, BlockPool(), goal="", parents=None, attempts=asked.n, seed=asked.seed)
     print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
     beside = [asked.library, *asked.against]
     found: dict[str, list[Tried]] = {}
-    models: list[Model] = [Template(), Nearest(asked.library), *(Local(name, budget=Budget()) for name in asked.model)]
+    models: list[Model] = [
+        Template(),
+        Nearest(asked.library),
+        *(LocalModel(name, budget=TokenBudget()) for name in asked.model),
+    ]
     for model in models:
-        budget = Budget()
+        budget = TokenBudget()
         with Asker(model, Sampling(max_tokens=asked.max_tokens), budget, again=True) as asker, Prover(beside) as prover:
             label = model.name if model.name not in found else f"{model.name} {len(found)}"
             found[label] = synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)

@@ -47,7 +47,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import percent, table
 from lemur_core.files.progress import note
 from train.runs.process import choose_context
-from train.studies.ablation import Difference, paired_difference
+from train.studies.ablation import Difference, mean_difference
 
 _PACKAGES = ("transformers~=5.23.0",)
 _HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
@@ -274,7 +274,7 @@ def _judged(out: Path, arm: str) -> Runs:
 def _paired(corpus: Corpus, base: Runs, other: Runs) -> Difference:
     """The difference in bits a byte by held-out group, of the seeds that both have."""
     both = base.keys() & other.keys()
-    return paired_difference(*(_by_group(corpus, [runs[seed]["bits"] for seed in both]) for runs in (base, other)))
+    return mean_difference(*(_by_group(corpus, [runs[seed]["bits"] for seed in both]) for runs in (base, other)))
 
 
 def _by_group(corpus: Corpus, found: Sequence[Mapping[str, float]]) -> dict[int, float]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from benchmarks.teaching_corpus import Corpus, Text
 from benchmarks.teaching_model import Tokens
-from curate.compute.runs import RUN, NetFailure, answer_of, case_of, open_box
+from curate.compute.runs import RUN, NetFailure, build_case, open_box, read_answer
 from curate.model.features import code_features
 from curate.model.options import CurateOptions
 from curate.published.novel import PRM
@@ -59,7 +59,7 @@ def run_all(codes: Sequence[str]) -> list[dict[str, Any]]:
 
     Returns: in the order of the samples. What the sandbox ended is not counted as constructed.
     """
-    case = case_of(TASK, _DATASET, _TRANSFORM)
+    case = build_case(TASK, _DATASET, _TRANSFORM)
     assert not isinstance(case, str)
     payload = {"case": asdict(case), "prm": PRM | {"batch": case.in_shape[0], "transform": _TRANSFORM}}
     found: list[dict[str, Any]] = [
@@ -72,7 +72,7 @@ def run_all(codes: Sequence[str]) -> list[dict[str, Any]]:
     ]
     with open_box([RUN.guest], jobs=1, unsafe=False, limits=_LIMITS) as box:
         for reply in replace(RUN, retries=Retries.NONE).run_jobs(box, jobs):
-            told = answer_of(reply)
+            told = read_answer(reply)
             error = told.category if isinstance(told, NetFailure) else ""
             found[int(reply.key)] |= {
                 "constructs": told.runs or error in _CONSTRUCTED,

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted, Emitter
-from extract.model.results import reached
+from extract.model.results import count_reached
 from extract.proofs.runtime import runtime_for
 from extract.proofs.validate import Candidate, validate_all
 from extract.resolve.discover import discover
-from extract.resolve.index import Index
-from extract.resolve.modules import Library
-from extract.resolve.requirements import distributions_of
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
+from extract.resolve.requirements import list_distributions
 from extract.sources import open_available
 from lemur_core.sandbox import Job, Sandbox, Status
 from manifests.records import LEVELS, Level
@@ -39,15 +39,15 @@ def main() -> None:
     chosen = arguments.parse_args()
     sources, _ = open_available(load_corpus(chosen.corpus))
     scope = [(source, file) for source in sources for file in source.files if source.in_scope(file.path)]
-    with tempfile.TemporaryDirectory() as folder, Index(Path(folder) / "index.sqlite") as index:
+    with tempfile.TemporaryDirectory() as folder, FactsIndex(Path(folder) / "index.sqlite") as index:
         index.add(scope)
-        library = Library(sources, index.facts)
+        library = CorpusIndex(sources, index.facts)
         found = discover(library, [library.by_path[source.name, file.path] for source, file in scope])
         sample = [found[place * len(found) // chosen.blocks] for place in range(min(chosen.blocks, len(found)))]
         emitter = Emitter(library, index)
         emitted = [item for item in map(emitter.emit, sample) if isinstance(item, Emitted) and not item.fault]
         own = {s.name.partition("@")[0] for s in sources}
-        own |= {name for s in sources for package in library.packages(s) for name in distributions_of(package)}
+        own |= {name for s in sources for package in library.packages(s) for name in list_distributions(package)}
         runtime = runtime_for(sorted({r for item in emitted for r in item.requires}), known=sorted(own))
         folders = [runtime.folder] if runtime.folder is not None else []
         started = time.perf_counter()
@@ -70,10 +70,12 @@ def main() -> None:
         _by_hand(bare, folders)
 
 
-def _measure(label: str, candidates: Sequence[Candidate], index: Index, folders: Sequence[Path], goal: Level) -> None:
+def _measure(
+    label: str, candidates: Sequence[Candidate], index: FactsIndex, folders: Sequence[Path], goal: Level
+) -> None:
     started = time.perf_counter()
     verdicts = [verdict for _, verdict in validate_all(candidates, index, goal, jobs=2, runtime=folders)]
-    here = reached(Counter(verdict.level for verdict in verdicts))
+    here = count_reached(Counter(verdict.level for verdict in verdicts))
     rungs = ", ".join(f"{here[rung]} {rung}" for rung in LEVELS[LEVELS.index("executed") :] if here[rung])
     print(f"{label:<24}{_each(started, len(candidates))}: {rungs}")
 

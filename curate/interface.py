@@ -18,12 +18,12 @@ from curate.folder.explain import SnapshotTables, explain, read_errors
 from curate.folder.explanation import Explanation
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
-from curate.published.novel import Neighbour, novel
+from curate.published.novel import NovelNeighbor, novel
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import quieted
+from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
@@ -72,7 +72,7 @@ def curate(
     """
     sources = [source] if isinstance(source, str | os.PathLike) else source
     folder = Path(out)
-    with quieted(unless=progress):
+    with hide_progress(unless=progress):
         rows = open_sources([os.fspath(item) for item in sources])
         check_free(folder, force=force)
         curate_source(
@@ -98,7 +98,7 @@ class NoveltyReport:
     """
 
     known: bool
-    nearest: tuple[Neighbour, ...]
+    nearest: tuple[NovelNeighbor, ...]
     error: str | None
 
 
@@ -179,7 +179,7 @@ class Snapshot:
             against: the parents of a delta, if they are in other places than next to it.
             jobs: worker processes; all cores by default.
         """
-        with quieted():
+        with hide_progress():
             return tuple(verify(self.folder, against=list(map(Path, against)), jobs=jobs))
 
     def novelty(
@@ -211,7 +211,7 @@ class Snapshot:
             UserError: if the code is not Python, or the folder cannot be compared with.
             UsageError: if the task is not known.
         """
-        with quieted():
+        with hide_progress():
             result = novel(
                 {"network.py": code},
                 [self.folder],

@@ -196,7 +196,7 @@ def migrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
-    from extract.migrate.network.command import Options, list_sites, migrate_into_network
+    from extract.migrate.network.command import NetworkOptions, list_insertion_points, migrate_into_network
     from lemur_core.files.errors import UsageError
 
     if into.is_dir():
@@ -206,7 +206,7 @@ def migrate(
 
         print(
             project.migrate_into_project(
-                folder, block, into, project.Options(out, full, dry_run, force, unsafe_no_sandbox, as_json)
+                folder, block, into, project.ProjectOptions(out, full, dry_run, force, unsafe_no_sandbox, as_json)
             )
         )
         return
@@ -216,6 +216,6 @@ def migrate(
         )
     if show_sites and (site or out or dry_run):
         raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
-    options = Options(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)
-    run = list_sites if show_sites else migrate_into_network
+    options = NetworkOptions(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)
+    run = list_insertion_points if show_sites else migrate_into_network
     print(run(folder, block, into, options))

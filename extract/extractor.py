@@ -16,12 +16,12 @@ from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts
-from extract.proofs.validate import Verdict
-from extract.resolve.discover import Found, Selected, Selection, discover, select
-from extract.resolve.index import RUNTIME_NAMES, Index
-from extract.resolve.modules import Library, Module
+from extract.proofs.validate import BlockVerdict
+from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
+from extract.resolve.index import RUNTIME_NAMES, FactsIndex
+from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.requirements import add_versions
-from extract.sources import Source, SourceFile, open_available, open_source
+from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -59,9 +59,9 @@ class BlockExtractor:
         self.facts = RunFacts(self.options)
         self._open()
         self.watch.lap("open sources")
-        self.index = Index(policy=self.options.index)
-        self.library = Library(self.facts.sources, self.index.facts)
-        self._classes: tuple[Found, ...] | None = None
+        self.index = FactsIndex(policy=self.options.index)
+        self.library = CorpusIndex(self.facts.sources, self.index.facts)
+        self._classes: tuple[TargetClass, ...] | None = None
         self._emitter = CachedEmitter(self.library, self.index, self.facts.sources)
         finder = HintFinder(self.library, self.index, self._emitter)
         self.context = StageContext(self.facts, self.library, self.index, finder)
@@ -82,14 +82,14 @@ class BlockExtractor:
             note(f"left out: {name}: {reason}")
         if not opened:
             raise UserError(f"no source can be opened: {facts.unopened[0][1]}")
-        unique: dict[str, Source] = {}
+        unique: dict[str, PackageSource] = {}
         for source in opened:
             unique.setdefault(source.name, source)
         facts.sources = tuple(sorted(unique.values(), key=lambda source: source.priority))
 
     # -- index and discovery -------------------------------------------------------------------------------------
 
-    def warm_index_once(self) -> tuple[Found, ...]:
+    def warm_index_once(self) -> tuple[TargetClass, ...]:
         """Index the files in scope and find their nn.Module classes; cached after the first call.
 
         Returns: The classes by priority of their source, then path and line.
@@ -114,7 +114,7 @@ class BlockExtractor:
             note(message)
             self.facts.notes.append(message)
 
-    def _discover(self, modules: Sequence[Module]) -> list[Found]:
+    def _discover(self, modules: Sequence[Module]) -> list[TargetClass]:
         """Return the classes in these files; cached, because they depend on the files alone."""
         scopes = [(source.name, source.digest, source.paths, source.exclude) for source in self.facts.sources]
         about = [DISCOVERY_VERSION, RUNTIME_NAMES.key(), scopes]
@@ -123,7 +123,9 @@ class BlockExtractor:
         if stored is not None:
             listed = json.loads(stored)
             by_path = self.library.by_path
-            return [Found(by_path[source, path], name, own, tuple(outer)) for source, path, name, own, outer in listed]
+            return [
+                TargetClass(by_path[source, path], name, own, tuple(outer)) for source, path, name, own, outer in listed
+            ]
         classes = discover(self.library, modules)
         listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward, f.outer) for f in classes]
         self.index.remember(key, json.dumps(listed).encode())
@@ -168,7 +170,7 @@ class BlockExtractor:
         """
         wanted = [target for target in selected.found if own is None or target.module.source.name in own]
         if self.options.level == "discovered":
-            yield from (PendingBlock(target, None, Verdict("discovered")).result() for target in wanted)
+            yield from (PendingBlock(target, None, BlockVerdict("discovered")).result() for target in wanted)
             return
         outcomes = self.emit(selected.found)
         required = {name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires}
@@ -180,7 +182,7 @@ class BlockExtractor:
             self.watch.lap(lap)
         yield from (block.result() for block in pending)
 
-    def emit(self, found: Sequence[Found]) -> dict[str, Emitted | Unresolved]:
+    def emit(self, found: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
         with progress("emit", len(found), "blocks") as advance, _without_full_collections():
@@ -205,10 +207,10 @@ def _without_full_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _start(target: Found, outcome: Emitted | Unresolved) -> PendingBlock:
+def _start(target: TargetClass, outcome: Emitted | Unresolved) -> PendingBlock:
     if isinstance(outcome, Emitted):
-        return PendingBlock(target, outcome, Verdict("emitted"))
-    return PendingBlock(target, None, Verdict("discovered", str(outcome.reason), outcome.detail))
+        return PendingBlock(target, outcome, BlockVerdict("emitted"))
+    return PendingBlock(target, None, BlockVerdict("discovered", str(outcome.reason), outcome.detail))
 
 
 def read_names(path: Path) -> tuple[str, ...]:
@@ -265,7 +267,9 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         return write_extraction(out, results, facts, extractor.watch, force=force)
 
 
-def _unmatched(sources: Iterable[Source], classes: Iterable[Found], chosen: Iterable[Found]) -> Iterator[str]:
+def _unmatched(
+    sources: Iterable[PackageSource], classes: Iterable[TargetClass], chosen: Iterable[TargetClass]
+) -> Iterator[str]:
     """Yield a note for each source none of whose classes match the symbols in the corpus."""
     symbols = {source.name: source.symbols for source in sources}
     unmatched = {item.module.source.name for item in classes} - {item.module.source.name for item in chosen}
@@ -273,7 +277,7 @@ def _unmatched(sources: Iterable[Source], classes: Iterable[Found], chosen: Iter
         yield f"{name}: none of its classes is called {' or '.join(symbols[name])}, as the corpus asks; see its symbols"
 
 
-def _not_python(faults: Sequence[tuple[Source, SourceFile, str]]) -> list[str]:
+def _not_python(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> list[str]:
     """Describe by source how many files could not be parsed, and the first of them with the reason."""
     by_source: dict[str, list[str]] = {}
     for source, file, why in faults:

@@ -23,11 +23,11 @@ from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.progress import quieted
+from lemur_core.files.progress import hide_progress
 from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
 from manifests.folders.formats import EXTRACTION
-from manifests.folders.kinds import Link, manifest_link
+from manifests.folders.kinds import FolderLink, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.records import Block, Level, Spec
 
@@ -100,7 +100,7 @@ def extract(
     sources = [source] if isinstance(source, str | os.PathLike) else source
     folder = Path(out)
     run = plan_extraction([os.fspath(item) for item in sources], corpus=corpus, names=names, options=options, jobs=jobs)
-    with quieted(unless=progress):
+    with hide_progress(unless=progress):
         check_free(folder, force=force)
         extract_to(folder, run, force=force)
     return BlockLibrary(folder)
@@ -217,7 +217,7 @@ class LibraryBlock:
         spec = self.spec
         if spec is None or spec.algorithm is None:
             raise UserError(f"{self.id}: its spec does not state what it computes; choose another block")
-        with quieted():
+        with hide_progress():
             (result,) = rebuild_rows(self.folder, [spec], jobs=1, unsafe=unsafe_no_sandbox)
         if result.step not in ("equal", "traced"):
             raise UserError(f"{self.id}: cannot be rebuilt: {result.cause}")
@@ -225,7 +225,7 @@ class LibraryBlock:
         assert answer.source is not None
         return RebuiltBlock(answer.source, proved, proved and bool(answer.bits), proved and bool(answer.proved_free))
 
-    def trace(self) -> tuple[Link, ...]:
+    def trace(self) -> tuple[FolderLink, ...]:
         """Return the steps from the block back to the lines of the release that its code is from."""
         return (*find(self.folder, self.id).links, manifest_link(self.folder, EXTRACTION.open(self.folder)))
 
@@ -322,5 +322,5 @@ class BlockLibrary:
         Args:
             jobs: worker processes; all cores by default.
         """
-        with quieted():
+        with hide_progress():
             return tuple(verify(self.folder, jobs=jobs))

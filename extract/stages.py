@@ -13,23 +13,31 @@ from typing import Any, TypedDict, TypeVar
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted
-from extract.minimize.header import LeanFile, lean_columns, lean_file
-from extract.minimize.stage import Running, lean_all
-from extract.model.categories import category_of
+from extract.minimize.header import MinimizedFile, minimized_columns, write_header
+from extract.minimize.stage import RunnableBlock, minimize_all
+from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, by_size, code_columns
-from extract.proofs.name_resolution import Bound, compare_bindings
-from extract.proofs.rebuild import Original, count_rewritten, rebuild_all
-from extract.proofs.runtime import Runtime, original_folders, runtime_for
+from extract.proofs.name_resolution import BoundFile, compare_bindings
+from extract.proofs.rebuild import RebuildJob, count_rewritten, rebuild_all
+from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
 from extract.proofs.trace import trace_all
-from extract.proofs.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
-from extract.resolve.discover import Found
-from extract.resolve.index import Index
-from extract.resolve.modules import Library
-from extract.resolve.requirements import distributions_of
+from extract.proofs.validate import (
+    BlockVerdict,
+    BlockWithOriginal,
+    Candidate,
+    EquivalenceResult,
+    check_text,
+    compare_all,
+    validate_all,
+)
+from extract.resolve.discover import TargetClass
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
+from extract.resolve.requirements import list_distributions
 from extract.resolve.standins import SOURCE_NAME, replacement_source
-from extract.specs.algorithm import judged, stored_of
+from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.make import positional_names
-from extract.specs.outline import outline_of
+from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
 from manifests.records import Block, Level
@@ -42,15 +50,15 @@ T = TypeVar("T")
 class PendingBlock:
     """A class and its outcomes so far."""
 
-    found: Found
+    found: TargetClass
     emitted: Emitted | None  # None if no file could be written
-    verdict: Verdict
-    pair: Pair | None = None
-    comparison: Comparison | None = None
+    verdict: BlockVerdict
+    pair: BlockWithOriginal | None = None
+    comparison: EquivalenceResult | None = None
     names: Mapping[str, Any] = field(default_factory=dict)  # columns
     traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.Traced` states them
     graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
-    minimized: LeanFile | str | None = None  # or why there is none
+    minimized: MinimizedFile | str | None = None  # or why there is none
 
     @property
     def code(self) -> str:
@@ -70,7 +78,7 @@ class PendingBlock:
             path=found.module.file.path,
             start_line=first,
             end_line=last,
-            category=category_of(found.name, found.qualname, [".".join(base) for base in found.facts.bases if base]),
+            category=find_category(found.name, found.qualname, [".".join(base) for base in found.facts.bases if base]),
             level=verdict.level,
             error_kind=verdict.kind,
             error=verdict.error,
@@ -85,7 +93,7 @@ class PendingBlock:
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
             arguments=verdict.arguments,
             observed=verdict.observed,
-            **lean_columns(self.minimized),
+            **minimized_columns(self.minimized),
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             **self.names,
@@ -110,11 +118,11 @@ class StageContext:
     """
 
     facts: RunFacts
-    library: Library
-    index: Index
+    library: CorpusIndex
+    index: FactsIndex
     finder: HintFinder
     requires: Sequence[str] = ()
-    runtime: Runtime = field(default_factory=lambda: Runtime(folder=None, installed=(), unavailable=()))
+    runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
 
     @property
     def sandbox(self) -> _SandboxOptions:
@@ -122,13 +130,13 @@ class StageContext:
         jobs = self.facts.options.jobs or available_cores()
         return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": self.facts.options.unsafe}
 
-    def pair(self, block: PendingBlock) -> Pair:
+    def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
             found, arguments = block.found, block.verdict.arguments
             assert arguments is not None
             companions = self.finder.hints_for(found).to_json()["companions"]
-            block.pair = Pair(
+            block.pair = BlockWithOriginal(
                 block=found.block,
                 name=found.name,
                 code=block.code,
@@ -155,7 +163,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     # A source is never installed as a requirement: it would be the origin that the blocks must do without.
     names = {source.name.partition("@")[0] for source in facts.sources}
     packages = {package for source in facts.sources for package in context.library.packages(source)}
-    own = names.union(*map(distributions_of, packages))
+    own = names.union(*map(list_distributions, packages))
     context.runtime = runtime_for(context.requires, known=sorted(own))
     candidates = (_candidate(block, context) for block in ready.values())  # hints are found while others run
     again = options.retry_failed
@@ -204,11 +212,11 @@ def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None
         executed[block].names = columns
 
 
-def _bound_names(block: PendingBlock, folders: Mapping[str, tuple[Path, ...]]) -> Bound:
+def _bound_names(block: PendingBlock, folders: Mapping[str, tuple[Path, ...]]) -> BoundFile:
     found, source = block.found, block.found.module.source
     assert block.emitted is not None
     stubs = sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME)
-    return Bound(found.block, found.name, block.code, found.stem, folders[source.name], source.digest, tuple(stubs))
+    return BoundFile(found.block, found.name, block.code, found.stem, folders[source.name], source.digest, tuple(stubs))
 
 
 def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -228,19 +236,19 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     rewritten = list(rebuild_all(specs, context.index, **context.sandbox))
     for item in rewritten:
         block, graphs = traced[item.block]
-        block.graphs = judged(graphs, item.rebuilds, item.answer.sizes_fail)
+        block.graphs = add_rebuild_outcome(graphs, item.rebuilds, item.answer.sizes_fail)
     context.facts.details["rebuilt"] = count_rewritten(rewritten)
     reasons = Counter(item.kind for item in rewritten if item.rebuilds is not True)
     context.facts.details["not_rebuilt"] = by_size(reasons)
 
 
-def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: Pair) -> Original:
+def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: BlockWithOriginal) -> RebuildJob:
     found, module = block.found, block.found.module
     start, end = found.lines
     about = {"name": found.name, "path": module.file.path, "start_line": start, "end_line": end}
     about["license"] = module.source.license
-    names = positional_names(outline_of(block.code).method(found.name, "forward"))
-    return Original(found.block, stored_of(graphs, names), graphs["graph"], about, pair)
+    names = positional_names(read_outline(block.code).method(found.name, "forward"))
+    return RebuildJob(found.block, store_graphs(graphs, names), graphs["graph"], about, pair)
 
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -248,7 +256,7 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     running = _reaching(blocks, "forward")
     licenses = {source.name: source.license for source in (replacement_source(), *context.facts.sources)}
     work = [
-        Running(
+        RunnableBlock(
             context.pair(block),
             json.loads(block.verdict.observed or "{}"),
             context.finder.hints_for(block.found).to_json(),
@@ -256,7 +264,7 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         )
         for block in running.values()
     ]
-    for cut in lean_all(work, context.index, **context.sandbox):
+    for cut in minimize_all(work, context.index, **context.sandbox):
         block = running[cut.block]
         module = block.found.module
         if cut.lean is None:
@@ -264,7 +272,7 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         else:
             assert block.emitted is not None
             root, arguments = (module.source.name, module.file.path), context.pair(block).arguments
-            block.minimized = lean_file(cut, block.code, arguments, root, block.emitted.places, licenses)
+            block.minimized = write_header(cut, block.code, arguments, root, block.emitted.places, licenses)
 
 
 #: The stages by the name of their lap in the report.

@@ -22,8 +22,8 @@ import manifests.cli
 import train.cli
 from curate.cli import ParentsOption
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.markdown import shown
-from lemur_core.files.progress import note, quieted
+from lemur_core.files.markdown import make_visible
+from lemur_core.files.progress import hide_progress, note
 from manifests.options import Level
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _root(
         print(context.get_help())
         raise typer.Exit(2)
     if quiet:
-        context.with_resource(quieted())
+        context.with_resource(hide_progress())
     context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
@@ -264,9 +264,9 @@ def doctor(
     """Check the environment and say how to fix it. Exits 1 if a command would fail."""
     from dataclasses import asdict
 
-    from lemur.doctor import Finding, examine
+    from lemur.doctor import Diagnosis, examine
 
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
     for one in examine():
         findings.append(one)
         if not as_json:
@@ -298,7 +298,7 @@ def cache(
 
     if older_than is not None and not prune:
         raise UsageError("--older-than: only has an effect with --prune; add --prune")
-    chosen = kept.rooms(rooms or ())
+    chosen = kept.list_rooms(rooms or ())
     freed = 0
     if prune:
         freed = kept.prune(chosen, older_than=None if older_than is None else older_than * 86_400)
@@ -350,7 +350,7 @@ def main() -> NoReturn:
         sys.exit(1)
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
-            _fail(f"{shown(str(error.filename), 80)}: {error.strerror}; give another path", 1)
+            _fail(f"{make_visible(str(error.filename), 80)}: {error.strerror}; give another path", 1)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""

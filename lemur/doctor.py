@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lemur_core.files.cache import cache_folder, rooms
+from lemur_core.files.cache import cache_folder, list_rooms
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.workers import available_cores
@@ -33,7 +33,7 @@ _EXTRAS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One checked item. FAIL: commands will fail because of it; note: some will, or will be slower."""
 
     what: str
@@ -41,44 +41,44 @@ class Finding:
     detail: str
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[Diagnosis]:
     """Yield all findings in a fixed order; each check runs when its finding is requested."""
     for look in (_python, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
         try:
             yield from look()
         except UserError as error:
-            yield Finding(look.__name__.strip("_"), "FAIL", str(error))
+            yield Diagnosis(look.__name__.strip("_"), "FAIL", str(error))
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[Diagnosis]:
     version = sys.version_info[:2]
     fits = _OLDEST <= version <= _NEWEST
     known = f"{_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
-    yield Finding(
+    yield Diagnosis(
         "python",
         "ok" if fits else "note",
         f"{platform.python_version()}" + ("" if fits else f"; tested with {known}"),
     )
-    yield Finding("lemur", "ok", importlib.metadata.version("lemur-curator"))
+    yield Diagnosis("lemur", "ok", importlib.metadata.version("lemur-curator"))
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[Diagnosis]:
     try:
         import torch
         import torchvision
     except (ImportError, OSError, RuntimeError) as error:  # a missing library, or versions that do not match
         reason = str(error).splitlines()[0]
-        yield Finding("torch", "FAIL", f"cannot be imported: {reason}; install torch and torchvision of one release")
+        yield Diagnosis("torch", "FAIL", f"cannot be imported: {reason}; install torch and torchvision of one release")
         return
-    yield Finding("torch", "ok", f"{torch.__version__}, torchvision {torchvision.__version__}")
+    yield Diagnosis("torch", "ok", f"{torch.__version__}, torchvision {torchvision.__version__}")
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name(0)
-        yield Finding("gpu", "ok", f"{name}; train run uses it with --unsafe-no-sandbox")
+        yield Diagnosis("gpu", "ok", f"{name}; train run uses it with --unsafe-no-sandbox")
     else:
-        yield Finding("gpu", "note", "none that torch can use: training runs on the CPU")
+        yield Diagnosis("gpu", "note", "none that torch can use: training runs on the CPU")
 
 
-def _sandbox() -> Iterator[Finding]:
+def _sandbox() -> Iterator[Diagnosis]:
     from lemur_core.sandbox import Job, Sandbox
 
     entry = "lemur_core.sandbox.server.foreign:run_text"
@@ -86,47 +86,47 @@ def _sandbox() -> Iterator[Finding]:
         (outcome,) = box.run([Job("doctor", entry, {"code": "answer = True"})])
         works = outcome.value is True
         detail = f"{box.backend}: no network, no access to your files, limited memory and time"
-        yield Finding("sandbox", "ok" if works else "FAIL", detail if works else f"{box.backend}: {outcome.error}")
+        yield Diagnosis("sandbox", "ok" if works else "FAIL", detail if works else f"{box.backend}: {outcome.error}")
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[Diagnosis]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
-    yield Finding("cores", "ok", plural(available_cores(), "core"))
+    yield Diagnosis("cores", "ok", plural(available_cores(), "core"))
     enough = memory >= _MEMORY_GIB
-    yield Finding(
+    yield Diagnosis(
         "memory",
         "ok" if enough else "note",
         f"{memory:.1f} GiB" + ("" if enough else "; large networks need 8 or more"),
     )
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[Diagnosis]:
     for what, folder in (("disk here", Path.cwd()), ("disk of the cache", cache_folder())):
         free = shutil.disk_usage(folder).free / _GIB
         enough = free >= _FREE_GIB
         detail = f"{free:.1f} GiB free" + ("" if enough else f"; {_FREE_GIB:g} GiB are needed: free some")
-        yield Finding(what, "ok" if enough else "note", detail)
+        yield Diagnosis(what, "ok" if enough else "note", detail)
 
 
-def _cache() -> Iterator[Finding]:
-    size = sum(room.size for room in rooms())
-    yield Finding("cache", "ok", f"{size / _GIB:.2f} GiB in {cache_folder()}; lemur cache shows and prunes it")
+def _cache() -> Iterator[Diagnosis]:
+    size = sum(room.size for room in list_rooms())
+    yield Diagnosis("cache", "ok", f"{size / _GIB:.2f} GiB in {cache_folder()}; lemur cache shows and prunes it")
 
 
-def _hub() -> Iterator[Finding]:
+def _hub() -> Iterator[Diagnosis]:
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        yield Finding("hub", "note", "HF_HUB_OFFLINE is set: publish, pull and hf:// will not work")
+        yield Diagnosis("hub", "note", "HF_HUB_OFFLINE is set: publish, pull and hf:// will not work")
     elif get_token() is None:
-        yield Finding("hub", "note", "not logged in, which publish requires: run `hf auth login`, or set HF_TOKEN")
+        yield Diagnosis("hub", "note", "not logged in, which publish requires: run `hf auth login`, or set HF_TOKEN")
     else:
-        yield Finding("hub", "ok", "logged in (the token was not verified)")
+        yield Diagnosis("hub", "ok", "logged in (the token was not verified)")
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Diagnosis]:
     for name, (extra, wanted) in _EXTRAS.items():
         try:
-            yield Finding(name, "ok", importlib.metadata.version(name))
+            yield Diagnosis(name, "ok", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "note", f"not installed; {wanted} needs it: pip install 'lemur-curator[{extra}]'")
+            yield Diagnosis(name, "note", f"not installed; {wanted} needs it: pip install 'lemur-curator[{extra}]'")

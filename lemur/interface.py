@@ -15,16 +15,16 @@ from lemur.finished.folders import trace as trace_row
 from lemur.finished.folders import verify_folder
 from lemur.pipeline.runner import Done, run_stages
 from lemur.pipeline.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
-from lemur.synthesis.command import Ask, Service, Training, run_synthesis
+from lemur.synthesis.command import Ask, Service, ShortTraining, run_synthesis
 from lemur.synthesis.models.model import Sampling
-from lemur.synthesis.prompting.plan import Choice
+from lemur.synthesis.prompting.plan import BlockPool
 from lemur_core.files.atomic import PathLike
-from lemur_core.files.progress import quieted
+from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.frame import write_page
-from manifests.folders.kinds import Link
+from manifests.folders.kinds import FolderLink
 from manifests.interface import open_folder
-from manifests.publish.publishing import Published
+from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
 from train.interface import Run
 
@@ -53,11 +53,11 @@ def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | No
         assert not failed
         ```
     """
-    with quieted():
+    with hide_progress():
         return tuple(verify_folder(Path(folder), against=list(map(Path, against)), jobs=jobs))
 
 
-def trace(wanted: PathLike, *folders: PathLike) -> tuple[Link, ...]:
+def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:
     """Trace one row of a finished folder back to the source lines that its code comes from.
 
     Args:
@@ -94,7 +94,7 @@ def publish(
     force: bool = False,
     not_secret: Collection[str] = (),
     page: bool = False,
-) -> Published:
+) -> PublishReport:
     """Put a finished folder on the Hugging Face Hub, in one commit or not at all, without a confirmation prompt.
 
     Args:
@@ -123,7 +123,7 @@ def publish(
         print(plan.changes, plan.withheld)
         ```
     """
-    with quieted():
+    with hide_progress():
         return publish_folder(
             Path(folder),
             repo_id,
@@ -176,7 +176,7 @@ def synthesize(
     sampling: Sampling | None = None,
     service: Service | None = None,
     against: Sequence[PathLike] = (),
-    training: Training | None = None,
+    training: ShortTraining | None = None,
     license: str = "NOASSERTION",  # noqa: A002 (the word of every record)
     jobs: int | None = None,
     unsafe_no_sandbox: bool = False,
@@ -224,10 +224,10 @@ def synthesize(
         print([row["nn"] for row in synthesis.accepted])
         ```
     """
-    choice = Choice(None if specs is None else Path(specs), query, blocks)
+    choice = BlockPool(None if specs is None else Path(specs), query, blocks)
     origin = None if parents is None else Path(parents)
     ask = Ask(choice, goal, origin, attempts, rounds, plan_first, seed, sampling or Sampling())
-    with quieted(unless=progress):
+    with hide_progress(unless=progress):
         counts = run_synthesis(
             Path(library),
             [model] if isinstance(model, str) else list(model),
@@ -320,7 +320,7 @@ def run_pipeline(
         ```
     """
     folder = Path(out)
-    with quieted(unless=progress):
+    with hide_progress(unless=progress):
         plan = quick_plan(data=data, epochs=epochs, images=images, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
         done = run_stages(plan_stages(plan), folder, force=force)
         write_page(folder, pipeline_page(folder))

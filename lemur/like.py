@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from curate.compute.graphs import DATASETS, NetworkTracer, given_of
+from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
 from curate.published.novel import PRM
-from extract.search.alike import Computation, alike, block_in, facts_of, lines_of
+from extract.search.alike import BlockComputation, block_in, find_similar, format_json, format_lines
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
@@ -27,21 +27,21 @@ def search_like(
     index = open_index(folder)
     path = Path(wanted)
     computed = _trace_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
-    hits, matched = alike(folder, index, computed, filters, count)
-    return facts_of(computed, folder, hits, matched) if as_json else "\n".join(lines_of(computed, hits, matched))
+    hits, matched = find_similar(folder, index, computed, filters, count)
+    return format_json(computed, folder, hits, matched) if as_json else "\n".join(format_lines(computed, hits, matched))
 
 
-def _trace_file(path: Path, unsafe: bool) -> Computation:
+def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
     try:
         code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"{path}: cannot be read: {reason}; pass a Python file") from error
-    inputs = given_of(_TASK, DATASETS[_TASK], PRM)
+    inputs = build_payload(_TASK, DATASETS[_TASK], PRM)
     assert not isinstance(inputs, str)
     with NetworkTracer(jobs=1, unsafe=unsafe) as tracer:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:
         raise UserError(f"{path}: has no graph: {traced.error}; pass a network that meets LEMUR's contract and runs")
     labels = subtrees(Graph.from_json(unpack(traced.answer["eval"])))
-    return Computation(str(path), labels, traced.graph, traced.widths)
+    return BlockComputation(str(path), labels, traced.graph, traced.widths)

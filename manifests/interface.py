@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import quieted
+from lemur_core.files.progress import hide_progress
 from manifests.folders.manifest import Manifest
 from manifests.folders.manifest import read_manifest as read_manifest_of
 from manifests.publish.publishing import pull as pull_folder
@@ -164,6 +164,6 @@ def pull(repo_id: str, *, out: PathLike, revision: str = "main", force: bool = F
         finished = pull("OWNER/NAME", out="fetched")
         ```
     """
-    with quieted():
+    with hide_progress():
         pull_folder(repo_id, Path(out), revision=revision, force=force)
     return open_folder(out)

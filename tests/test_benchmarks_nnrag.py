@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.sources import Source, open_source
+from extract.sources import PackageSource, open_source
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,7 +44,7 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
 
 
-def make_source(folder: Path, files: Mapping[str, str]) -> Source:
+def make_source(folder: Path, files: Mapping[str, str]) -> PackageSource:
     package = folder / "repository" / "origin"
     package.mkdir(parents=True)
     for name, text in {"__init__.py": "", "helpers.py": "def scale(x):\n    return x\n", **files}.items():
@@ -100,11 +100,11 @@ def test_names_are_spread_over_the_list() -> None:
 
 def test_the_peer_finds_our_files_in_its_cache(tmp_path: Path) -> None:
     from benchmarks.nnrag_peer import _fill
-    from manifests.records.corpus import Corpus, CorpusSource
+    from manifests.records.corpus import CorpusSource, SourceCorpus
 
     source = make_source(tmp_path, {"gate.py": _ORIGINAL})
     entry = CorpusSource(name=source.name, repository="owner/origin", source=str(source.root), priority=2)
     absent = CorpusSource(name="absent", repository="owner/absent", source="absent@1")
-    config = _fill(tmp_path / "cache", Corpus(name="one", sources=(entry, absent)), [source])
+    config = _fill(tmp_path / "cache", SourceCorpus(name="one", sources=(entry, absent)), [source])
     assert list(config) == ["owner/origin"]
     assert (tmp_path / "cache" / "repo_cache" / "owner_origin" / "origin" / "gate.py").read_text() == _ORIGINAL

@@ -13,7 +13,7 @@ from packaging.pylock import Pylock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.runtime import find_runtime
 
 ROOT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -73,7 +73,7 @@ def make_environment(folder: Path, further: tuple[str, ...] = ()) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     names = tuple(Requirement(text).name for text in DECLARED["dependencies"])
-    for name, target in declared_runtime(("lemur-curator", *names, *further)).links().items():
+    for name, target in find_runtime(("lemur-curator", *names, *further)).links().items():
         (site / name).parent.mkdir(exist_ok=True)
         if not (site / name).exists():
             (site / name).symlink_to(target)

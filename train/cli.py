@@ -177,10 +177,10 @@ def search_(
     """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes."""
     from train.data import load_cifar10
     from train.runs.run import Resources
-    from train.studies.search import SLOTS, Plan, search
+    from train.studies.search import SLOTS, SearchPlan, search
 
     slots = tuple(name.value for name in slot) if slot else SLOTS
-    plan = Plan(budget=budget, seed=seed, slots=slots, images=images, epochs=epochs, eta=eta)
+    plan = SearchPlan(budget=budget, seed=seed, slots=slots, images=images, epochs=epochs, eta=eta)
     resources = Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs)
     trials = search(
         _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import quieted
+from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
@@ -18,7 +18,7 @@ from train.compose.assemble import assemble as assemble_network
 from train.data import Cifar10, load_cifar10
 from train.model.recipe import Network, Recipe, find_recipe
 from train.runs.job import WEIGHTS, EpochFigures, read_history
-from train.runs.register import Registered
+from train.runs.register import RegistrationCounts
 from train.runs.register import register as register_runs
 from train.runs.run import Resources, TrainingRun, count_images, train_once
 from train.runs.run_folder import NET, read_record
@@ -52,7 +52,7 @@ def assemble(recipe: Recipe | PathLike, library: PathLike | None = None, *, unsa
         ```
     """
     wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
-    with quieted():
+    with hide_progress():
         return assemble_network(wanted, None if library is None else Path(library), unsafe=unsafe_no_sandbox)
 
 
@@ -177,7 +177,7 @@ def train(
         recipe = network.recipe or "plain"
     wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
     folder = Path("runs") / f"{network.name}-seed{seed}" if out is None else Path(out)
-    with quieted(unless=progress):
+    with hide_progress(unless=progress):
         limits, cifar10 = resources or Resources(), _open_data(data)
         count_images(cifar10, held_out, images)
         run = TrainingRun(network, wanted, seed, cifar10, held_out, images)
@@ -250,7 +250,7 @@ def ablate(
         ```
     """
     wanted = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
-    with quieted(unless=progress):
+    with hide_progress(unless=progress):
         rows = ablate_recipe(
             wanted,
             None if library is None else Path(library),
@@ -266,7 +266,7 @@ def ablate(
     return Ablation(Path(out), tuple(rows))
 
 
-def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> Registered:
+def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
     """Add the trials of runs to a LEMUR database (nn-dataset 2.1.0). Adding them again changes nothing.
 
     Args:

@@ -8,12 +8,12 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.network import Experiment, Facts, Lab, Network, best_results, read_code
+from curate.chat.network import ChatNetwork, Experiment, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
-from curate.compute.runs import case_of, read_parameters
+from curate.compute.runs import build_case, read_parameters
 from curate.model.corpus import Corpus
 from curate.model.options import CurateOptions
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, finish
 from manifests.conversations.sampling import Sampler
 from manifests.records import CHAT_KINDS, ChatKind
@@ -22,7 +22,7 @@ from manifests.records import CHAT_KINDS, ChatKind
 COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
 
 
-def build_chat(corpus: Corpus, outcome: Outcome, options: CurateOptions, *, jobs: int | None = None) -> Chat:
+def build_chat(corpus: Corpus, outcome: CurationOutcome, options: CurateOptions, *, jobs: int | None = None) -> Chat:
     """Build the conversations of all kept records, in their order, without code that is withheld from publishing.
 
     Raises: UserError if no sandbox is available.
@@ -52,7 +52,7 @@ def _subject(record: str, nn: str, split: str, license_: str) -> Subject:
     return Subject(record, f"{nn} ({record[:12]})", split, {**named, "license": license_}, named)
 
 
-def _draft(kind: ChatKind, networks: Sequence[Network], seed: int, lab: Lab) -> list[Draft | Skipped]:
+def _draft(kind: ChatKind, networks: Sequence[ChatNetwork], seed: int, lab: Lab) -> list[Draft | Skipped]:
     samplers = [Sampler(seed, network.id, kind) for network in networks]
     if kind == "repair":
         return repairs(networks, samplers, lab)
@@ -64,16 +64,16 @@ def _draft(kind: ChatKind, networks: Sequence[Network], seed: int, lab: Lab) -> 
     return [ask(network, sampler) for network, sampler in zip(networks, samplers, strict=True)]
 
 
-def _networks(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Network]:
+def _networks(corpus: Corpus, outcome: CurationOutcome, codes: Sequence[int], lab: Lab) -> list[ChatNetwork]:
     """Return the records of these kept codes, each measured once."""
     numbers = [outcome.representatives[code] for code in codes]
     shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
-    networks: list[Network] = []
+    networks: list[ChatNetwork] = []
     for code, row, (best, reached) in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
         prm = read_parameters(row["prm"])
-        case = case_of(row["task"], row["dataset"], prm.get("transform"))
+        case = build_case(row["task"], row["dataset"], prm.get("transform"))
         networks.append(
-            Network(
+            ChatNetwork(
                 id=corpus.ids[code],
                 nn=row["nn"] or "",
                 split=outcome.splits[code],
@@ -94,12 +94,12 @@ def _networks(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
     return _measure_records(networks, lab)
 
 
-def _measure_records(networks: list[Network], lab: Lab) -> list[Network]:
+def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:
     """Return the networks with their facts, or the reason why there are none."""
     places = [place for place, network in enumerate(networks) if network.case is not None]
     experiments: list[Experiment] = [networks[place].experiment(networks[place].code) for place in places]
     for place, answer in zip(places, lab.make(experiments, "chat facts"), strict=True):
-        if isinstance(answer, Facts):
+        if isinstance(answer, NetworkFacts):
             networks[place] = replace(networks[place], facts=answer)
         else:
             networks[place] = replace(networks[place], fault=answer.fault)

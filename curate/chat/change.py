@@ -8,9 +8,9 @@ from functools import partial
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from curate.chat.codemod import Edit, Rewriting, SourceFile, confirm_drafts, interleave
+from curate.chat.codemod import Edit, EditedFile, Rewriting, confirm_drafts, interleave
 from curate.chat.design import SYSTEMS, call_line, join_names
-from curate.chat.network import Facts, Lab, Network
+from curate.chat.network import ChatNetwork, Lab, NetworkFacts
 from curate.compute.runs import NetFailure
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
@@ -83,7 +83,7 @@ class Change(Rewriting):
     notes: tuple[str, ...] = ()  # side effects of the change, as sentences
 
 
-def change_all(networks: Sequence[Network], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
+def change_all(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
     """Draft a conversation for each record that runs, by the first random change that measures as expected."""
     nothing = Skipped(
         "no_ingredient", "no activation, optimizer, dropout, pooling or norm that can be changed everywhere"
@@ -91,7 +91,7 @@ def change_all(networks: Sequence[Network], samplers: Sequence[Sampler], lab: La
     return confirm_drafts(networks, samplers, lab, "chat changes", _plan, _judge, nothing)
 
 
-def _plan(network: Network, sampler: Sampler, file: SourceFile) -> list[Change]:
+def _plan(network: ChatNetwork, sampler: Sampler, file: EditedFile) -> list[Change]:
     candidates = changes(file)
     if network.case is None or network.case.output is None:
         candidates.pop("optimizer")  # a training step needs labels, which only a classification has
@@ -99,7 +99,7 @@ def _plan(network: Network, sampler: Sampler, file: SourceFile) -> list[Change]:
 
 
 def _judge(
-    network: Network, sampler: Sampler, change: Change, code: str, answer: Facts | NetFailure, attempt: int
+    network: ChatNetwork, sampler: Sampler, change: Change, code: str, answer: NetworkFacts | NetFailure, attempt: int
 ) -> Draft | Skipped:
     what = f"last of {attempt} tried: {change.old} to {change.new}"
     if isinstance(answer, NetFailure):
@@ -124,7 +124,7 @@ def _judge(
     return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), f"{sentences}\n\n{fence(code)}", variant)
 
 
-def _describe_effect(change: Change, before: Facts, after: Facts) -> str | None:
+def _describe_effect(change: Change, before: NetworkFacts, after: NetworkFacts) -> str | None:
     """Return the measured effect of a change as a sentence; None if the networks do not match the request."""
     if change.kind == "optimizer":
         sentence = f"The optimizer was {join_names(before.optimizers)} and is {join_names(after.optimizers)}."
@@ -146,7 +146,7 @@ def _describe_effect(change: Change, before: Facts, after: Facts) -> str | None:
     return sentence if number and gone else None
 
 
-def changes(file: SourceFile) -> dict[str, list[Change]]:
+def changes(file: EditedFile) -> dict[str, list[Change]]:
     """Plan all changes of each kind that a file allows: of everything of the kind, or none."""
     uses = GatherUses()
     file.module.visit(uses)
@@ -209,7 +209,7 @@ class GatherUses(cst.CSTVisitor):
             self._calls.append((node, node.func))
 
 
-def _activations(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+def _activations(file: EditedFile, uses: GatherUses) -> Iterator[Change]:
     """Replace every activation of a kind, modules and functions alike."""
     for old in ("ReLU", "GELU", "SiLU"):
         function = _FUNCTIONS[old]
@@ -239,7 +239,7 @@ def _activations(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
                 yield Change("activation", edits, old=old, new=new, lines=tuple(sorted(lines)))
 
 
-def _optimizers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+def _optimizers(file: EditedFile, uses: GatherUses) -> Iterator[Change]:
     for (old, new), dropped in _OPTIMIZERS.items():
         calls = uses.gather_all_calls(old, _OPTIM)
         if not calls or not all(_takes_fewer(call, dropped) for call, _ in calls):
@@ -278,7 +278,7 @@ def _optimizer_notes(calls: Sequence[cst.Call], old: str, new: str, dropped: fro
     return tuple(notes)
 
 
-def _dropouts(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+def _dropouts(file: EditedFile, uses: GatherUses) -> Iterator[Change]:
     literals: list[cst.Float] = []
     for call, _, _ in uses.gather_calls(*_DROPOUTS):
         named = [arg.value for arg in call.args if _keyword(arg) == "p"]
@@ -294,7 +294,7 @@ def _dropouts(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
             yield Change("dropout", edits, old=", ".join(map(repr, rates)), new=repr(rate), lines=lines)
 
 
-def _layers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+def _layers(file: EditedFile, uses: GatherUses) -> Iterator[Change]:
     for (old, new), (most, allowed) in _LAYERS.items():
         calls = uses.gather_all_calls(old, _NN)
         positional = [sum(arg.keyword is None and arg.star != "**" for arg in call.args) for call, _ in calls]

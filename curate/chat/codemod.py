@@ -14,7 +14,7 @@ import libcst as cst
 from libcst.metadata import ExpressionContextProvider, MetadataWrapper, PositionProvider
 
 from curate.chat.design import skip_file
-from curate.chat.network import Facts, Lab, Method, Network
+from curate.chat.network import ChatNetwork, Lab, Method, NetworkFacts
 from curate.compute.runs import NetFailure
 from manifests.conversations.conversation import Draft, Skipped
 from manifests.conversations.sampling import Sampler
@@ -51,7 +51,7 @@ class ApplyEdits(cst.CSTTransformer):
         return updated if edit is None else edit(updated)
 
 
-class SourceFile:
+class EditedFile:
     """A file as a LibCST tree. Without statements if LibCST cannot parse it or reproduce it exactly."""
 
     def __init__(self, code: str) -> None:
@@ -95,12 +95,12 @@ def interleave(by_kind: Mapping[str, Sequence[R]], sampler: Sampler, purpose: st
 
 
 def confirm_drafts(
-    networks: Sequence[Network],
+    networks: Sequence[ChatNetwork],
     samplers: Sequence[Sampler],
     lab: Lab,
     what: str,
-    plan: Callable[[Network, Sampler, SourceFile], Sequence[R]],
-    judge: Callable[[Network, Sampler, R, str, Facts | NetFailure, int], Draft | Skipped],
+    plan: Callable[[ChatNetwork, Sampler, EditedFile], Sequence[R]],
+    judge: Callable[[ChatNetwork, Sampler, R, str, NetworkFacts | NetFailure, int], Draft | Skipped],
     nothing: Skipped,
 ) -> list[Draft | Skipped]:
     """Draft, for each network, the first rewriting that the sandbox confirms, or return why the last one failed.
@@ -121,7 +121,7 @@ def confirm_drafts(
     while left:
         tried: dict[int, tuple[R, str]] = {}
         for place in left:
-            file = SourceFile(networks[place].code)
+            file = EditedFile(networks[place].code)
             planned = plan(networks[place], samplers[place], file)
             if len(planned) > attempt:
                 rewriting = planned[attempt]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, list_counts, stage_lines, trainable
-from curate.chat.network import Network, parse
+from curate.chat.network import ChatNetwork, parse
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
@@ -57,7 +57,7 @@ class Gap:
     plain: bool
 
 
-def completions(networks: Sequence[Network], samplers: Sequence[Sampler]) -> list[Draft | Skipped]:
+def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) -> list[Draft | Skipped]:
     """Draft a request to fill a gap for each record; nothing is run for it.
 
     A part requested in an earlier split is not requested again, in the order train, validation, test.
@@ -81,7 +81,7 @@ def completions(networks: Sequence[Network], samplers: Sequence[Sampler]) -> lis
     return [results[place] for place in range(len(networks))]
 
 
-def _holders(networks: Sequence[Network]) -> Counter[bytes]:
+def _holders(networks: Sequence[ChatNetwork]) -> Counter[bytes]:
     """Count the records with each part, and with each file with a gap: a repeated one has no unique answer."""
     holders: Counter[bytes] = Counter()
     for network in networks:
@@ -103,7 +103,7 @@ def _choose_gap(gaps: Sequence[Gap], holders: Counter[bytes], sampler: Sampler) 
     return sampler.choice([gap for gap in gaps if rank(gap) == best], "gap")
 
 
-def _draft(network: Network, sampler: Sampler, gap: Gap) -> Draft:
+def _draft(network: ChatNetwork, sampler: Sampler, gap: Gap) -> Draft:
     request = sampler.choice(_REQUESTS, "request").format(what=gap.what, mark=MARK)
     user = [request[0].upper() + request[1:], "", fence(gap.text), ""]
     if not gap.plain:
@@ -113,7 +113,7 @@ def _draft(network: Network, sampler: Sampler, gap: Gap) -> Draft:
     return Draft(system, "\n".join(user), sampler.choice(_ANSWERS, "answer") + fence(gap.part), gap.name)
 
 
-def _measures(network: Network) -> list[str]:
+def _measures(network: ChatNetwork) -> list[str]:
     """Return the measurements of the whole file, from which the sizes in a part can be inferred."""
     facts = network.measured
     lines = [call_line(network), "", "Measured on the whole file:"]

@@ -1,6 +1,6 @@
 """`design` and its inverse `explain`, between the file and its measurements; and facts in words, for all kinds."""
 
-from curate.chat.network import Best, Child, Facts, Network
+from curate.chat.network import BestResult, ChatNetwork, Child, NetworkFacts
 from curate.compute.runs import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
@@ -67,7 +67,7 @@ def join_names(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def result_line(best: Best) -> str:
+def result_line(best: BestResult) -> str:
     """Describe one recorded result, to four digits, with its trial."""
     after = "" if best.epoch is None else f" after {plural(best.epoch, 'epoch')}"
     trial = {"transform": best.transform, "batch": best.batch}
@@ -77,7 +77,7 @@ def result_line(best: Best) -> str:
     return f"{number} on {best.dataset} ({task_name(best.task)}){after}{trained}"
 
 
-def is_chance(best: Best) -> bool:
+def is_chance(best: BestResult) -> bool:
     """Return True if guessing, or always the most frequent class, is about as good; None if the classes are unknown."""
     images = DATASETS.get(best.dataset)
     if best.metric != "acc" or images is None:
@@ -85,37 +85,37 @@ def is_chance(best: Best) -> bool:
     return best.accuracy <= max(_CHANCE / images.classes, _MOST_FREQUENT.get(best.dataset, 0))
 
 
-def stand_in(network: Network) -> str:
+def stand_in(network: ChatNetwork) -> str:
     """Describe the network's arguments that differ from the dataset's defaults, as a sentence; empty if none do."""
     size = _PLACEHOLDERS.get(network.task or "", "")
     return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
 
 
-def trainable(facts: Facts) -> str:
+def trainable(facts: NetworkFacts) -> str:
     """Describe how many of the parameters can be trained."""
     frozen = facts.parameters - facts.trainable
     return "all trainable" if not frozen else f"{facts.trainable:,} trainable and {frozen:,} not"
 
 
-def counted(facts: Facts) -> str:
+def counted(facts: NetworkFacts) -> str:
     """Name the modules whose multiply-adds are counted."""
     more = " and the projections of attention modules" if facts.attention else ""
     return f"convolution and linear modules{more}"
 
 
-def describe_output(network: Network) -> str | None:
+def describe_output(network: ChatNetwork) -> str | None:
     """Return the network's output shape; None if trained weights would change it: boxes, decoded words."""
     output = network.measured.output
     decoded = network.task == "img-captioning" and output is not None and "int64" in output
     return None if decoded or network.task == "obj-detection" else output
 
 
-def call_line(network: Network) -> str:
+def call_line(network: ChatNetwork) -> str:
     """Describe how the network was built, for a request."""
     return f"It is built as `Net({network.call}, device=torch.device('cpu'))`."
 
 
-def stage_lines(facts: Facts) -> list[str]:
+def stage_lines(facts: NetworkFacts) -> list[str]:
     """Return the top-level modules as items of a list, in the order of their first calls."""
     lines = [f"- {_stage(child)}" for child in facts.children[:_MAX_STAGES]]
     return [*lines, f"- and {len(facts.children) - _MAX_STAGES} more"] if len(facts.children) > _MAX_STAGES else lines
@@ -151,7 +151,7 @@ _QUESTIONS = (
 _MAX_RESULTS = 40  # in one answer
 
 
-def skip_file(network: Network) -> Skipped | None:
+def skip_file(network: ChatNetwork) -> Skipped | None:
     """Return why no answer may be a record's whole file, or the file with a change; None if one may be."""
     if network.facts is None:
         return Skipped("does_not_run", network.fault)
@@ -160,7 +160,7 @@ def skip_file(network: Network) -> Skipped | None:
     return None
 
 
-def design(network: Network, sampler: Sampler) -> Draft | Skipped:
+def design(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
     """Draft a request for a network with these measurements; the answer is the record's file."""
     if (skipped := skip_file(network)) is not None:
         return skipped
@@ -170,7 +170,7 @@ def design(network: Network, sampler: Sampler) -> Draft | Skipped:
     return Draft(sampler.choice(SYSTEMS, "system"), "\n".join([opening, "", *lines]), answer, "file")
 
 
-def _requirements(network: Network, sampler: Sampler) -> list[str]:
+def _requirements(network: ChatNetwork, sampler: Sampler) -> list[str]:
     facts, reading = network.measured, network.reading
     kinds, vocabulary = trainable(facts), stand_in(network)
     lines = [f"It is built with `{network.call}`; the batch size there is {network.batch}."]
@@ -208,7 +208,7 @@ def _requirements(network: Network, sampler: Sampler) -> list[str]:
     return lines
 
 
-def explain(network: Network, sampler: Sampler) -> Draft | Skipped:
+def explain(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
     """Draft a question about the record's file, answered with facts."""
     facts = network.facts
     if facts is None:
@@ -229,7 +229,7 @@ def explain(network: Network, sampler: Sampler) -> Draft | Skipped:
     return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), "\n".join(answer), "file")
 
 
-def _summary(network: Network, facts: Facts, sampler: Sampler) -> str:
+def _summary(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> str:
     children, size = plural(len(facts.children), "top-level module"), f"{facts.parameters:,} parameters"
     task = task_name(network.task)
     summaries = (
@@ -240,7 +240,7 @@ def _summary(network: Network, facts: Facts, sampler: Sampler) -> str:
     return sampler.choice(summaries, "summary")
 
 
-def _layers(facts: Facts, sampler: Sampler) -> list[str]:
+def _layers(facts: NetworkFacts, sampler: Sampler) -> list[str]:
     lines = []
     if facts.layers:
         head = sampler.choice(("Layers", "Layers by kind", "What it is built of"), "layers")
@@ -252,7 +252,7 @@ def _layers(facts: Facts, sampler: Sampler) -> list[str]:
     return lines
 
 
-def _size(network: Network, facts: Facts, sampler: Sampler) -> list[str]:
+def _size(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> list[str]:
     assert network.case is not None
     head = sampler.choice(("Size", "Cost", "Parameters and compute"), "size")
     lines = ["", f"{head}: {facts.parameters:,} parameters, {trainable(facts)}."]
@@ -266,7 +266,7 @@ def _size(network: Network, facts: Facts, sampler: Sampler) -> list[str]:
     return lines
 
 
-def _training(network: Network, facts: Facts, sampler: Sampler) -> list[str]:
+def _training(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> list[str]:
     reading = network.reading
     lines = []
     if reading.hyperparameters is not None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from curate.compute.runs import LIMITS, Case, NetFailure, RunRequest, answer_of, open_box, read_parameters
+from curate.compute.runs import LIMITS, InputCase, NetFailure, RunRequest, open_box, read_answer, read_parameters
 from curate.model.corpus import Corpus
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import SandboxStage
@@ -38,7 +38,7 @@ class Experiment:
     """A code with the inputs of its network."""
 
     code: str
-    case: Case
+    case: InputCase
     prm: dict[str, Any]
 
 
@@ -64,7 +64,7 @@ class Lab:
 
     def make(
         self, experiments: Sequence[Experiment], what: str, method: Method = "measure"
-    ) -> list["Facts | NetFailure"]:
+    ) -> list["NetworkFacts | NetFailure"]:
         """Return the answers of `curate.chat.probe`, in order.
 
         Args:
@@ -72,14 +72,14 @@ class Lab:
 
         Raises: UserError if no sandbox is available.
         """
-        stage = SandboxStage[Facts | NetFailure](
-            f"curate.chat.probe:{method}", Facts | NetFailure, self._limits, label=what, unit="networks"
+        stage = SandboxStage[NetworkFacts | NetFailure](
+            f"curate.chat.probe:{method}", NetworkFacts | NetFailure, self._limits, label=what, unit="networks"
         )
         requests = {
             str(place): RunRequest(experiment.code, asdict(experiment.case), experiment.prm)
             for place, experiment in enumerate(experiments)
         }
-        answers = {reply.key: answer_of(reply) for reply in stage.run(self._box, requests)}
+        answers = {reply.key: read_answer(reply) for reply in stage.run(self._box, requests)}
         return [answers[place] for place in requests]
 
 
@@ -111,7 +111,7 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NetworkFacts:
     """The sandbox's measurements of a network that runs, built and run with two seeds.
 
     Parameters are elements, each tensor counted once. Multiply-adds are those of calls of convolution and linear
@@ -140,7 +140,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestResult:
     """The best value recorded on one benchmark, the fewest epochs that reached it, and the training settings."""
 
     task: str
@@ -153,7 +153,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ChatNetwork:
     """A record. `facts` is None if it did not run; `fault` then says why: category, colon, line.
 
     `results` are the best of all its trials on each benchmark; `reached` are those on its own benchmarks by trials with
@@ -169,11 +169,11 @@ class Network:
     dataset: str | None
     pretrained: bool
     prm: dict[str, Any]  # as passed to the network
-    case: Case | None
-    facts: Facts | None
+    case: InputCase | None
+    facts: NetworkFacts | None
     fault: str
-    results: tuple[Best, ...]
-    reached: tuple[Best, ...]
+    results: tuple[BestResult, ...]
+    reached: tuple[BestResult, ...]
 
     def experiment(self, code: str) -> Experiment:
         """Return the experiment of running another code in the same way as this record's network."""
@@ -181,7 +181,7 @@ class Network:
         return Experiment(code, self.case, self.prm)
 
     @property
-    def measured(self) -> Facts:
+    def measured(self) -> NetworkFacts:
         """The facts of a network that runs."""
         assert self.facts is not None
         return self.facts
@@ -251,21 +251,21 @@ def _last(node: ast.expr) -> str:
 
 def best_results(
     corpus: Corpus, codes: Sequence[int], shown: Sequence[int]
-) -> list[tuple[tuple[Best, ...], tuple[Best, ...]]]:
+) -> list[tuple[tuple[BestResult, ...], tuple[BestResult, ...]]]:
     """Return each code's best results over all rows, and over those with its representative's task, dataset and prm."""
     place_of = {code: place for place, code in enumerate(codes)}
     wanted = np.flatnonzero(np.isin(corpus.code_of_row, np.array(codes, np.int64)))
     columns = ["task", "dataset", "metric", "epoch", "accuracy", "prm"]
     rows = dict(zip(wanted.tolist(), corpus.rows.take(wanted).select(columns).to_pylist(), strict=True))
-    everywhere: list[list[Best]] = [[] for _ in codes]
-    reached: list[list[Best]] = [[] for _ in codes]
+    everywhere: list[list[BestResult]] = [[] for _ in codes]
+    reached: list[list[BestResult]] = [[] for _ in codes]
     for number, row in rows.items():
         benchmark = row["task"], row["dataset"], row["metric"]
         value = row["accuracy"]
         if None in benchmark or value is None or not np.isfinite(value):
             continue
         prm = read_parameters(row["prm"])
-        result = Best(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
+        result = BestResult(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
         place = place_of[int(corpus.code_of_row[number])]
         everywhere[place].append(result)
         home = rows[shown[place]]
@@ -274,9 +274,9 @@ def best_results(
     return [(_best_values(one), _best_values(other)) for one, other in zip(everywhere, reached, strict=True)]
 
 
-def _best_values(trials: Sequence[Best]) -> tuple[Best, ...]:
+def _best_values(trials: Sequence[BestResult]) -> tuple[BestResult, ...]:
     """Return the highest value by task, dataset and metric, with the fewest epochs; of equals the first."""
-    best: dict[tuple[str, str, str], Best] = {}
+    best: dict[tuple[str, str, str], BestResult] = {}
     for item in trials:
         benchmark = item.task, item.dataset, item.metric
         if _rank(item) < _rank(best.setdefault(benchmark, item)):
@@ -284,5 +284,5 @@ def _best_values(trials: Sequence[Best]) -> tuple[Best, ...]:
     return tuple(best[benchmark] for benchmark in sorted(best))
 
 
-def _rank(best: Best) -> tuple[float, float]:
+def _rank(best: BestResult) -> tuple[float, float]:
     return -best.accuracy, float("inf") if best.epoch is None else best.epoch

@@ -132,7 +132,7 @@ def _measure_once(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
     return answer | facts | _training(net, payload["prm"]), net, inputs[0]
 
 
-def _children(net: torch.nn.Module, recorder: "Recorder") -> list[dict[str, Any]]:
+def _children(net: torch.nn.Module, recorder: "CallRecorder") -> list[dict[str, Any]]:
     """Return the top-level children without losses, in the order of the first calls of them or modules in them."""
     children = []
     for name, child in net.named_children():
@@ -195,7 +195,7 @@ def _rank_children(counted: Counter[str]) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
-class Recorder(TorchFunctionMode):
+class CallRecorder(TorchFunctionMode):
     """Records the last outermost module call. See `recording`."""
 
     def __init__(self) -> None:
@@ -247,9 +247,9 @@ class Recorder(TorchFunctionMode):
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
+def recording() -> Iterator[CallRecorder]:
     """Record the modules and functions that are called inside the block."""
-    recorder = Recorder()
+    recorder = CallRecorder()
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
         register_module_forward_hook(recorder.record, with_kwargs=True),

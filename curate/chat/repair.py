@@ -9,9 +9,9 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import ExpressionContext
 
-from curate.chat.codemod import Rewriting, SourceFile, confirm_drafts, interleave
+from curate.chat.codemod import EditedFile, Rewriting, confirm_drafts, interleave
 from curate.chat.design import SYSTEMS, call_line
-from curate.chat.network import Facts, Lab, Network
+from curate.chat.network import ChatNetwork, Lab, NetworkFacts
 from curate.compute.runs import NetFailure
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
@@ -50,18 +50,18 @@ class Fault(Rewriting):
     right: str = ""
 
 
-def repairs(networks: Sequence[Network], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
+def repairs(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
     """Draft a conversation for each record that runs, by the first fault, in random order, that fails."""
     nothing = Skipped("no_fault", "no place for a fault was found")
     return confirm_drafts(networks, samplers, lab, "chat faults", _plan, _judge, nothing)
 
 
-def _plan(_: Network, sampler: Sampler, file: SourceFile) -> list[Fault]:
+def _plan(_: ChatNetwork, sampler: Sampler, file: EditedFile) -> list[Fault]:
     return interleave(faults(file), sampler, "place", ATTEMPTS)
 
 
 def _judge(
-    network: Network, sampler: Sampler, fault: Fault, code: str, answer: Facts | NetFailure, attempt: int
+    network: ChatNetwork, sampler: Sampler, fault: Fault, code: str, answer: NetworkFacts | NetFailure, attempt: int
 ) -> Draft | Skipped:
     outcome = answer.fault if isinstance(answer, NetFailure) else "it runs all the same"
     if not isinstance(answer, NetFailure) or answer.category not in _SHOWN:
@@ -77,7 +77,7 @@ def _judge(
     )
 
 
-def faults(file: SourceFile) -> dict[str, list[Fault]]:
+def faults(file: EditedFile) -> dict[str, list[Fault]]:
     """Return all locations for a fault of each kind, in the order of the file."""
     visitor = GatherFaults(file)
     file.module.visit(visitor)
@@ -87,7 +87,7 @@ def faults(file: SourceFile) -> dict[str, list[Fault]]:
 class GatherFaults(cst.CSTVisitor):
     """Finds locations for faults: wrong names and arguments where a trial executes them, wrong sizes everywhere."""
 
-    def __init__(self, file: SourceFile) -> None:
+    def __init__(self, file: EditedFile) -> None:
         super().__init__()
         self._file = file
         self._words = frozenset(re.findall(r"\w+", file.module.code))

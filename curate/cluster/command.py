@@ -13,7 +13,7 @@ from curate.model.options import CurateOptions
 from curate.model.origins import check_origins
 from curate.published.published import check_parents
 from curate.run.pipeline import recorded
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
 from lemur_core.distributed.executors import Executor, Step, begin, forget, run_steps
 from lemur_core.files.atomic import sha256_file
@@ -31,7 +31,7 @@ _FEW_OPEN = 1_000
 
 
 def curate_in_tasks(
-    source: Source,
+    source: RecordSource,
     names: list[str],
     out: Path,
     options: CurateOptions,

@@ -27,18 +27,18 @@ from curate.model.features import FeatureStore
 from curate.model.records import build_records
 from curate.published.delta import open_baseline
 from curate.run.pipeline import curate
-from curate.sources.rows import ROW_SCHEMA, Source
+from curate.sources.rows import ROW_SCHEMA, RecordSource
 from lemur_core.files.errors import NoSandboxError
 from lemur_core.similarity.features.minhash import IntArray, band_keys
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
-from lemur_core.similarity.rounds import fallen, keepers, witnesses
-from lemur_core.similarity.selection import Standing, select
+from lemur_core.similarity.rounds import find_kept, find_removed, find_verdicts
+from lemur_core.similarity.selection import KeptSet, select
 
 _CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
 _RECORD_COLUMNS = ("task", "dataset", "prm")
 
 
-def store_rows(work: Work, source: Source) -> None:
+def store_rows(work: Work, source: RecordSource) -> None:
     """Read the source once: store its rows unchanged, and its codes by range of their ids."""
     if work.files.has("source.json"):
         return
@@ -203,7 +203,7 @@ def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> No
     if earlier is None or number % 2 == 0:
         seen = np.union1d(mine, linked[states[linked] == OPEN])
         blockers = _blockers(work, at, number, rank, seen)
-        decided = keepers(
+        decided = find_kept(
             range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _empty_kept_set(work, at, seen)
         )
         waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
@@ -214,7 +214,9 @@ def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> No
     fresh = np.flatnonzero((states == KEPT) & (earlier != KEPT))
     fresh = np.intersect1d(fresh, np.union1d(own, linked))
     seen = np.union1d(mine, fresh)
-    decided = fallen(range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _empty_kept_set(work, at, seen))
+    decided = find_removed(
+        range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _empty_kept_set(work, at, seen)
+    )
     _write_decided(work, at, number, rank, seen[decided], REMOVED)
 
 
@@ -236,7 +238,7 @@ def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
     own, linked = work.own(rank), _linked_places(work, at, rank)
     states = work.decided(at)
     seen = np.union1d(own, linked[states[linked] == KEPT])
-    verdicts = witnesses(
+    verdicts = find_verdicts(
         range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _empty_kept_set(work, at, seen)
     )
     mine = [(int(seen[code]), verdicts[code]) for code in np.searchsorted(seen, own).tolist()]
@@ -304,7 +306,7 @@ def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> di
     return dict(codes)
 
 
-def _empty_kept_set(work: Work, at: int, seen: IntArray) -> Standing:
+def _empty_kept_set(work: Work, at: int, seen: IntArray) -> KeptSet:
     """Return an empty kept set for some places in a pass; codes are numbered by their order in `seen`."""
     traced = work.known(at)
     known = {code: traced[place] for code, place in enumerate(seen.tolist()) if place in traced}

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from curate.compute.graphs import GraphTrace
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import CurateOptions
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
 from lemur_core.files.atomic import atomic_file
 from lemur_core.similarity.features.minhash import Banding, IntArray
@@ -156,7 +156,7 @@ def _join_name(names: tuple[str | int, ...]) -> str:
     return "/".join(f"{name:05d}" if isinstance(name, int) else name for name in names)
 
 
-class StoredRows(Source):
+class StoredRows(RecordSource):
     """The rows of a source as read when the run began, and what it stated about itself."""
 
     def __init__(self, work: Work) -> None:

@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Outline:
+class NnDupOutline:
     """The parts of one syntax tree that nn-dup uses."""
 
     classes: list[tuple[str, bool, Span, int, int]] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Outline:
         return [name for name in map(_callee, self.calls) if name]
 
 
-def outline(source: str) -> Outline | None:
+def outline(source: str) -> NnDupOutline | None:
     """Return the outline of a source text; None if it does not parse."""
     try:
         with warnings.catch_warnings():
@@ -122,9 +122,9 @@ def whole_statements(spans: list[Span]) -> bool:
     return True
 
 
-def _walk(tree: ast.AST) -> Outline:
+def _walk(tree: ast.AST) -> NnDupOutline:
     """Build the outline in a depth-first walk; an index on the stack marks the end of that class."""
-    result = Outline()
+    result = NnDupOutline()
     stack: list[ast.AST | int] = [tree]
     while stack:
         node = stack.pop()
@@ -222,7 +222,7 @@ class _NetworkPart(NamedTuple):
     parses: bool  # known to consist of whole statements
 
 
-def token_stream(source: str, shape: Outline | None) -> list[str]:
+def token_stream(source: str, shape: NnDupOutline | None) -> list[str]:
     """Return the normalised tokens of the network part of a source text; an empty list if tokenising fails.
 
     Args:
@@ -238,7 +238,7 @@ def token_stream(source: str, shape: Outline | None) -> list[str]:
     return _scan(_rebuild(part.text), part.declared)
 
 
-def _network_part(source: str, shape: Outline) -> _NetworkPart:
+def _network_part(source: str, shape: NnDupOutline) -> _NetworkPart:
     """Return the lines of module classes and of the functions that they call; the whole file if there are none.
 
     Lines are those of `str.splitlines`, as in nn-dup, which splits at more characters than Python does.
@@ -431,7 +431,7 @@ class NnDupFeatures:
 def nndup_features(code: str) -> NnDupFeatures:
     """Compute the features of one source text. Never raises for a text that can be encoded, parseable or not."""
     shape = outline(code)
-    structure = shape or Outline()
+    structure = shape or NnDupOutline()
     return NnDupFeatures(
         tokens=" ".join(token_stream(code, shape)),
         length=len(code),

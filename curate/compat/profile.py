@@ -31,7 +31,7 @@ from curate.model.corpus import Corpus
 from curate.model.filters import find_left_out
 from curate.model.options import CurateOptions
 from curate.model.records import row_scores
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity.pool import map_codes
@@ -160,7 +160,7 @@ def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[i
     return {row: split_of[fingerprint[row]] for row in kept}
 
 
-def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
+def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> CurationOutcome:
     """Decide every row as the released nn-dup does with these options and the installed datasketch.
 
     Unparseable code is treated as in nn-dup; only rows without any code are `invalid`.
@@ -235,7 +235,7 @@ def _options(options: CurateOptions) -> NnDupOptions:
     )
 
 
-def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Outcome:
+def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> CurationOutcome:
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     code_of_row = corpus.code_of_row.tolist()
     decisions = []
@@ -246,7 +246,7 @@ def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Out
         decisions.append(replace(decision, canonical=canonical, similarity=similarity, reason=reason))
     shown = {code_of_row[row]: row for row in result.splits}
     scores = row_scores(corpus.rows, corpus.code_of_row >= 0)
-    return Outcome(
+    return CurationOutcome(
         decisions=decisions,
         kept=list(shown),
         representatives=shown,

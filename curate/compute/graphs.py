@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from curate.compute.runs import BATCH, Case, NetFailure, answer_of, case_of, open_box, read_parameters
+from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer, read_parameters
 from curate.model.corpus import Corpus
 from curate.model.records import Records
 from curate.model.select import Rescue
@@ -143,7 +143,7 @@ class NetworkTracer:
             return
         with progress("graphs", len(jobs), "networks") as advance:
             for reply in stage.run_jobs(self._box, jobs):
-                answer = answer_of(reply)
+                answer = read_answer(reply)
                 if isinstance(answer, NetFailure):
                     missing = {"missing": answer.missing} if answer.missing else {}
                     yield int(reply.key), GraphTrace({"error": answer.fault, **missing})
@@ -162,7 +162,7 @@ class NetworkTracer:
         traces: dict[int, GraphTrace] = {}
         payloads: dict[int, dict[str, Any]] = {}
         for number, record in records.items():
-            payload = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
+            payload = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
             if isinstance(payload, str):
                 traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
             else:
@@ -219,7 +219,7 @@ def get_graphs(known: Mapping[int, GraphTrace]) -> dict[int, str]:
     return {code: traced.graph for code, traced in known.items() if traced.graph is not None}
 
 
-def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:
+def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:
     """Return the sandbox's input for a network of this benchmark, without its code, or why it is unknown.
 
     Args:
@@ -230,9 +230,9 @@ def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> d
         differ), and `prm` with the batch size of the cases; or a reason in one line if neither case is known.
     """
     # Equal inputs make the graphs of a task comparable; the record's own ones are the alternative.
-    shared = case_of(task, _DATASET.get(task or "", dataset), _TRANSFORM)
-    own = case_of(task, dataset, prm.get("transform"))
-    cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]
+    shared = build_case(task, _DATASET.get(task or "", dataset), _TRANSFORM)
+    own = build_case(task, dataset, prm.get("transform"))
+    cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, InputCase)]
     if not cases:
         return str(own)
     return {"cases": cases, "prm": {**prm, "batch": BATCH}}

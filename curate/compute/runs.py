@@ -19,7 +19,7 @@ from curate.model.records import Records, leave_out
 from curate.model.select import Rescue
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, reason_of, workers_within_memory
+from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
 from lemur_core.sandbox.stage import Answer, Reply, SandboxStage
 
 #: The smallest batch that exposes a network which mixes up its samples.
@@ -62,7 +62,7 @@ _FIXED = {"center_crop": 64, "random_horizontal_flip": 64, "random_vertical_flip
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class InputCase:
     """The inputs of one network, and the expected output."""
 
     in_shape: tuple[int, ...]
@@ -73,13 +73,13 @@ class Case:
     words: int = 0  # of the vocabulary that the caption loader fills
 
 
-def case_of(task: str | None, dataset: str | None, transform: object) -> Case | str:
+def build_case(task: str | None, dataset: str | None, transform: object) -> InputCase | str:
     """Return the inputs that LEMUR passes to a network of this benchmark, or why they are unknown."""
     if task is None or dataset is None:
         return "the record names no task and dataset"
     if (task, dataset) == ("txt-generation", "wikitext"):
         values = (0.0, float(TEXT_CHARACTERS))
-        return Case((BATCH, _TEXT_LENGTH), (TEXT_CHARACTERS,), "int64", values)
+        return InputCase((BATCH, _TEXT_LENGTH), (TEXT_CHARACTERS,), "int64", values)
     if not isinstance(transform, str):
         return "prm names no transform, which tells the size of the images"
     if task == "img-classification" and dataset in DATASETS:
@@ -89,29 +89,29 @@ def case_of(task: str | None, dataset: str | None, transform: object) -> Case | 
     return f"the inputs of task {task} on {dataset} are not known"
 
 
-def _classification(images: Images, dataset: str, transform: str) -> Case | str:
+def _classification(images: Images, dataset: str, transform: str) -> InputCase | str:
     size = _size(transform, images.size, dataset)
     if isinstance(size, str):
         return size
     out = (images.classes,)
-    return Case((BATCH, images.channels, *size), out, *_values(transform), output=(BATCH, images.classes))
+    return InputCase((BATCH, images.channels, *size), out, *_values(transform), output=(BATCH, images.classes))
 
 
-def _coco(task: str, transform: str) -> Case | str:
+def _coco(task: str, transform: str) -> InputCase | str:
     if task == "txt-image":
         named = _size(transform, None, "coco")
         size = (_TEXT2IMAGE_SIZE, _TEXT2IMAGE_SIZE) if isinstance(named, str) else named
         # The loader builds its own transform, so the images are normalised floats whatever the name says.
         out: tuple[object, ...] = ({"vocab_size": 30_000}, (3, *size), None)
-        return Case((BATCH, 3, *size), out, "float32", (-1.0, 1.0))
+        return InputCase((BATCH, 3, *size), out, "float32", (-1.0, 1.0))
     size_or_error = _size(transform, None, "coco")
     if isinstance(size_or_error, str):
         return size_or_error
     shape = (BATCH, 3, *size_or_error)
     if task in ("img-segmentation", "obj-detection"):
-        return Case(shape, (_COCO_CLASSES,), *_values(transform))
+        return InputCase(shape, (_COCO_CLASSES,), *_values(transform))
     if task == "img-captioning":
-        return Case(shape, (CAPTION_WORDS,), *_values(transform), words=CAPTION_WORDS)
+        return InputCase(shape, (CAPTION_WORDS,), *_values(transform), words=CAPTION_WORDS)
     return f"the inputs of task {task} on coco are not known"
 
 
@@ -140,7 +140,7 @@ def _values(transform: str) -> tuple[Literal["float32", "complex64"], tuple[floa
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A network to construct and run. `case`: the fields of `Case`."""
+    """A network to construct and run. `case`: the fields of `InputCase`."""
 
     code: str
     case: Mapping[str, object]
@@ -233,7 +233,7 @@ class RunChecker:
                     new[code, row] = request
         places = list(new)
         for reply in self._stage.run(self._box, {str(n): request for n, request in enumerate(new.values())}):
-            answer = answer_of(reply)
+            answer = read_answer(reply)
             error = answer.fault if isinstance(answer, NetFailure) else None
             self._known[places[int(reply.key)]] = RunResult(answer.runs, error)
             self.ran += not reply.outcome.reused
@@ -243,7 +243,7 @@ class RunChecker:
         """Return what the sandbox is asked about a code, or why its input is unknown."""
         (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
         prm = read_parameters(record["prm"])
-        case = case_of(record["task"], record["dataset"], prm.get("transform"))
+        case = build_case(record["task"], record["dataset"], prm.get("transform"))
         if isinstance(case, str):
             return case
         # a network may read LEMUR's batch size from either place
@@ -266,9 +266,9 @@ def open_box(
     )
 
 
-def answer_of(reply: Reply[Answer]) -> Answer | NetFailure:
+def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
     """Return the answer about a network; if its job has none, how the sandbox ended it."""
-    return reply.answer or NetFailure(reply.outcome.status.value, reason_of(reply.outcome))
+    return reply.answer or NetFailure(reply.outcome.status.value, describe_failure(reply.outcome))
 
 
 def read_parameters(prm: str | None) -> dict[str, Any]:

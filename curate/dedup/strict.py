@@ -24,11 +24,11 @@ from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, ma
 from curate.model.records import Records, build_records
 from curate.model.select import Rescue, Select, Support, rescue
 from curate.published.delta import Baseline, SplitGuard
-from curate.published.outcome import Outcome, PublishedRecord
+from curate.published.outcome import CurationOutcome, PublishedRecord
 from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
-from lemur_core.similarity.selection import Differ, Standing, Verdict, select
+from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, link_by_lsh, measure_recall
+from lemur_core.similarity.selection import Differ, KeptSet, Verdict, select
 
 
 def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
@@ -62,7 +62,7 @@ def _components(sets: IntArray, features: FeatureTable) -> IntArray:
     if pairs.complete:
         ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
     else:
-        ends = linked_by_lsh(features, sets, LEAK_THRESHOLD)
+        ends = link_by_lsh(features, sets, LEAK_THRESHOLD)
     graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(len(sets), len(sets)))
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
@@ -112,7 +112,7 @@ def curate_strict(
     tracer: GraphTracer | None = None,
     against: Baseline | None = None,
     precomputed: Precomputed | None = None,
-) -> Outcome:
+) -> CurationOutcome:
     """Decide every row by the guarantees of the strict profile.
 
     Args:
@@ -149,7 +149,7 @@ def curate_strict(
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
     traced = None if tracer is None else tracer.known
     groups, splits, names, anchors = _split(corpus, kept, options.seed, traced, guard)
-    return Outcome(
+    return CurationOutcome(
         decisions=_decisions(corpus, records, chosen),
         kept=kept,
         representatives={code: records.representatives[code] for code in kept},
@@ -242,10 +242,10 @@ def empty_kept_set(
     banding: Banding,
     graphs: Mapping[int, str] = {},
     differ: Differ | None = None,
-) -> Standing:
+) -> KeptSet:
     """Return an empty kept set with these options."""
     lexical = LexicalIndex(features, options.lexical_threshold, banding)
-    return Standing(features, lexical, StructuralIndex(features.elements, options.structural), graphs, differ)
+    return KeptSet(features, lexical, StructuralIndex(features.elements, options.structural), graphs, differ)
 
 
 def _selector(

@@ -33,7 +33,7 @@ from curate.published.outcome import DUPLICATE_STAGES
 from curate.published.published import find_parents
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural, shown
+from lemur_core.files.markdown import make_visible, plural
 from lemur_core.graphs.compare import differences, share
 from lemur_core.graphs.graph import Graph
 from manifests.folders.formats import SNAPSHOT
@@ -242,7 +242,7 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
     if row is None:
         raise UserError(f"{name}: was not traced, so there is no graph to draw; `lemur curate --graph all` traces all")
     if row.graph is None:
-        raise UserError(f"{name}: has no graph to draw: {shown(row.error or '')}")
+        raise UserError(f"{name}: has no graph to draw: {make_visible(row.error or '')}")
     try:
         graph = Graph.from_json(json.loads(row.eval or ""))
     except ValueError as error:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from lemur_core.files.markdown import plural, ratio, shown
+from lemur_core.files.markdown import make_visible, plural, ratio
 from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Stage
 
 #: Entries of each list.
@@ -114,7 +114,7 @@ class Explanation:
     @cached_property
     def lines(self) -> list[str]:
         """Return the lines to print."""
-        return [shown(line) for line in _format(self)]
+        return [make_visible(line) for line in _format(self)]
 
 
 def describe_outcome(row: Decision | OtherName) -> str:
@@ -208,12 +208,12 @@ def _record_text(facts: Explanation) -> list[tuple[str, str]]:
     if record.runs:
         entries.append(("runs", "yes: constructed and run forward once"))
     elif record.runs_error is not None:
-        entries.append(("runs", f"{'no' if record.runs is False else 'not tried'}: {shown(record.runs_error)}"))
+        entries.append(("runs", f"{'no' if record.runs is False else 'not tried'}: {make_visible(record.runs_error)}"))
     if record.license:  # older snapshots say none
-        entries.append(("licence", shown(record.license)))
+        entries.append(("licence", make_visible(record.license)))
     if record.origin:
         near = f"{ratio(record.origin_similarity or 0.0)} to a class of it"
-        entries.append(("from", shown(f"{record.origin} ({record.origin_license}), {near}")))
+        entries.append(("from", make_visible(f"{record.origin} ({record.origin_license}), {near}")))
     return entries
 
 
@@ -229,7 +229,7 @@ def _graph_text(facts: Explanation) -> list[tuple[str, str]]:
     if row is None:
         return []
     if row.graph is None:
-        return [("graph", f"none: {shown(row.error or '')}")]
+        return [("graph", f"none: {make_visible(row.error or '')}")]
     entries = [("graph", row.graph)]
     if row.dead_classes:
         entries.append(("", f"never runs: {', '.join(row.dead_classes)}"))

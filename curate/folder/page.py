@@ -19,7 +19,7 @@ from lemur_core.graphs.graph import Graph
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.frame import (
     Entry,
-    Library,
+    EntryLibrary,
     Page,
     View,
     bars,
@@ -80,7 +80,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     removed = decisions.filter(pc.and_(pc.invert(decisions["kept"]), pc.is_valid(decisions["canonical"])))
     listed = _choose_records(folder, records, removed)
     duplicates = _choose_duplicates(removed, listed)
-    library = Library(
+    library = EntryLibrary(
         title="Records",
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),

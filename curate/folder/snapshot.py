@@ -7,7 +7,7 @@ from pathlib import Path
 from curate.compute.graphs import graph_rows
 from curate.model.corpus import Corpus
 from curate.model.options import SPLIT_RATIOS, get_prefix
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import count, plain, plural, table
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
@@ -29,7 +29,7 @@ from manifests.records import (
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
 
-def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dict[str, int]:
+def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: CurationOutcome) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
     for split in SPLIT_RATIOS:
@@ -53,7 +53,7 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
-def write_snapshot_card(folder: Path, name: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
+def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows: Mapping[str, int]) -> None:
     """Write the dataset card of a snapshot, and its description for catalogues.
 
     Args:
@@ -87,7 +87,7 @@ comparable; `score` is the percentile within one. Records with `pretrained` star
     SNAPSHOT.write_card(folder, rows, card)
 
 
-def _delta_note(outcome: Outcome) -> str:
+def _delta_note(outcome: CurationOutcome) -> str:
     if "against" not in outcome.details:
         return ""
     folders = ", ".join(f"`{name}`" for name in outcome.details["against"]["folders"])
@@ -98,7 +98,7 @@ holds further evaluations of networks that are published there.
 """
 
 
-def _graphs_note(outcome: Outcome) -> str:
+def _graphs_note(outcome: CurationOutcome) -> str:
     if outcome.graphs is None:
         return "\nGraphs were not compared: two of these networks may compute the same.\n"
     total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
@@ -108,7 +108,7 @@ is in one split (columns `graph`, `graph_widths`; `graphs.parquet` holds the gra
 """
 
 
-def _runs_note(outcome: Outcome) -> str:
+def _runs_note(outcome: CurationOutcome) -> str:
     if outcome.runs is None:
         return ""
     results = [result.runs for result in outcome.runs.values()]
@@ -119,7 +119,7 @@ trained weights (column `runs`). {results.count(False):,} do not run and {result
 """
 
 
-def _rights_note(outcome: Outcome) -> str:
+def _rights_note(outcome: CurationOutcome) -> str:
     withheld = sum(outcome.rights.barred(code) for code in outcome.kept)
     if not withheld:
         return ""
@@ -129,16 +129,16 @@ published copy has its row, and an empty `nn_code`.
 """
 
 
-def _chat_line(outcome: Outcome) -> str:
+def _chat_line(outcome: CurationOutcome) -> str:
     line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
     return "" if outcome.chat is None else line
 
 
-def _chat_note(outcome: Outcome) -> str:
+def _chat_note(outcome: CurationOutcome) -> str:
     return "" if outcome.chat is None else "\n" + "\n".join(snapshot_chat_card(outcome.chat))
 
 
-def list_removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
+def list_removed_rows(corpus: Corpus, outcome: CurationOutcome) -> list[int]:
     """Return one row for each distinct usable code that is neither kept nor published, in input order."""
     seen = {*outcome.kept, *outcome.further}
     rows = []
@@ -149,7 +149,7 @@ def list_removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
     return rows
 
 
-def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dict[str, object]]:
+def _records(corpus: Corpus, outcome: CurationOutcome, codes: list[int]) -> Iterator[dict[str, object]]:
     columns = (
         corpus.rows.take([outcome.representatives[code] for code in codes])
         .select([*_API_COLUMNS, "arch_uid"])
@@ -173,7 +173,7 @@ def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dic
         }
 
 
-def _computation_columns(outcome: Outcome, code: int) -> dict[str, object]:
+def _computation_columns(outcome: CurationOutcome, code: int) -> dict[str, object]:
     """Return whether a network runs, and what it computes."""
     traced = (outcome.graphs or {}).get(code)
     columns = {name: None if traced is None else traced.answer.get(name) for name in _GRAPH_COLUMNS}
@@ -187,7 +187,7 @@ def _computation_columns(outcome: Outcome, code: int) -> dict[str, object]:
 _GRAPH_COLUMNS = ("graph", "graph_widths", "dead_classes", "unused_parameters")
 
 
-def _agreement(outcome: Outcome, code: int, canonical: int | None) -> Agreement | None:
+def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> Agreement | None:
     """Return how the graphs of a removed code and its canonical compare."""
     if canonical is None or canonical == code:
         return None
@@ -205,7 +205,7 @@ def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
             position += 1
 
 
-def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
+def _decisions(corpus: Corpus, outcome: CurationOutcome) -> Iterator[dict[str, object]]:
     names = corpus.rows.column("nn").to_pylist()
     for row, decision in enumerate(outcome.decisions):
         code = int(corpus.code_of_row[row])
@@ -223,7 +223,7 @@ def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
         }
 
 
-def _removed_records(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict[str, object]]:
+def _removed_records(corpus: Corpus, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:
     for row in rows:
         code = int(corpus.code_of_row[row])
         yield {

@@ -12,7 +12,7 @@ from curate.folder.verify import verify
 from curate.published.published import list_parents
 from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import SNAPSHOT
-from manifests.folders.kinds import FolderKind, Link, RowTrace, lines_text
+from manifests.folders.kinds import FolderKind, FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
@@ -35,7 +35,7 @@ def find(folder: Path, wanted: str) -> RowTrace:
     if chat is None:
         return links
     facts = {"task": chat["task"], "variant": chat["variant"], "licence": chat["license"], "about": chat["nn"]}
-    return RowTrace((Link("chat row", chat["id"], facts), *links.links), links.codes)
+    return RowTrace((FolderLink("chat row", chat["id"], facts), *links.links), links.codes)
 
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
@@ -59,14 +59,14 @@ def _record(folder: Path, wanted: str) -> RowTrace:
         "also_named": [other.name for other in explained.other_names],
     }
     links = (
-        Link("record", explained.name or "(none)", link_facts),
+        FolderLink("record", explained.name or "(none)", link_facts),
         *_origin(manifest, explained.name, explained.row, code),
     )
     codes = [digest, canonical.id if canonical and list_parents(manifest) else None]  # a parent may hold both
     return RowTrace(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 
-def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[Link]:
+def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[FolderLink]:
     """Return where the row was read, as far as the manifest and its name say: the input, and the place in it."""
     content: dict[str, Any] = {}
     if code is not None:
@@ -74,14 +74,14 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[L
     tables = [item for item in manifest.inputs if item.name.endswith(_EXTRACTED)]
     others = [item for item in manifest.inputs if item not in tables]
     if tables and name.startswith(_BLOCK):
-        links = [Link("input", item.name, {"sha256": item.sha256}) for item in tables]
-        return [*links, Link("block", name.removeprefix(_BLOCK), content)]
+        links = [FolderLink("input", item.name, {"sha256": item.sha256}) for item in tables]
+        return [*links, FolderLink("block", name.removeprefix(_BLOCK), content)]
     licence = manifest.details.get("license") or manifest.details.get("chat", {}).get("license")
     released = bool(others) and all(item.name.startswith("nn_dataset-") for item in others)
     what = "release" if released else "input"
-    links = [Link(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
+    links = [FolderLink(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
     place = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
-    return [*links, Link("source", place, content)]
+    return [*links, FolderLink("source", place, content)]
 
 
 #: The folders that `lemur curate` writes.

@@ -24,13 +24,13 @@ from curate.published.delta_check import DeltaCheck, Member, PublishedRecords
 from curate.published.outcome import DUPLICATE_STAGES, count_runs
 from curate.published.published import check_rules, find_parents
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import IDENTITIES, identities_of
+from lemur_core.graphs.identity import IDENTITIES, compute_identities
 from lemur_core.similarity.features.minhash import Banding, IntArray, jaccard
 from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
-from manifests.conversations.conversation import fenced_codes
+from manifests.conversations.conversation import read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
-from manifests.folders.checks import Check, check_description, check_files, found_check
+from manifests.folders.checks import Check, check_description, check_faults, check_files
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.records import CHAT_KINDS
@@ -64,7 +64,7 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
     checks = []
     for parent in parents:
         wrong = [f"{check.name}: {check.detail}" for check in by_folder[parent] if not check.ok]
-        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(by_folder[parent])} checks of its own hold"))
+        checks.append(check_faults(f"parent {parent.name}", wrong, f"{len(by_folder[parent])} checks of its own hold"))
     return checks + by_folder[folder]
 
 
@@ -92,7 +92,7 @@ def _check_form(member: Member) -> list[Check]:
     return checks
 
 
-def _check_content(snapshot: "_Snapshot") -> list[Check]:
+def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
     checks = [*check_description(folder, manifest, SNAPSHOT.tables)]
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
@@ -122,7 +122,7 @@ def _check_content(snapshot: "_Snapshot") -> list[Check]:
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class _VerifiedSnapshot:
     member: Member
     delta_check: DeltaCheck
     published: PublishedRecords  # empty for a whole snapshot
@@ -158,7 +158,7 @@ class _Snapshot:
         return numbers, self.published.neighbours_by_group(numbers) if self.member.parents else {}
 
 
-def _read(delta_check: DeltaCheck, member: Member) -> _Snapshot:
+def _read(delta_check: DeltaCheck, member: Member) -> _VerifiedSnapshot:
     decisions = pq.read_table(member.path / "decisions.parquet").to_pylist()
     delta_check.record_decisions(member, decisions)
     stats = sum(pq.read_metadata(path).num_rows for path in member.path.glob("data/stats/*.parquet"))
@@ -168,7 +168,7 @@ def _read(delta_check: DeltaCheck, member: Member) -> _Snapshot:
         for record in delta_check.members[number].records
         if record["id"] in delta_check.members[number].withheld
     }
-    return _Snapshot(
+    return _VerifiedSnapshot(
         member,
         delta_check,
         PublishedRecords(delta_check, member),
@@ -184,16 +184,16 @@ def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in pq.read_table(path).to_pylist()} if path.exists() else {}
 
 
-def _check_ids(snapshot: _Snapshot) -> Check:
+def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
     ids = [record["id"] for record in snapshot.records]
     wrong = list(snapshot.member.wrong_ids)
     if len(set(ids)) != len(ids) or any(snapshot.published.records("id", id_) for id_ in ids):
         wrong.append("an id occurs twice among the records")
     known = len(snapshot.member.ids - snapshot.member.withheld)
-    return found_check("ids", wrong, f"{known:,} ids are the SHA-256 of their code")
+    return check_faults("ids", wrong, f"{known:,} ids are the SHA-256 of their code")
 
 
-def _check_counts(snapshot: _Snapshot) -> Check:
+def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 6, first half: the decisions add up to the input, and to the manifest's counts."""
     usable = [decision for decision in snapshot.decisions if decision["stage"] != "invalid"]
     stages = Counter(decision["stage"] or "kept" for decision in snapshot.decisions)
@@ -218,10 +218,10 @@ def _check_counts(snapshot: _Snapshot) -> Check:
     evaluations = sum(row["id"] in kept or bool(snapshot.published.records("id", row["id"])) for row in usable)
     if snapshot.stats != evaluations:
         wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
-    return found_check("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
+    return check_faults("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
 
 
-def _check_runs(snapshot: _Snapshot) -> Check:
+def _check_runs(snapshot: _VerifiedSnapshot) -> Check:
     """Check that column `runs` is consistent and matches the manifest, and that required runs succeeded."""
     results = [RunResult(record["runs"], record["runs_error"]) for record in snapshot.records]
     counts = count_runs(results, ((decision["id"], decision["reason"]) for decision in snapshot.decisions))
@@ -235,10 +235,10 @@ def _check_runs(snapshot: _Snapshot) -> Check:
     stated = snapshot.manifest.counts.get("runs")
     if stated != counts:
         wrong.append(f"{counts} in the tables, {stated} in the manifest")
-    return found_check("runs", wrong, f"{counts['runs']:,} of {len(results):,} records run, as the manifest states")
+    return check_faults("runs", wrong, f"{counts['runs']:,} of {len(results):,} records run, as the manifest states")
 
 
-def _check_explained(snapshot: _Snapshot) -> Check:
+def _check_explained(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 6, second half: one kept row per record; a stage, reason and kept canonical for all others."""
     kept_ids = {record["id"] for record in snapshot.records}
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
@@ -260,12 +260,12 @@ def _check_explained(snapshot: _Snapshot) -> Check:
         own = decision["id"] in snapshot.member.ids or bool(snapshot.published.records("id", decision["id"]))
         if stage != "invalid" and not own:
             wrong.append(f"row {decision['row']}: its code is in no table")
-    return found_check(
+    return check_faults(
         "guarantee 6: everything is explained", wrong, "every row kept or removed for a reason by a kept record"
     )
 
 
-def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
+def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 1, by exact joins."""
     delta_check, records, codes = snapshot.delta_check, snapshot.records, snapshot.codes
     sets: dict[int, list[int]] = {}
@@ -290,10 +290,10 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
     if snapshot.member.parents:
         wrong += snapshot.published.near_duplicates()
         detail += f", and all with {len(snapshot.published):,} published"
-    return found_check("guarantee 1: no near-duplicate remains", wrong, detail)
+    return check_faults("guarantee 1: no near-duplicate remains", wrong, detail)
 
 
-def _check_witnesses(snapshot: _Snapshot) -> Check:
+def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 2: the recomputed similarity of every removal is the recorded one and reaches its threshold."""
     code_of, parameters = snapshot.delta_check.code_of, snapshot.manifest.parameters
     wrong, checked = [], 0
@@ -320,10 +320,10 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
         wrong += snapshot.published.leaks(snapshot.decisions, widths)
         leaks = sum(decision["stage"] == "leak" for decision in snapshot.decisions)
         detail += f"; {leaks:,} near to two published splits"
-    return found_check("guarantee 2: a witness for every removal", wrong, detail)
+    return check_faults("guarantee 2: a witness for every removal", wrong, detail)
 
 
-def _check_graphs(snapshot: _Snapshot) -> Check:
+def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 7: identities follow from the stored graphs, no two kept records share one, the columns agree."""
     wrong, known = [], 0
     distinct: set[str | None] = set()
@@ -348,12 +348,12 @@ def _check_graphs(snapshot: _Snapshot) -> Check:
             distinct.add(record["graph"])
     detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
     detail += f", traced with torch {torch}" if torch is not None else ""
-    return found_check("guarantee 7: no two compute the same", wrong, detail)
+    return check_faults("guarantee 7: no two compute the same", wrong, detail)
 
 
 def _wrong_identities(row: dict[str, Any]) -> list[str]:
     graphs = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode] is not None}
-    identities = identities_of(graphs) if graphs else dict.fromkeys(IDENTITIES)
+    identities = compute_identities(graphs) if graphs else dict.fromkeys(IDENTITIES)
     return [name for name in IDENTITIES if row[name] != identities[name]]
 
 
@@ -370,7 +370,7 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
     return set_jaccard(first, second)
 
 
-def _check_order(snapshot: _Snapshot) -> Check:
+def _check_order(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 3: splits follow from kept codes, the seed and published records, not from the order of rows."""
     groups, neighbours = snapshot.groups
     published_splits = {group: records[0]["split"] for group, records in neighbours.items()}
@@ -381,10 +381,10 @@ def _check_order(snapshot: _Snapshot) -> Check:
         for record, split in zip(snapshot.records, splits, strict=True)
         if record["split"] != split
     ]
-    return found_check("guarantee 3: order does not matter", wrong, "splits follow from content and seed alone")
+    return check_faults("guarantee 3: order does not matter", wrong, "splits follow from content and seed alone")
 
 
-def _check_leakage(snapshot: _Snapshot) -> Check:
+def _check_leakage(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 4, by an exact join."""
     numbers, neighbours = snapshot.groups
     split_of = {group: records[0]["split"] for group, records in neighbours.items()}
@@ -405,16 +405,16 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
     detail = f"{len(set(numbers)):,} groups ({what}), none across splits"
     if snapshot.member.parents:
         detail += f"; {len(neighbours):,} of them with published records"
-    return found_check("guarantee 4: no leakage", wrong, detail)
+    return check_faults("guarantee 4: no leakage", wrong, detail)
 
 
-def _check_recall(snapshot: _Snapshot) -> Check:
+def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
     stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
     features = snapshot.delta_check.features
     judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
     if not judged:
-        return found_check("guarantee 5: all pairs are found", [], "nothing to compare")
+        return check_faults("guarantee 5: all pairs are found", [], "nothing to compare")
     sets = snapshot.delta_check.sets(judged)
     measured = measure_recall(
         features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
@@ -430,7 +430,7 @@ def _check_recall(snapshot: _Snapshot) -> Check:
         recall_text += f"; {proposed:,} of {pairs:,} with published records"
         if proposed != pairs:
             wrong.append(f"{pairs - proposed:,} pairs with published records are not proposed")
-    return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {recall_text}")
+    return check_faults("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {recall_text}")
 
 
 _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
@@ -469,7 +469,7 @@ def _faults(row: Row) -> Iterator[str]:
     """Yield the faults of one conversation: its form, its code, and whether the code is that of its record."""
     yield from form_faults(row, "record")
     _, user, assistant = contents(row)
-    questions, answers = fenced_codes(user), fenced_codes(assistant)
+    questions, answers = read_fenced_code(user), read_fenced_code(assistant)
     if len(answers) != (row["task"] in _ONE_CODE):
         yield f"{len(answers)} code blocks in the answer"
         return

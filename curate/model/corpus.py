@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curate.model.features import FeatureStore, FeatureTable, code_features
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity.features import Detail
@@ -71,7 +71,7 @@ class Corpus:
 
 
 def read_corpus(
-    source: Source, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
+    source: RecordSource, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
 ) -> Corpus:
     """Read all rows of a source and load or compute the features of every distinct code.
 
@@ -81,7 +81,7 @@ def read_corpus(
     Raises: UserError if there are no rows, or the source cannot be read.
     """
     store = store or FeatureStore(detail)
-    reader = _Reader(source, codes, store)
+    reader = _CodeReader(source, codes, store)
     computed = fill_store(store, reader.new_codes(), detail, jobs)
     if not reader.problem_of_row:
         raise UserError(f"{source.name}: no rows; nothing to curate")
@@ -109,8 +109,8 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
     return computed
 
 
-class _Reader:
-    def __init__(self, source: Source, codes: CodeFile, store: FeatureStore) -> None:
+class _CodeReader:
+    def __init__(self, source: RecordSource, codes: CodeFile, store: FeatureStore) -> None:
         self._source, self._codes, self._store = source, codes, store
         self._number_of: dict[bytes, int] = {}
         self.digests: list[bytes] = []

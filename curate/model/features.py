@@ -26,8 +26,8 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
 from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.features.parts import of_another_python, outline_code
-from lemur_core.similarity.features.views import Views, views_of
+from lemur_core.similarity.features.parts import is_other_python, outline_code
+from lemur_core.similarity.features.views import Views, compute_views
 
 #: The first match wins, so specific designs come first.
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -91,7 +91,7 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
     outline = outline_code(code)
     if isinstance(outline, str):
         return outline
-    views = views_of(code, outline, detail)
+    views = compute_views(code, outline, detail)
     if isinstance(views, str):
         return views
     return Features(
@@ -309,7 +309,7 @@ class FeatureStore:
         self._places.append((rows, at[rows], count[rows]))
         problems = index["problem"].take(rows).to_pylist()
         for row, digest, problem in zip(rows.tolist(), ids.take(rows).to_pylist(), problems, strict=True):
-            if problem is None or not of_another_python(problem):
+            if problem is None or not is_other_python(problem):
                 self._known.setdefault(digest, (shard, row))
 
 

@@ -25,9 +25,9 @@ SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
 
 
 def _read_license(text: str) -> str:
-    from manifests.provenance.licenses import stated_expression  # its patterns would slow down every --help
+    from manifests.provenance.licenses import parse_expression  # its patterns would slow down every --help
 
-    return stated_expression(text)
+    return parse_expression(text)
 
 
 def parse_upweight(text: str) -> tuple[str, float]:

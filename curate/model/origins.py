@@ -26,7 +26,7 @@ from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.features.classes import ClassIndex, ClassText, class_texts
 from manifests.folders.formats import EXTRACTION
-from manifests.folders.manifest import Parent, parent_of
+from manifests.folders.manifest import Parent, describe_parent
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block
 
@@ -40,7 +40,7 @@ _CHUNK = 64
 _ROWS = 500  # read at a time
 
 
-class _Block(NamedTuple):
+class _OriginBlock(NamedTuple):
     """A block whose class can be compared."""
 
     barred: bool
@@ -66,14 +66,14 @@ class Origins:
         blocks = sorted(
             (block for folder in folders for block in self._read(folder)), key=lambda block: (block.barred, block.block)
         )
-        first: dict[bytes, _Block] = {}
+        first: dict[bytes, _OriginBlock] = {}
         for block in blocks:
             first.setdefault(_digest(block.shingles), block)
         self.blocks, self._distinct = len(blocks), list(first.values())
         self._index = ClassIndex([block.shingles for block in self._distinct], THRESHOLD)
         self._known: dict[bytes, tuple[int, float] | None] = {}
 
-    def _read(self, folder: Path) -> Iterator[_Block]:
+    def _read(self, folder: Path) -> Iterator[_OriginBlock]:
         """Yield the blocks of a folder whose class is long enough."""
         rows = list(_rows(folder))
         withheld = sum(row.code is None and row.code_sha256 is not None for row in rows)
@@ -89,7 +89,7 @@ class Origins:
                 for text in texts:
                     if len(text.shingles) >= LEAST_SHINGLES:
                         barred = not is_permissive(row.license)
-                        yield _Block(barred, row.block, row.license, text.shingles)
+                        yield _OriginBlock(barred, row.block, row.license, text.shingles)
 
     def find_origins(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
         """Return the origins of codes, by code; codes without a known origin are left out."""
@@ -138,7 +138,7 @@ def check_origins(folders: Sequence[Path]) -> list[Parent]:
 
 def _parent(folder: Path) -> Parent:
     EXTRACTION.open(folder)
-    return parent_of(folder)
+    return describe_parent(folder)
 
 
 def _rows(folder: Path) -> Iterator[Block]:

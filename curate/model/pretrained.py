@@ -60,12 +60,12 @@ def find_pretrained(code: str) -> tuple[Evidence, ...]:
     if not (any(word in code for word in _WORDS) and _HINTS.search(code)):
         return ()
     lines = re.split(r"\r\n|\r|\n", code)  # as the parser counts them; str.splitlines also splits at form feeds
-    rule = _Rule(ast.parse(code))
+    rule = _PretrainedRule(ast.parse(code))
     line_numbers = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
     return tuple(Evidence(line, lines[line - 1].strip()[:160]) for line in line_numbers if line <= len(lines))
 
 
-class _Rule:
+class _PretrainedRule:
     """The names of one file (imported, defined, assigned, parameters), and what they imply for a call."""
 
     def __init__(self, tree: ast.Module) -> None:

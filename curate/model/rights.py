@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from curate.model.corpus import Corpus
-from manifests.folders.checks import Check, found_check
+from manifests.folders.checks import Check, check_faults
 from manifests.folders.manifest import Manifest
-from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive, license_of_code
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def is_withheld(license_: str, shared: str) -> bool:
 
 
 def _together(license_: str, origin: Origin | None) -> str:
-    return license_ if origin is None else all_of([license_, origin.license])
+    return license_ if origin is None else combine_licenses([license_, origin.license])
 
 
 def _count_names(names: Iterable[str]) -> dict[str, int]:
@@ -140,7 +140,7 @@ def _licenses_of_rows(corpus: Corpus, license_: str) -> dict[int, str]:
         for code, word in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
             if code in stated:
                 words_of.setdefault(code, set()).add(word or license_)
-    return {code: all_of(words) for code, words in words_of.items()}
+    return {code: combine_licenses(words) for code, words in words_of.items()}
 
 
 #: The columns of a row that state its rights.
@@ -164,7 +164,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
     for code, (part, row) in enumerate(rows):
         if "license" not in row:
-            return found_check("licences", [], "an older snapshot, without the licenses of single codes")
+            return check_faults("licences", [], "an older snapshot, without the licenses of single codes")
         numbers[part].append(code)
         license_, (origin, similarity, under) = row["license"], (row[name] for name in _COLUMNS[1:])
         if len({origin is None, similarity is None, under is None}) > 1 or (similarity or 1.0) < lowest:
@@ -180,7 +180,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             own[code] = own_license
         expected = Rights(shared, own, origins).of(code)
         if license_ != expected:
-            covered = all_of(
+            covered = combine_licenses(
                 [license_, *([own_license] if own_license is not None else []), *([under] if under else [])]
             )
             by_row += covered == license_  # consistent with a row of the source that stated it
@@ -200,7 +200,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     summary = (
         f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {barred:,} are not passed on"
     )
-    return found_check("licences", wrong, summary)
+    return check_faults("licences", wrong, summary)
 
 
 _COUNTS = ("licenses", "origins")

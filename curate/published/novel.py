@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from curate.compute.graphs import DATASETS, GraphTrace, NetworkTracer, given_of
+from curate.compute.graphs import DATASETS, GraphTrace, NetworkTracer, build_payload
 from curate.compute.runs import read_parameters
 from curate.model.features import Features, code_features
 from curate.published.reference_corpus import (
-    Comparison,
     Computation,
+    GraphSimilarity,
     ReferenceCorpus,
     build_computation,
     has_graphs,
@@ -30,10 +30,10 @@ from curate.published.reference_corpus import (
 )
 from lemur_core.describe.parts import parts
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
-from lemur_core.files.markdown import plural, ratio, shown
+from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.graphs.graph import Graph, unpack
-from lemur_core.graphs.identity import identities_of
-from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.similarity.features import Detail
 from manifests.records import Agreement
 
@@ -45,7 +45,7 @@ _TRIED = 3  # of the nearest by graph, with their hyperparameters
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class NovelNeighbor:
     """A record or block near to a file. `known`: the stages at which the file would be removed as its duplicate."""
 
     folder: str
@@ -69,7 +69,7 @@ class Neighbour:
 
 
 @dataclass(slots=True)
-class _File:
+class _QueryFile:
     """A network to check."""
 
     path: str
@@ -82,7 +82,7 @@ class _File:
     features: dict[Detail, Features] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: str, code: str) -> "_File":
+    def of(cls, path: str, code: str) -> "_QueryFile":
         """Return a file that is not traced yet."""
         digest = hashlib.sha256(code.encode()).hexdigest()
         return cls(path, code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
@@ -94,7 +94,7 @@ class Novelty:
 
     lines: list[str]
     facts: dict[str, Any]
-    nearest: Sequence[list[Neighbour]]
+    nearest: Sequence[list[NovelNeighbor]]
 
     @property
     def known(self) -> bool:
@@ -131,10 +131,10 @@ def novel(
     """
     if task not in DATASETS:
         raise UsageError(f"--task {task}: not known; one of {', '.join(DATASETS)}")
-    declared_runtime(tuple(runtime))  # report missing packages before anything runs
+    find_runtime(tuple(runtime))  # report missing packages before anything runs
     parameters = PRM if prm is None else PRM | _parse_prm(prm)
     texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
-    files = [_File.of(name, code) for name, code in texts.items()]
+    files = [_QueryFile.of(name, code) for name, code in texts.items()]
     manifests = {folder: read_reference_manifest(folder) for folder in folders}
     for detail in {read_rules(manifest)["tokens"] for manifest in manifests.values()}:
         for file in files:
@@ -167,7 +167,7 @@ def _parse_prm(text: str | Mapping[str, Any]) -> dict[str, Any]:
         return dict(text)
     parameters = read_parameters(text)
     if not parameters and text.strip() != "{}":
-        raise UsageError(f"--prm {shown(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
+        raise UsageError(f"--prm {make_visible(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
     return parameters
 
 
@@ -179,7 +179,7 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {message}; give a Python file") from error
 
 
-def _features(file: _File, detail: Detail) -> Features:
+def _features(file: _QueryFile, detail: Detail) -> Features:
     if detail not in file.features:
         features = code_features(file.code, detail)
         if isinstance(features, str):
@@ -188,8 +188,10 @@ def _features(file: _File, detail: Detail) -> Features:
     return file.features[detail]
 
 
-def _trace(tracer: NetworkTracer, files: Sequence[_File], task: str, prm: Mapping[str, Any], notes: list[str]) -> None:
-    arguments = given_of(task, DATASETS[task], prm)
+def _trace(
+    tracer: NetworkTracer, files: Sequence[_QueryFile], task: str, prm: Mapping[str, Any], notes: list[str]
+) -> None:
+    arguments = build_payload(task, DATASETS[task], prm)
     assert not isinstance(arguments, str)
     try:
         for number, traced in tracer.run({index: arguments | {"code": file.code} for index, file in enumerate(files)}):
@@ -200,7 +202,7 @@ def _trace(tracer: NetworkTracer, files: Sequence[_File], task: str, prm: Mappin
             file.traced = GraphTrace({"error": "not_traced: no sandbox is available here"})
 
 
-def _store_trace(file: _File, traced: GraphTrace) -> None:
+def _store_trace(file: _QueryFile, traced: GraphTrace) -> None:
     file.traced, file.computations = traced, []
     if traced.graph is not None:
         forms = {
@@ -215,7 +217,7 @@ def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
     seen = set()
     for path, part in by_mode["eval"].items():
         own = {mode: module_graphs[path] for mode, module_graphs in by_mode.items() if path in module_graphs}
-        identities = identities_of(own)
+        identities = compute_identities(own)
         if identities["graph"] not in seen:
             seen.add(identities["graph"])
             yield build_computation(identities, part, path)
@@ -224,9 +226,9 @@ def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
 # --- comparing ----------------------------------------------------------------------------------------------------
 
 
-def _find_nearest(files: Sequence[_File], corpora: Sequence[ReferenceCorpus]) -> list[list[Neighbour]]:
+def _find_nearest(files: Sequence[_QueryFile], corpora: Sequence[ReferenceCorpus]) -> list[list[NovelNeighbor]]:
     """Return for each file the nearest codes by each measure, and all that make it known; nearest first."""
-    nearest: list[list[Neighbour]] = [[] for _ in files]
+    nearest: list[list[NovelNeighbor]] = [[] for _ in files]
     for corpus in corpora:
         graphs = _compare_graphs(files, corpus, {code.id for code in corpus.codes})
         for index, file in enumerate(files):
@@ -234,7 +236,9 @@ def _find_nearest(files: Sequence[_File], corpora: Sequence[ReferenceCorpus]) ->
     return [sorted(near, key=lambda neighbour: (*neighbour.nearness, neighbour.folder)) for near in nearest]
 
 
-def _find_nearest_in(file: _File, corpus: ReferenceCorpus, graphs: Mapping[str, Comparison]) -> list[Neighbour]:
+def _find_nearest_in(
+    file: _QueryFile, corpus: ReferenceCorpus, graphs: Mapping[str, GraphSimilarity]
+) -> list[NovelNeighbor]:
     features = _features(file, corpus.detail)
     lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
     compared = [graphs.get(code.id) for code in corpus.codes]
@@ -252,7 +256,7 @@ def _find_nearest_in(file: _File, corpus: ReferenceCorpus, graphs: Mapping[str, 
     neighbours = []
     for index in sorted(chosen):
         code = corpus.codes[index]
-        near = Neighbour(
+        near = NovelNeighbor(
             str(corpus.folder),
             code.name,
             code.id,
@@ -266,7 +270,7 @@ def _find_nearest_in(file: _File, corpus: ReferenceCorpus, graphs: Mapping[str, 
     return neighbours
 
 
-def _add_comparison(near: Neighbour, comparison: Comparison | None) -> Neighbour:
+def _add_comparison(near: NovelNeighbor, comparison: GraphSimilarity | None) -> NovelNeighbor:
     """Return a neighbour with its comparison by graph."""
     if comparison is None:
         return replace(near, graph=None, agreement=None)
@@ -279,7 +283,7 @@ def _add_comparison(near: Neighbour, comparison: Comparison | None) -> Neighbour
     )
 
 
-def _add_known_stages(file: _File, near: Neighbour, corpus: ReferenceCorpus) -> Neighbour:
+def _add_known_stages(file: _QueryFile, near: NovelNeighbor, corpus: ReferenceCorpus) -> NovelNeighbor:
     """Return a neighbour with the stages at which it makes the file known."""
     stages = ["exact"] if near.id == file.id else []
     if not (corpus.keeps_different and near.agreement == "different"):
@@ -290,10 +294,10 @@ def _add_known_stages(file: _File, near: Neighbour, corpus: ReferenceCorpus) -> 
 
 
 def _compare_graphs(
-    files: Sequence[_File], corpus: ReferenceCorpus, ids: Collection[str]
-) -> list[dict[str, Comparison]]:
+    files: Sequence[_QueryFile], corpus: ReferenceCorpus, ids: Collection[str]
+) -> list[dict[str, GraphSimilarity]]:
     """Compare each file with these codes by graph, and return the results by id; each graph is read once."""
-    by_file: list[dict[str, Comparison]] = [{} for _ in files]
+    by_file: list[dict[str, GraphSimilarity]] = [{} for _ in files]
     if not any(file.computations for file in files):
         return by_file
     for id_, other in corpus.graphs(ids):
@@ -317,13 +321,13 @@ def _may_be_near(own: Computation, other: Computation) -> bool:
     return not own.part or 2 * min(own.operations, other.operations) >= max(own.operations, other.operations)
 
 
-def _closeness(comparison: Comparison) -> tuple[bool, bool, float, int]:
+def _closeness(comparison: GraphSimilarity) -> tuple[bool, bool, float, int]:
     return comparison.agreement == "same", comparison.agreement == "widths", comparison.share, comparison.operations
 
 
 def _retry_with_neighbours(
-    tracer: NetworkTracer, file: _File, task: str, near: list[Neighbour], corpora: Sequence[ReferenceCorpus]
-) -> list[Neighbour]:
+    tracer: NetworkTracer, file: _QueryFile, task: str, near: list[NovelNeighbor], corpora: Sequence[ReferenceCorpus]
+) -> list[NovelNeighbor]:
     """Compare the file again with its nearest by graph, using their hyperparameters; return all neighbours."""
     prms = {(str(corpus.folder), code.id): code.prm for corpus in corpora for code in corpus.codes}
     names_read = file.traced.answer.get("prm_read", ())
@@ -336,13 +340,13 @@ def _retry_with_neighbours(
     by_graph = sorted(records, key=lambda index: -(near[index].graph or 0))
     for index in by_graph[:_TRIED]:
         own = read_parameters(prms[near[index].folder, near[index].id])
-        arguments = given_of(task, DATASETS[task], own)
+        arguments = build_payload(task, DATASETS[task], own)
         differs = any(own.get(name) != PRM.get(name) for name in names_read if name != "batch")
         if near[index].agreement != "same" and differs and not isinstance(arguments, str):
             requests[index] = arguments | {"code": file.code}
     updated = list(near)
     for index, traced in tracer.run(requests) if requests else ():
-        other = _File(file.path, file.code, file.id, file.traced)
+        other = _QueryFile(file.path, file.code, file.id, file.traced)
         _store_trace(other, traced)
         for corpus in corpora:
             if str(corpus.folder) == near[index].folder and other.computations:
@@ -363,7 +367,7 @@ _HOW = {
 }
 
 
-def _summarize(files: Sequence[_File], nearest: Sequence[list[Neighbour]], notes: Sequence[str]) -> Novelty:
+def _summarize(files: Sequence[_QueryFile], nearest: Sequence[list[NovelNeighbor]], notes: Sequence[str]) -> Novelty:
     entries: list[dict[str, Any]] = []
     lines: list[str] = []
     for file, near in zip(files, nearest, strict=True):
@@ -383,10 +387,10 @@ def _summarize(files: Sequence[_File], nearest: Sequence[list[Neighbour]], notes
     lines += [f"note: {note}" for note in notes]
     counts = Counter(entry["verdict"] for entry in entries)
     facts = {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": list(notes)}
-    return Novelty([shown(line) for line in lines], facts, nearest)
+    return Novelty([make_visible(line) for line in lines], facts, nearest)
 
 
-def _verdict(file: _File, near: Sequence[Neighbour], *, known: bool) -> list[str]:
+def _verdict(file: _QueryFile, near: Sequence[NovelNeighbor], *, known: bool) -> list[str]:
     if not near:
         text = "nothing is like it"
     elif known:

@@ -40,7 +40,7 @@ class PublishedRecord:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CurationOutcome:
     """The decision on every row, and the kept records."""
 
     decisions: list[Verdict]  # one for each input row
@@ -71,7 +71,7 @@ DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
 STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
 
 
-def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
+def count_decisions(corpus: Corpus, outcome: CurationOutcome) -> dict[str, Any]:
     """Count the decisions by stage, split, prefix and family, for the manifest and the report.
 
     `rows` counts input rows by stage (they add up to `rows.input`); `networks` counts distinct (name, code) pairs, and
@@ -107,7 +107,7 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _count_graphs(outcome: Outcome) -> dict[str, Any]:
+def _count_graphs(outcome: CurationOutcome) -> dict[str, Any]:
     assert outcome.graphs is not None
     graphs = outcome.graphs
     kept = [graphs[code] for code in outcome.kept]
@@ -121,7 +121,7 @@ def _count_graphs(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _list_reasons(corpus: Corpus, outcome: Outcome) -> Iterator[tuple[int, str]]:
+def _list_reasons(corpus: Corpus, outcome: CurationOutcome) -> Iterator[tuple[int, str]]:
     return zip(corpus.code_of_row.tolist(), (decision.reason for decision in outcome.decisions), strict=True)
 
 

@@ -32,7 +32,7 @@ from lemur_core.similarity.features.minhash import SCHEME
 from lemur_core.similarity.stored import StoredIndex, write_index
 from manifests.folders.checks import check_files
 from manifests.folders.formats import SNAPSHOT
-from manifests.folders.manifest import FILE_NAME, Manifest, Parent, parent_of
+from manifests.folders.manifest import FILE_NAME, Manifest, Parent, describe_parent
 from manifests.records import LemurRecord
 
 #: Part of the index's name; increased whenever its contents change.
@@ -48,7 +48,7 @@ class PublishedFolder:
     """The records of one finished folder, and what it has removed."""
 
     def __init__(self, folder: Path, manifest: Manifest, store: FeatureStore, jobs: int | None) -> None:
-        self.folder, self.manifest, self.parent = folder, manifest, parent_of(folder)
+        self.folder, self.manifest, self.parent = folder, manifest, describe_parent(folder)
         self._store, self._jobs = store, jobs
         self._detail: Detail = manifest.parameters["tokens"]
         index_folder = _index_folder(folder, manifest, self.parent)

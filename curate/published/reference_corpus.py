@@ -20,8 +20,8 @@ from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
-from lemur_core.graphs.identity import identities_of, similarity, subtrees
-from lemur_core.graphs.serialization import forms_of
+from lemur_core.graphs.identity import compute_identities, similarity, subtrees
+from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.minhash import jaccard
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
@@ -39,16 +39,16 @@ class Computation:
     operations: int
     part: str = ""
 
-    def compare(self, other: "Computation") -> "Comparison | None":
+    def compare(self, other: "Computation") -> "GraphSimilarity | None":
         """Compare it with another one; None if they cannot be compared."""
         agreement = self.traced.agrees(other.traced)
         if agreement is None:
             return None
-        return Comparison(similarity(self.labels, other.labels), agreement, self.part, self.operations)
+        return GraphSimilarity(similarity(self.labels, other.labels), agreement, self.part, self.operations)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class GraphSimilarity:
     """The comparison of two computations: the share of common subtrees, and whether they agree."""
 
     share: float
@@ -167,10 +167,10 @@ def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
             if spec.get("algorithm") is None:
                 continue
             try:
-                forms = forms_of(spec["algorithm"])
+                forms = load_graphs(spec["algorithm"])
             except ValueError as error:
                 raise UserError(f"{folder}: {spec['block']}: {error}; extract it again, or use that torch") from error
-            yield spec["code_sha256"], build_computation(identities_of(forms), forms["eval"])
+            yield spec["code_sha256"], build_computation(compute_identities(forms), forms["eval"])
 
 
 def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:

@@ -19,10 +19,10 @@ from curate.model.options import CurateOptions, get_prefix
 from curate.model.origins import Origins, check_origins
 from curate.model.rights import read_rights
 from curate.published.delta import Baseline, open_baseline
-from curate.published.outcome import Outcome, count_decisions
+from curate.published.outcome import CurationOutcome, count_decisions
 from curate.published.published import check_parents
 from curate.sources import find_source_parents
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.markdown import plural
@@ -34,7 +34,7 @@ from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs
 
 
 def curate(
-    source: Source,
+    source: RecordSource,
     out: Path,
     options: CurateOptions,
     *,
@@ -108,7 +108,7 @@ def curate(
 
 def _add_rights(
     corpus: Corpus,
-    outcome: Outcome,
+    outcome: CurationOutcome,
     reported: Sequence[int],
     license_: str,
     stated: str | None,
@@ -124,7 +124,7 @@ def _add_rights(
     outcome.rights = read_rights(corpus, codes, license_, stated, of_codes)
 
 
-def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
+def _check_some_left(corpus: Corpus, outcome: CurationOutcome) -> None:
     """Raise UserError, with the reason of most rows, unless a record is kept or there was no row."""
     if outcome.kept or not outcome.decisions:
         return
@@ -145,7 +145,7 @@ def decide(
     jobs: int | None,
     against: Baseline | None = None,
     precomputed: Precomputed | None = None,
-) -> Outcome:
+) -> CurationOutcome:
     """Decide by the requested profile, and check whether the kept records run if requested."""
     if not options.checks_runs:
         return _decide(corpus, options, jobs, None, against, precomputed)
@@ -162,7 +162,7 @@ def _decide(
     check: Check | None,
     against: Baseline | None,
     precomputed: Precomputed | None,
-) -> Outcome:
+) -> CurationOutcome:
     answers = {} if precomputed is None else precomputed.answers
     if options.graphs != "off":
         try:
@@ -188,7 +188,7 @@ def _digests(repositories: Sequence[Parent]) -> dict[str, Any]:
     return {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
 
 
-def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
+def _details(outcome: CurationOutcome, license_: str) -> dict[str, Any]:
     chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
     by_row = {"licensed_by_row": outcome.rights.by_row} if outcome.rights.by_row else {}
     return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
@@ -199,7 +199,9 @@ def recorded(options: CurateOptions) -> dict[str, Any]:
     return asdict(options) | {"runtime": expand_sets(options.runtime)}
 
 
-def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Baseline | None) -> dict[str, Any]:
+def _parameters(
+    source: RecordSource, options: CurateOptions, outcome: CurationOutcome, against: Baseline | None
+) -> dict[str, Any]:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
     chosen = recorded(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix

@@ -20,7 +20,7 @@ from curate.model.features import FeatureTable
 from curate.model.options import CurateOptions
 from curate.model.records import Records, build_records
 from curate.sources import find_source_parents
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import INK, save_figure
@@ -33,7 +33,7 @@ from lemur_core.similarity.index import (
     StructuralIndex,
 )
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
-from lemur_core.similarity.selection import Standing, Verdict, select
+from lemur_core.similarity.selection import KeptSet, Verdict, select
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
@@ -104,7 +104,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
                 index_of_text.clear()
                 second.clear()
                 points.append(
-                    _point(tau, kappa, select(records.order, Standing(features, index_of_text, second)), group)
+                    _point(tau, kappa, select(records.order, KeptSet(features, index_of_text, second)), group)
                 )
                 advance(1)
     totals = Counter(group.values())
@@ -359,7 +359,7 @@ def parse_threshold(text: str) -> float | None:
 
 
 def sensitivity(
-    source: Source,
+    source: RecordSource,
     out: Path,
     *,
     lexical: Sequence[float] = LEXICAL_GRID,

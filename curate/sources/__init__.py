@@ -9,19 +9,19 @@ import pyarrow.compute as pc
 from curate.sources.database import DatabaseFile, is_database
 from curate.sources.files import CsvFile, JsonlFile, ParquetFile
 from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from curate.sources.services import HubDataset, InstalledLemur
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
-from manifests.folders.manifest import FILE_NAME, Input, Parent, parent_of, read_manifest
-from manifests.provenance.licenses import NOASSERTION, all_of
+from manifests.folders.manifest import FILE_NAME, Input, Parent, describe_parent, read_manifest
+from manifests.provenance.licenses import NOASSERTION, combine_licenses
 
 
-class SeveralSources(Source):
+class SeveralSources(RecordSource):
     """The rows of several sources. A code in two of them becomes one record, as if it occurred twice in one."""
 
-    def __init__(self, parts: Sequence[Source]) -> None:
+    def __init__(self, parts: Sequence[RecordSource]) -> None:
         super().__init__(" + ".join(part.name for part in parts))
         self._parts = tuple(parts)
 
@@ -46,10 +46,10 @@ class SeveralSources(Source):
 
     def license(self, stated: str | None) -> str:
         """Return the combined licence of all parts."""
-        return all_of(part.license(stated) for part in self._parts)
+        return combine_licenses(part.license(stated) for part in self._parts)
 
 
-def join_sources(parts: Sequence[Source]) -> Source:
+def join_sources(parts: Sequence[RecordSource]) -> RecordSource:
     """Combine sources into one; a single source is returned as it is.
 
     Raises: UserError if there is none, or two have the same name, since their rows could not be distinguished.
@@ -74,7 +74,7 @@ _CSV = (".csv", ".csv.gz")
 _DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
 
 
-def open_source(spec: str) -> Source:
+def open_source(spec: str) -> RecordSource:
     """Open the source that `spec` names; nothing is fetched and no row is read yet.
 
     Reserved words (`lemur`, `installed`) win over a file of that name: write `./lemur` for the file.
@@ -96,7 +96,7 @@ def open_source(spec: str) -> Source:
     return _open_path(spec)
 
 
-def open_sources(specs: Sequence[str]) -> Source:
+def open_sources(specs: Sequence[str]) -> RecordSource:
     """Open one source of all that `specs` name, in their order.
 
     Args: specs: one or more, each as for `open_source`.
@@ -106,7 +106,7 @@ def open_sources(specs: Sequence[str]) -> Source:
     return join_sources([open_source(spec) for spec in specs])
 
 
-def _open_path(spec: str) -> Source:
+def _open_path(spec: str) -> RecordSource:
     path = Path(spec)
     shown = spec if spec and spec.isprintable() else repr(spec)
     try:
@@ -131,7 +131,7 @@ def _open_path(spec: str) -> Source:
     raise UserError(f"{shown}: unknown kind of file; {_FORMS}")
 
 
-def _open_folder(folder: Path) -> Source:
+def _open_folder(folder: Path) -> RecordSource:
     if is_extraction(folder):
         return ExtractionFolder(folder)
     if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: only its records
@@ -142,7 +142,7 @@ def _open_folder(folder: Path) -> Source:
     raise UserError(f"{folder}: holds no .py files (hidden folders and __pycache__ are not searched); {_FORMS}")
 
 
-def find_source_parents(source: Source) -> list[Parent]:
+def find_source_parents(source: RecordSource) -> list[Parent]:
     """Find the finished folders whose manifests list the files of a source, each once, by kind, name and digest.
 
     A folder is not a parent if a file differs from its manifest: its rows then come from elsewhere.
@@ -152,7 +152,7 @@ def find_source_parents(source: Source) -> list[Parent]:
         for folder in file.absolute().parents:
             if folder in by_folder or (folder / FILE_NAME).is_file():
                 by_folder.setdefault(folder, []).append(file.absolute())
-    parents = [parent_of(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
+    parents = [describe_parent(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
     return sorted(set(parents), key=lambda parent: (parent.kind, parent.name, parent.sha256))
 
 

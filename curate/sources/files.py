@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from curate.sources.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import shown
+from lemur_core.files.markdown import make_visible
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 
@@ -38,7 +38,7 @@ def check_columns(where: str, columns: Collection[str]) -> None:
     Raises: UserError if a required column is missing, or a column to read occurs twice.
     """
     known = list(columns)
-    there = ", ".join(shown(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
+    there = ", ".join(make_visible(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
     for name in REQUIRED:
         if name not in known:
             raise UserError(f"{where}: no column {name!r}; it has {there}; rename the column that holds it to {name!r}")

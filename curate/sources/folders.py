@@ -13,8 +13,8 @@ from curate.sources.files import ParquetFile, build_broken_row, describe_file, r
 from curate.sources.rows import RowSource
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Input
-from manifests.provenance import REQUIREMENTS, TABLE, Parts, barred, read_parts
-from manifests.provenance.licenses import all_of
+from manifests.provenance import REQUIREMENTS, TABLE, Parts, find_blocking_licenses, read_parts
+from manifests.provenance.licenses import combine_licenses
 from manifests.records import LEVELS
 
 
@@ -171,7 +171,7 @@ class ExtractionFolder(RowSource):
         licenses = self._blocks(
             about, lambda block, parts: set() if _find_problem(block, parts) else _licenses(block, parts)
         )
-        return all_of(set().union(*licenses))
+        return combine_licenses(set().union(*licenses))
 
     def _blocks(self, columns: list[str], read: Callable[[dict[str, Any], Parts], T]) -> Iterator[T]:
         """Yield the row of each block, in the order of the table."""
@@ -196,7 +196,7 @@ def _build_row(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
     name = f"{PREFIX}-{block['block']}"
     if problem := _find_problem(block, parts):
         return build_broken_row(problem, name)
-    license_ = all_of(_licenses(block, parts))
+    license_ = combine_licenses(_licenses(block, parts))
     return read_row({"nn": name, "nn_code": block["lean_code"] or block["code"], "license": license_})
 
 
@@ -211,6 +211,6 @@ def _find_problem(block: dict[str, Any], parts: Parts) -> str | None:
         return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
     if block["block"] not in parts.made_from:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block['block']}")
-    if wrong := barred(_licenses(block, parts)):
+    if wrong := find_blocking_licenses(_licenses(block, parts)):
         return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"
     return None

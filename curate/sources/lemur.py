@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Source
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release, with_codes
+from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from manifests.folders.manifest import Input
@@ -162,7 +162,7 @@ _TABLES_FORMAT = 2
 _METADATA = b"METADATA"  # of the schema
 
 
-class LemurRelease(Source):
+class LemurRelease(RecordSource):
     """The rows that `ab.nn.api.data(only_best_accuracy=True)` of one release returns, in its order.
 
     The wheel is fetched once, and its digest checked: `lemur_core.files.lemur_release`.
@@ -226,7 +226,8 @@ class LemurRelease(Source):
                 metadata = archive.read(name)
             if not codes:
                 raise UserError(
-                    f"nn-dataset {self.version} carries no network codes; releases that do: {', '.join(with_codes())}"
+                    f"nn-dataset {self.version} carries no network codes; releases that do:"
+                    f" {', '.join(list_releases())}"
                 )
             rows, texts = read_stats(wheel, files, codes)
             for file, table in ((codes_file, texts.replace_schema_metadata({_METADATA: metadata})), (rows_file, rows)):

@@ -33,7 +33,7 @@ ROW_SCHEMA = pa.schema(
 BATCH_ROWS = 2_000
 
 
-class Source(ABC):
+class RecordSource(ABC):
     """A source of rows. `name` identifies it in the manifest, `where` in messages."""
 
     def __init__(self, name: str, where: str = "") -> None:
@@ -66,7 +66,7 @@ def to_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 BATCH_CHARACTERS = 32 << 20
 
 
-class RowSource(Source):
+class RowSource(RecordSource):
     """A source whose rows are read one by one, as dictionaries of ROW_SCHEMA."""
 
     @abstractmethod

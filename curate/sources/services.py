@@ -22,7 +22,7 @@ from manifests.publish.hub import hub_errors, parse_dataset
 _ADVICE = "check the network, run again"
 
 
-class _Service(RowSource):
+class _LibrariesService(RowSource):
     """A source without files: the manifest names it with the digest of its rows, as JSON, in order."""
 
     _input: Input | None = None
@@ -53,7 +53,7 @@ class _Service(RowSource):
         return [self._input]
 
 
-class HubDataset(_Service):
+class HubDataset(_LibrariesService):
     """All splits of one dataset, in the order of their names."""
 
     def __init__(self, spec: str) -> None:
@@ -92,7 +92,7 @@ _INSTEAD = "or curate the released corpus: lemur curate lemur"
 _FAILURES = (OSError, sqlite3.Error, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-class InstalledLemur(_Service):
+class InstalledLemur(_LibrariesService):
     """`ab.nn.api.data(only_best_accuracy=True)` of this environment. The API hands over all its rows at once.
 
     Source: https://github.com/ABrain-One/nn-dataset

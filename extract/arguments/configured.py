@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 from extract.arguments.name_values import candidates
-from extract.arguments.trials import AttemptError, Namespace, attempt
+from extract.arguments.trials import AttemptError, BlockNamespace, attempt
 
 _MAX_VALUES = 3
 
 
 def add_config_field(
-    failure: AttemptError, texts: Mapping[str, str], names: Namespace, words: list[str]
+    failure: AttemptError, texts: Mapping[str, str], names: BlockNamespace, words: list[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield a parameter and its configuration with one more field, set on the object or on one nested in it.
 

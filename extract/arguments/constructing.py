@@ -18,7 +18,7 @@ from extract.arguments.inputs import is_variadic, list_required
 from extract.arguments.name_values import (
     BLOCK,
     SETTINGS,
-    Settings,
+    NameSettings,
     candidates,
     configuration_expressions,
     format_call,
@@ -28,8 +28,8 @@ from extract.arguments.name_values import (
 )
 from extract.arguments.trials import (
     AttemptError,
-    Budget,
-    Namespace,
+    BlockNamespace,
+    TimeBudget,
     attempt,
     count_elements,
     fill_unset,
@@ -80,9 +80,9 @@ class Constructor:
     """Search for arguments of one class; keeps the failure with the most progress."""
 
     cls: type[nn.Module]
-    names: Namespace
+    names: BlockNamespace
     hints: Mapping[str, Any]
-    budget: Budget
+    budget: TimeBudget
     blocks: tuple[str, ...]  # names of other module classes in the block's file
     best_failure: tuple[AttemptError, Arguments] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
@@ -228,15 +228,15 @@ class Constructor:
         """Construct once with settings that record which attributes are read, then again with exactly these."""
         if not any(text == SETTINGS for _, text in arguments.kwargs):
             return self.make(arguments)
-        traced: dict[str, Settings] = {}
+        traced: dict[str, NameSettings] = {}
         names = dict(self.names.names)
         fresh = []
         for name, text in arguments.kwargs:
             if text == SETTINGS:
-                traced[name] = names[f"_{name}_settings"] = Settings(self.names.value)
+                traced[name] = names[f"_{name}_settings"] = NameSettings(self.names.value)
                 text = f"_{name}_settings"
             fresh.append((name, text))
-        original, self.names = self.names, Namespace(names)
+        original, self.names = self.names, BlockNamespace(names)
         try:
             self._new(Arguments(arguments.args, tuple(fresh)))
         finally:
@@ -387,7 +387,7 @@ def instances(name: str, cls: Any) -> list[str]:
     """Return expressions that construct a companion class."""
     if not isinstance(cls, type):
         return [name]
-    if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
+    if name.endswith(("Config", "Configuration", "Args", "NameSettings")) or hasattr(cls, "__dataclass_fields__"):
         return configuration_expressions(name, cls)
     parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}

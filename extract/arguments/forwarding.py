@@ -36,7 +36,7 @@ from extract.arguments.inputs import (
 )
 from extract.arguments.name_values import annotation_text, format_call, read_parameters
 from extract.arguments.repairs import FailedCall, of_the_module, repairs
-from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, seed_all
+from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, attempt, seed_all
 
 _MAX_TRIES = 70  # for one module
 _SECONDS = 1.0  # of CPU time for one attempt
@@ -65,9 +65,9 @@ class Forward:
 
     built: Constructed
     constructor: Constructor
-    names: Namespace
+    names: BlockNamespace
     hints: Mapping[str, Any]
-    budget: Budget
+    budget: TimeBudget
     best_failure: tuple[AttemptError, str] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
 
@@ -219,7 +219,7 @@ def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 def run(
-    module: nn.Module, called: ForwardCall, names: Namespace, *, on_meta: bool = False, seconds: float = 10.0
+    module: nn.Module, called: ForwardCall, names: BlockNamespace, *, on_meta: bool = False, seconds: float = 10.0
 ) -> Any:
     """Call a module without gradients.
 
@@ -243,7 +243,7 @@ def run(
     return output
 
 
-def evaluate(called: ForwardCall, names: Namespace) -> tuple[list[Any], dict[str, Any]]:
+def evaluate(called: ForwardCall, names: BlockNamespace) -> tuple[list[Any], dict[str, Any]]:
     """Build the inputs of a call.
 
     Raises: AttemptError if an expression cannot be evaluated.

@@ -16,63 +16,63 @@ SETTINGS = "@settings"  # placeholder for an object whose attributes follow thes
 BLOCK = "@block"  # placeholder for a class of the block's file
 
 
-class Rule(NamedTuple):
+class NameRule(NamedTuple):
     """Values for parameters whose lower-case name or annotation fully matches a pattern."""
 
     pattern: str
     values: str  # separated by |
 
 
-NAMES: tuple[Rule, ...] = (
-    Rule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
-    Rule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
-    Rule(
+NAMES: tuple[NameRule, ...] = (
+    NameRule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
+    NameRule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
+    NameRule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
         r"|(.*_)?(ratio|factor|reduction)",
         "4|(4, 4)|2|1|7|(2, 4, 4)|0.25",
     ),
-    Rule(r"kernel(_sizes?|s)?|ksize|ks|(num_)?anchors?|na", "3|(3, 3)|[3, 5]|[3, 3]"),
-    Rule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|0|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
-    Rule(
+    NameRule(r"kernel(_sizes?|s)?|ksize|ks|(num_)?anchors?|na", "3|(3, 3)|[3, 5]|[3, 3]"),
+    NameRule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|0|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
+    NameRule(
         r"((num|n)_)?(hidden_)?(layers?|blocks|stages|levels|convs|stacks|depth)|depths|repeats?"
         r"|((up|down)_?)?(scales?|sample|rate)(_factor)?",
         "2|1|3|4|[2, 2, 2, 2]|[1, 2]|(2, 2)",
     ),
-    Rule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
-    Rule(r"(num_)?(embeddings|tokens|types|vocab)|vocab(_size)?", "64|32"),
-    Rule(r"(input|feat(ure)?|token|spatial)_?(res(olution)?|size|shape|map_size)", "(8, 8)|8|(16, 16)|16|32"),
-    Rule(
+    NameRule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
+    NameRule(r"(num_)?(embeddings|tokens|types|vocab)|vocab(_size)?", "64|32"),
+    NameRule(r"(input|feat(ure)?|token|spatial)_?(res(olution)?|size|shape|map_size)", "(8, 8)|8|(16, 16)|16|32"),
+    NameRule(
         r"(max_|num_)?(seq|sequence|context|pos|patches|src|tgt)_?(len(gth)?|positions?|size)?|length|num_patches"
         r"|num_(quer(y|ies)|slots|latents|codes|clusters|masks?|bins)|.*head_?(dim|size|width)",
         "16|8|64|32",
     ),
-    Rule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.0|[0.0, 0.0]|0.1|1e-05"),
-    Rule(
+    NameRule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.0|[0.0, 0.0]|0.1|1e-05"),
+    NameRule(
         r"temperature|tau|alpha|beta|gamma|sigma|theta|momentum|std|mean|margin|(.*_)?(weight|scale|threshold)|init_values?",
         "1.0|0.5|2|[1.0]",
     ),
-    Rule(r"norm_?(layer|cls|func|fn|type)?", "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(32)|None"),
-    Rule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
-    Rule(r"(.*_)?impl(ementation)?|backend", "None|'eager'"),
-    Rule(r"(.*_)?(loss|criterion)(_(fn|func|fcn|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()|1.0"),
-    Rule(r"(act|gate)_?(layer|fn|func)?|activ.*|.*_act", "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True"),
-    Rule(
+    NameRule(r"norm_?(layer|cls|func|fn|type)?", "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(32)|None"),
+    NameRule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
+    NameRule(r"(.*_)?impl(ementation)?|backend", "None|'eager'"),
+    NameRule(r"(.*_)?(loss|criterion)(_(fn|func|fcn|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()|1.0"),
+    NameRule(r"(act|gate)_?(layer|fn|func)?|activ.*|.*_act", "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True"),
+    NameRule(
         r"(.*_)?(backbone|encoder)|body|trunk|(base_)?model|net(work)?|stem",
         "nn.Conv2d(3, 32, 3, padding=1)|nn.Identity()|nn.Linear(32, 32)|nn.Sequential(nn.Conv2d(3, 32, 3, padding=1))",
     ),
 )
-ANNOTATIONS: tuple[Rule, ...] = (
-    Rule(r"bool", "False|True"),
-    Rule(
+ANNOTATIONS: tuple[NameRule, ...] = (
+    NameRule(r"bool", "False|True"),
+    NameRule(
         r".*(list|sequence|iterable)\[.*(callable|module).*",
         "[nn.Identity(), nn.Identity()]|nn.ModuleList([nn.Identity()])",
     ),
-    Rule(r"(type|callable).*", "nn.Identity|nn.ReLU|@block|F.relu"),
-    Rule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(32, 32)|nn.Identity"),
-    Rule(r".*(list|sequence|tuple|iterable|size).*", "[32, 32]|[32, 32, 32]|(4, 4)|[2, 2, 2, 2]|(32, 32)"),
-    Rule(r".*float.*", "0.5|1.0"),
-    Rule(r".*int.*", "32|4|2|1"),
-    Rule(r".*str.*", "'mean'|'relu'|''"),
+    NameRule(r"(type|callable).*", "nn.Identity|nn.ReLU|@block|F.relu"),
+    NameRule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(32, 32)|nn.Identity"),
+    NameRule(r".*(list|sequence|tuple|iterable|size).*", "[32, 32]|[32, 32, 32]|(4, 4)|[2, 2, 2, 2]|(32, 32)"),
+    NameRule(r".*float.*", "0.5|1.0"),
+    NameRule(r".*int.*", "32|4|2|1"),
+    NameRule(r".*str.*", "'mean'|'relu'|''"),
 )
 ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|@settings|'mean'|0.5"
 
@@ -99,7 +99,7 @@ def suggest_value(name: str) -> str:
     return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
 
 
-def _match_rules(rules: Iterable[Rule], text: str) -> list[str]:
+def _match_rules(rules: Iterable[NameRule], text: str) -> list[str]:
     return next((rule.values.split("|") for rule in rules if re.fullmatch(rule.pattern, text)), [])
 
 
@@ -158,7 +158,7 @@ def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
 # -- configuration objects -------------------------------------------------------------------------------------------
 
 
-class Settings:
+class NameSettings:
     """An object that returns a value guessed from the name for any attribute, and records the names."""
 
     _MAX_ATTRIBUTES = 200

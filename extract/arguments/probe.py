@@ -7,8 +7,8 @@ from collections.abc import Collection
 from types import ModuleType
 
 from lemur_core.sandbox.server.foreign import load as load_module
-from lemur_core.sandbox.server.foreign import message_of
 from lemur_core.sandbox.server.foreign import one_line as to_line
+from lemur_core.sandbox.server.foreign import read_message
 
 MODULE_NAME = "block"
 
@@ -60,7 +60,7 @@ def classify_error(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str:
     """Return the type, message and line of the block's file in one line."""
-    message = to_line(message_of(error), 300)
+    message = to_line(read_message(error), 300)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(f"{MODULE_NAME}.py")]
     where = f" (line {frames[-1].lineno}: {(frames[-1].line or '')[:120]})" if frames else ""
     return f"{type(error).__name__}: {message}{where}"

@@ -29,7 +29,7 @@ from extract.arguments.inputs import (
 )
 from extract.arguments.messages import CompanionCode
 from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
-from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, differentiate, seed_all
+from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, attempt, differentiate, seed_all
 
 _MAX_VARIANTS = 12
 _LIKELY = 2  # variants, tried at once
@@ -81,7 +81,7 @@ def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, A
     return cls, {}
 
 
-def namespace(block: dict[str, Any], companions: Sequence[CompanionCode]) -> Namespace:
+def namespace(block: dict[str, Any], companions: Sequence[CompanionCode]) -> BlockNamespace:
     """Return the names that expressions may use: the usual ones, then the block's, then its companions'."""
     names: dict[str, Any] = {}
     for index, item in enumerate(companions):
@@ -99,7 +99,7 @@ def namespace(block: dict[str, Any], companions: Sequence[CompanionCode]) -> Nam
         "functools": functools,
     }
     usual |= {"partial": functools.partial, "types": types, "OrderedDict": OrderedDict}
-    return Namespace(names | usual)
+    return BlockNamespace(names | usual)
 
 
 def _load_companion(item: CompanionCode, index: int) -> Any:
@@ -134,7 +134,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     )
     # Where an argument is a class, those that are named as blocks are tried before helpers.
     blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
-    budget = Budget()
+    budget = TimeBudget()
     constructor = Constructor(cls, names, hints, budget, blocks)
     best: dict[str, Any] | None = None
     goal = payload["goal"]
@@ -160,21 +160,21 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _FailedModule:
     """A module to try, and its failure."""
 
     built: Constructed
     failure: AttemptError | None = None
 
 
-def _plans(constructor: Constructor) -> Iterator[_Plan]:
+def _plans(constructor: Constructor) -> Iterator[_FailedModule]:
     """Yield modules to try: each plan, followed by the variants that its failure suggests."""
     for built in constructor.plans():
         waiting = [built]
         for _ in range(_MAX_VARIANTS + 1):
             if not waiting:
                 break
-            plan = _Plan(waiting.pop())
+            plan = _FailedModule(waiting.pop())
             yield plan
             if plan.failure is not None:
                 message = str(plan.failure.cause)
@@ -263,13 +263,17 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     return _backward(module, called, names, result, again if same(first, again) else None)
 
 
-def _draw_inputs(called: ForwardCall, names: Namespace) -> list[torch.Tensor]:
+def _draw_inputs(called: ForwardCall, names: BlockNamespace) -> list[torch.Tensor]:
     seed_all()
     return flatten(list(evaluate(called, names)))
 
 
 def _backward(
-    module: nn.Module, called: ForwardCall, names: Namespace, result: dict[str, Any], stable: list[torch.Tensor] | None
+    module: nn.Module,
+    called: ForwardCall,
+    names: BlockNamespace,
+    result: dict[str, Any],
+    stable: list[torch.Tensor] | None,
 ) -> dict[str, Any]:
     """Run backward in train mode, or in eval mode if train mode fails."""
     observed = result["observed"]
@@ -294,7 +298,9 @@ def _backward(
     return result
 
 
-def _run_with_gradients(module: nn.Module, called: ForwardCall, names: Namespace) -> tuple[Any, list[torch.Tensor]]:
+def _run_with_gradients(
+    module: nn.Module, called: ForwardCall, names: BlockNamespace
+) -> tuple[Any, list[torch.Tensor]]:
     seed_all()
     args, kwargs = evaluate(called, names)
     inputs = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
@@ -333,7 +339,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def describe_case(called: ForwardCall, names: Namespace, output: object) -> dict[str, Any]:
+def describe_case(called: ForwardCall, names: BlockNamespace, output: object) -> dict[str, Any]:
     """Describe the inputs and outputs of one call."""
     args, kwargs = evaluate(called, names)
     inputs: dict[str, str] = {}
@@ -361,7 +367,7 @@ def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
         )
 
 
-def further_cases(module: nn.Module, called: ForwardCall, names: Namespace) -> list[dict[str, Any]]:
+def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[dict[str, Any]]:
     """Return the same call with another number of pixels or tokens, and another batch size, if they work."""
     if called.inputs is None:
         return []

@@ -32,7 +32,7 @@ def prepare(folders: Sequence[str], origin: Collection[str]) -> None:
     hide(origin)
 
 
-class Subject:
+class Target:
     """The class of a self-contained file, with its arguments.
 
     Raises: AttemptError if the file defines no module of this name.

@@ -123,7 +123,7 @@ def _stop(*_: object) -> None:
 
 
 @dataclass(slots=True)
-class Budget:
+class TimeBudget:
     """Remaining attempts and CPU seconds; only large models use up the seconds."""
 
     constructions: int = 150
@@ -137,7 +137,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Namespace:
+class BlockNamespace:
     """The names of the block's file, its companions and the usual modules, for evaluating expressions."""
 
     names: Mapping[str, Any]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from extract.chat.draft import (
     ChatBlock,
-    Rights,
+    CodeRights,
+    checked_text,
     describe,
-    guarded_text,
     make_draft,
     not_run,
     repeats,
@@ -80,7 +80,7 @@ class ChatOptions:
         return tuple(kind for kind in SPEC_CHAT_KINDS if kind != "write" or self.include_code)
 
 
-def build_chat(blocks: Sequence[ChatBlock], options: ChatOptions, rights: Rights) -> Chat:
+def build_chat(blocks: Sequence[ChatBlock], options: ChatOptions, rights: CodeRights) -> Chat:
     """Return a conversation, or the reason for skipping it, for each block and kind, in order.
 
     Args:
@@ -121,7 +121,7 @@ def extraction_chat_card(chat: Chat) -> list[str]:
 
 
 def _draft(
-    block: ChatBlock, kind: SpecChatKind, seed: int, distractors: "Distractors", rights: Rights
+    block: ChatBlock, kind: SpecChatKind, seed: int, distractors: "Distractors", rights: CodeRights
 ) -> Draft | Skipped:
     sampler = Sampler(seed, block.spec.block, kind)
     if kind == "choose":
@@ -139,7 +139,7 @@ def _drop_copies(drafts: _Drafts, codes: dict[str, str]) -> _Drafts:
     about: dict[str, list[tuple[int, str]]] = defaultdict(list)  # block -> index and text of each draft
     for index, (block, kind, draft) in enumerate(drafts):
         if isinstance(draft, Draft):
-            text = guarded_text(kind, draft.user, draft.assistant)
+            text = checked_text(kind, draft.user, draft.assistant)
             for name in (block.spec.block, *draft.columns["others"]):
                 about[name].append((index, text))
     checked = list(drafts)

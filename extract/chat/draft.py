@@ -25,12 +25,12 @@ from extract.chat.verbalization import (
     shape_words,
 )
 from extract.specs.make import find_repeat, strip_header
-from extract.specs.splits import Place
+from extract.specs.splits import SplitAssignment
 from lemur_core.files.markdown import plural
-from lemur_core.similarity.features.text import tokens_of
+from lemur_core.similarity.features.text import split_tokens
 from manifests.conversations.conversation import Draft, Skipped, Subject, fence
 from manifests.conversations.sampling import Sampler
-from manifests.provenance import Parts, barred_blocks, read_parts
+from manifests.provenance import Parts, find_blocked_blocks, read_parts
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import Spec
 
@@ -92,7 +92,7 @@ class ChatBlock:
     """
 
     spec: Spec
-    place: Place
+    place: SplitAssignment
     code: str
     lean: str | None = None
 
@@ -107,17 +107,17 @@ class ChatBlock:
 
 def repeats(texts: Iterable[str], code: str) -> list[bool]:
     """Return for each text whether it shares eight consecutive tokens with the code, ignoring the code's header."""
-    source = tokens_of(strip_header(code))
+    source = split_tokens(strip_header(code))
     return [find_repeat(text, source) is not None for text in texts]
 
 
-def guarded_text(kind: str, user: str, assistant: str) -> str:
+def checked_text(kind: str, user: str, assistant: str) -> str:
     """Return the part of a conversation that must not repeat code: everything, unless the answer is the code."""
     return user if kind == "write" else f"{user}\n{assistant}"
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class CodeRights:
     """Rights to redistribute code, by the same rules as publishing, and the notices that go with it."""
 
     barred: Mapping[str, str] = field(default_factory=dict)  # block -> licences that forbid redistribution
@@ -136,13 +136,13 @@ class Rights:
         return f"{origin}{also}; changed: imports resolved and definitions brought together"
 
 
-def read_rights(folder: Path) -> Rights:
+def read_rights(folder: Path) -> CodeRights:
     """Read the rights to the code in a folder whose table and requirements are already written.
 
     Raises: UserError if they cannot be read.
     """
     parts = read_parts(folder)
-    return Rights({block: licenses for block, (_, licenses) in barred_blocks(folder, parts).items()}, parts)
+    return CodeRights({block: licenses for block, (_, licenses) in find_blocked_blocks(folder, parts).items()}, parts)
 
 
 def make_draft(
@@ -210,7 +210,7 @@ def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     return make_draft(sampler, "\n".join(user), f"{answer} The module {parameter_words(spec, arguments=False)}.")
 
 
-def write(block: ChatBlock, sampler: Sampler, rights: Rights) -> Draft | Skipped:
+def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Skipped:
     """Draft requirements from the spec's facts, answered with the minimized form including its header.
 
     Skipped unless every part of the code may be redistributed.

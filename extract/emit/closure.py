@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
-from extract.resolve.discover import Found
+from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import (
     Finder,
@@ -61,7 +61,7 @@ class Closure:
     `problems` lists why it cannot become a block; empty if it can.
     """
 
-    root: Found
+    root: TargetClass
     # Pass 1, and again for everything that pass 2 adds.
     nodes: dict[NodeKey, StatementNode] = field(default_factory=dict)
     symbols: dict[Symbol, None] = field(default_factory=dict)  # all linked symbols, in order of first use

@@ -17,10 +17,10 @@ from extract.emit.lookups import resolve_lookups
 from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
 from extract.resolve.dependencies import DependencyGraph
-from extract.resolve.discover import Found
-from extract.resolve.index import RUNTIME_NAMES, Index
-from extract.resolve.modules import Definition, Library
-from extract.resolve.requirements import distributions_of
+from extract.resolve.discover import TargetClass
+from extract.resolve.index import RUNTIME_NAMES, FactsIndex
+from extract.resolve.modules import CorpusIndex, Definition
+from extract.resolve.requirements import list_distributions
 from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
     How,
@@ -33,18 +33,18 @@ from extract.resolve.symbols import (
     RegistrySymbol,
     Undefined,
 )
-from extract.sources import Source
+from extract.sources import PackageSource
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
-from lemur_core.source.undefined import drop_unevaluated, undefined_names
+from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
     """The file of a block."""
 
-    found: Found
+    found: TargetClass
     code: str
     requires: tuple[str, ...]  # PEP 508, without the standard library
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
@@ -59,7 +59,7 @@ class Emitted:
 class Unresolved:
     """A class that cannot become a block: an expected outcome, not an exception."""
 
-    found: Found
+    found: TargetClass
     reason: Reason
     detail: str
 
@@ -67,10 +67,10 @@ class Unresolved:
 class Emitter:
     """Emitter of the blocks of one library."""
 
-    def __init__(self, library: Library, index: Index) -> None:
+    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
         self.graph = DependencyGraph(library, Registries(library, index))
 
-    def emit(self, found: Found) -> Emitted | Unresolved:
+    def emit(self, found: TargetClass) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module."""
         if found.nested is not None and found.nested.why:
             return Unresolved(found, Reason.NESTED_CLASS, found.nested.why)
@@ -89,7 +89,7 @@ class Emitter:
         body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += _alias_lines(names, closure)
         body += _bind_nested(names, found)
-        requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
+        requires = tuple(sorted({list_distributions(package)[0] for package in closure.requires}))
         head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
@@ -112,12 +112,12 @@ class Emitter:
 class CachedEmitter(Emitter):
     """Emitter that stores its results in the index, so that later runs over the same sources reuse them."""
 
-    def __init__(self, library: Library, index: Index, sources: Sequence[Source]) -> None:
+    def __init__(self, library: CorpusIndex, index: FactsIndex, sources: Sequence[PackageSource]) -> None:
         super().__init__(library, index)
         self._index = index
         self._key = _key(sources)
 
-    def emit(self, found: Found) -> Emitted | Unresolved:
+    def emit(self, found: TargetClass) -> Emitted | Unresolved:
         """Return the closed file of a class, or why there is none; from the index if stored there."""
         key = f"emitted:{self._key}:{found.block}"
         kept = self._index.remembered(key)
@@ -128,9 +128,9 @@ class CachedEmitter(Emitter):
         return outcome
 
 
-def _key(sources: Sequence[Source]) -> str:
+def _key(sources: Sequence[PackageSource]) -> str:
     """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
-    names = [field.name for field in fields(Source) if field.name not in ("root", "files")]
+    names = [field.name for field in fields(PackageSource) if field.name not in ("root", "files")]
     about = [
         [[getattr(source, name) for name in names] for source in sources],
         [(file.path, file.blob) for file in replacement_source().files],
@@ -145,7 +145,7 @@ def _dumps(outcome: Emitted | Unresolved) -> bytes:
     return zlib.compress(json.dumps(content).encode(), 1)
 
 
-def _loads(kept: bytes, root: Found) -> Emitted | Unresolved | None:
+def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
     """Return the stored outcome; None if it is damaged."""
     try:
         content: dict[str, Any] = json.loads(zlib.decompress(kept))
@@ -180,11 +180,11 @@ def _find_undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
         warnings.simplefilter("ignore")  # warnings about foreign code are not for our users
         tree = ast.parse(code)
         compile(tree, "block.py", "exec", dont_inherit=True)
-    names = undefined_names(tree)
+    names = find_undefined_names(tree)
     if not names:
         return (), frozenset()
     drop_unevaluated(tree)
-    needed = undefined_names(tree)
+    needed = find_undefined_names(tree)
     return tuple(sorted(needed)), frozenset(names.keys() - needed.keys())
 
 
@@ -287,7 +287,7 @@ def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:
     return ["\n".join(sorted(lines))] if lines else []
 
 
-def _bind_nested(names: BlockNames, root: Found) -> list[str]:
+def _bind_nested(names: BlockNames, root: TargetClass) -> list[str]:
     """Return the line that binds a class nested inside another definition."""
     return [f"{root.name} = {names.of[root.root]}{root.nested.made}"] if root.nested is not None else []
 

@@ -23,10 +23,10 @@ from extract.resolve.configurations import SUFFIX
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition
 from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
-from extract.resolve.strings import PossibleValues, Scope, StringAnalysis
+from extract.resolve.strings import PossibleValues, StringAnalysis, StringScope
 from extract.resolve.symbols import Finder, Imported, ModuleValue, StatementNode, Symbol
 from lemur_core.files.markdown import plural
-from lemur_core.source.changes import Sought, pattern_of
+from lemur_core.source.changes import DynamicLookup, build_pattern
 from lemur_core.source.facts import CLASS
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
@@ -112,12 +112,12 @@ def _add_names(
     closure: Closure,
     graph: DependencyGraph,
     node: StatementNode,
-    sought: Sought,
+    sought: DynamicLookup,
     known: PossibleValues,
     words: Sequence[str],
 ) -> None:
     """Resolve `globals()[name]` and `eval(name)`: names of the file."""
-    pattern = pattern_of(sought.asked)
+    pattern = build_pattern(sought.asked)
     sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
     wanted = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
     if not known.whole:
@@ -143,8 +143,8 @@ def _add_modules(
     graph: DependencyGraph,
     strings: StringAnalysis,
     node: StatementNode,
-    sought: Sought,
-    scope: Scope,
+    sought: DynamicLookup,
+    scope: StringScope,
     known: PossibleValues,
 ) -> None:
     """Resolve `import_module(name)`: modules of the corpus with the attributes in use; other imports are kept."""
@@ -177,7 +177,7 @@ def _add_modules(
 def _note_search(
     closure: Closure,
     node: StatementNode,
-    sought: Sought,
+    sought: DynamicLookup,
     present: Sequence[str],
     lacking: Sequence[str],
     *,
@@ -214,7 +214,7 @@ def _is_statement(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "__import__"
 
 
-def _unusual(call: ast.Call, scope: Scope, offered: ModuleValue) -> str:
+def _unusual(call: ast.Call, scope: StringScope, offered: ModuleValue) -> str:
     """Return why our replacement for `import_module` does not fit this call; empty if it does."""
     if not scope.functions:
         return "the file runs it as it is imported"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from extract.emit.closure import Closure, StatementGroup
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
-from extract.resolve.discover import class_of
+from extract.resolve.discover import find_class_facts
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import NodeKey, StatementNode
 from lemur_core.source.facts import AT_DEFINITION, CLASS
@@ -142,7 +142,7 @@ class _Ordering:
         bases = [
             link.symbol for link in links if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition)
         ]
-        return any(facts is not None and "__init_subclass__" in facts.methods for facts in map(class_of, bases))
+        return any(facts is not None and "__init_subclass__" in facts.methods for facts in map(find_class_facts, bases))
 
 
 def _list_reads(links: StatementLinks) -> Iterator[tuple[Definition, bool, bool]]:

@@ -12,17 +12,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from extract.model.results import reached
-from extract.specs.make import worked_of
+from extract.model.results import count_reached
+from extract.specs.make import read_arguments
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
-from lemur_core.graphs.serialization import from_notation
+from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import at
 from manifests.folders.formats import EXTRACTION
-from manifests.folders.frame import Cell, Entry, Library, Page, View, bars, code, facts, graph, link, note, table
+from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, graph, link, note, table
 from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
-from manifests.provenance import SPECS, TABLE, barred_blocks, lean_path, read_parts, without_source
+from manifests.provenance import SPECS, TABLE, find_blocked_blocks, minimized_path, read_parts, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.records import LEVELS, Block, Observed
 
@@ -54,8 +54,8 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         _commonest("By category", counted, "category", "Classes by what they are for; dark, those that execute."),
         _commonest("What stopped", [r for r in counted if r.error_kind], "error_kind", "Why classes came no further."),
     ]
-    library = Library(
-        title="Library",
+    library = EntryLibrary(
+        title="EntryLibrary",
         noun="blocks",
         facets=("level", "category", "source", "licence", "fidelity"),
         numbers=("parameters", "lines", "lean lines", "quality"),
@@ -86,7 +86,7 @@ def _overview(manifest: Manifest, rows: Sequence[Block]) -> list[tuple[str, Any]
 
 
 def _level_view(rows: Sequence[Block]) -> View:
-    counts = reached(Counter[str](row.level for row in rows))
+    counts = count_reached(Counter[str](row.level for row in rows))
     lines = [
         (level, float(counts[level]), float(len(rows)), f"{count(counts[level])}  {percent(counts[level], len(rows))}")
         for level in LEVELS
@@ -100,7 +100,7 @@ def _sources(rows: Sequence[Block]) -> View:
         levels.setdefault((row.source, row.license), Counter())[row.level] += 1
     lines: list[list[Cell]] = []
     for (source, licence), counter in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
-        counts = reached(counter)
+        counts = count_reached(counter)
         share = percent(counts["executed"], counter.total())
         lines.append([source, licence, counter.total(), counts["executed"], share, counts["backward"]])
     return table("By source", ["source", "licence", "classes", "execute", "share", "learn"], lines)
@@ -130,7 +130,7 @@ def _entry(row: Block) -> Entry:
 
 
 def _views(folder: Path) -> Iterator[list[View]]:
-    withheld = barred_blocks(folder, read_parts(folder))
+    withheld = find_blocked_blocks(folder, read_parts(folder))
     specs = _specs(folder, withheld)
     for row in EXTRACTION.rows(folder, Block, (*_LISTED, *_OPENED)):
         yield _detail_views(row, *specs.get(row.block, ("", [])), withheld=row.block in withheld)
@@ -147,7 +147,7 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
                 summary = summary.removesuffix(algorithm["told"]).rstrip()
             elif algorithm is not None:
                 try:
-                    drawn = boxes(at(from_notation(algorithm["eval"], algorithm["sizes"])), _BOXES)
+                    drawn = boxes(at(deserialize(algorithm["eval"], algorithm["sizes"])), _BOXES)
                 except (ValueError, LookupError, TypeError):  # written by another release
                     drawn = []
             specs[spec["block"]] = (summary, drawn)
@@ -158,7 +158,7 @@ def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: b
     seen = _parse_observed(row.observed)
     minimized = row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
-    worked = worked_of(row.arguments)
+    worked = read_arguments(row.arguments)
     if worked is not None:
         call = worked.forward_call()
         views.append(
@@ -176,7 +176,7 @@ def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: b
     if drawn:
         views.append(graph("What it computes", drawn))
     if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):
-        views.append(code("Lean code", minimized, lean_path(row.file or "")))
+        views.append(code("Lean code", minimized, minimized_path(row.file or "")))
     elif row.file is not None:
         why = "its licence is not known to let it be passed on" if minimized is not None else "there is no lean form"
         views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
@@ -189,7 +189,7 @@ def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -
     file = row.file or ""
     files = [link(f"{file} ({plural(row.n_lines or 0, 'line')})", file)] if file else []
     if file and row.lean_code is not None:
-        files.append(link(f"{lean_path(file)} ({plural(row.lean_lines or 0, 'line')})", lean_path(file)))
+        files.append(link(f"{minimized_path(file)} ({plural(row.lean_lines or 0, 'line')})", minimized_path(file)))
     return [
         ("summary", summary),
         ("level", row.level),

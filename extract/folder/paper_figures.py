@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from extract.folder.paper import Headline, count_categories
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, bar_axes, label_bars, save_figure
-from lemur_core.files.markdown import count, percent, plural, shown
+from lemur_core.files.markdown import count, make_visible, percent, plural
 from manifests.records import LEVELS, Block
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _sources(sources: Mapping[str, Mapping[str, int]]) -> list[tuple[str, int]]:
     if len(bars) > _NAMED + 1:
         rest = bars[_NAMED:]
         bars[_NAMED:] = [(f"{count(len(rest))} others", sum(size for _, size in rest))]
-    return [(shown(name, _LABEL), size) for name, size in bars]
+    return [(make_visible(name, _LABEL), size) for name, size in bars]
 
 
 def _categories(rows: Sequence[Block]) -> list[tuple[str, int]]:

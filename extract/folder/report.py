@@ -11,9 +11,9 @@ from extract.folder.paper import categories_section, failures_section, headline_
 from extract.folder.paper_figures import CAPTIONS as PAPER_CAPTIONS
 from extract.folder.paper_figures import draw_paper
 from extract.folder.report_figures import draw_figures, draw_graphs
-from extract.model.results import RunFacts, at_least, reached, wilson
+from extract.model.results import RunFacts, at_least, count_reached, wilson
 from extract.proofs import name_resolution as bindings
-from lemur_core.files.markdown import code_span, count, percent, plain, plural, shown, table
+from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
 from manifests.folders.manifest import Manifest, Measured
 from manifests.provenance import without_source
@@ -132,20 +132,25 @@ def summary_text(manifest: Manifest, out: Path) -> str:
     whole = counts["blocks"]
     lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
     ladder = [
-        (reached_level, counts["reached"][reached_level]) for reached_level in LEVELS[1 : LEVELS.index(level) + 1]
+        (reached_level, counts["count_reached"][reached_level]) for reached_level in LEVELS[1 : LEVELS.index(level) + 1]
     ]
     lines += [f"  {reached_level:<12} {count(number):>8}  {percent(number, whole)}" for reached_level, number in ladder]
     if counts["failures"]:
         lines.append("  came no further:")
-        lines += [f"    {count(number):>8}  {shown(kind)}" for kind, number in counts["failures"].items()]
+        lines += [f"    {count(number):>8}  {make_visible(kind)}" for kind, number in counts["failures"].items()]
     if "targets" in counts:
         targets = counts["targets"]
         lines.append(f"  {count(targets['found'])} of {plural(targets['names'], 'name')} found")
-    lines += [f"  left out: {shown(name)}: {shown(why)}" for name, why in manifest.details["unopened"].items()]
+    lines += [
+        f"  left out: {make_visible(name)}: {make_visible(why)}" for name, why in manifest.details["unopened"].items()
+    ]
     taken = [source for source in manifest.details["sources"] if source.get("instead_of")]
-    lines += [f"  taken: {shown(source['name'])} in the place of {shown(source['instead_of'])}" for source in taken]
+    lines += [
+        f"  taken: {make_visible(source['name'])} in the place of {make_visible(source['instead_of'])}"
+        for source in taken
+    ]
     notes = manifest.details["notes"]
-    lines += [f"  note: {shown(note)}" for note in notes[:_PRINTED_NOTES]]
+    lines += [f"  note: {make_visible(note)}" for note in notes[:_PRINTED_NOTES]]
     if len(notes) > _PRINTED_NOTES:
         lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
     measured = manifest.measured
@@ -164,7 +169,7 @@ def find_goal(level: Level) -> Level:
 def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """Return the heading: subject, result in one line, and deviations from the request."""
     goal = find_goal(facts.options.level)
-    part, whole = counts["reached"][goal], counts["blocks"]
+    part, whole = counts["count_reached"][goal], counts["blocks"]
     opened = f"{plural(len(counts['sources']), 'source')}"
     lines = [
         "# Extraction report",
@@ -195,7 +200,7 @@ def _levels(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     for level in LEVELS:
         if not at_least(facts.options.level, level):
             break
-        here = counts["reached"][level]
+        here = counts["count_reached"][level]
         stopped = counts["levels"][level] if level != facts.options.level else 0
         low, high = wilson(here, whole)
         cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
@@ -214,7 +219,7 @@ def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
     for label, part in (
         ("found", there),
-        *((f"`{reached_level}`", targets["reached"][reached_level]) for reached_level in ladder),
+        *((f"`{reached_level}`", targets["count_reached"][reached_level]) for reached_level in ladder),
     ):
         share_of_known = [share(part, there)] if label != "found" else [""]
         rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *share_of_known])
@@ -264,7 +269,7 @@ def _rebuild_rows(counted: Mapping[str, int] | None, traced: int) -> list[list[s
 
 def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """Return the section on traced blocks and the number of different computations."""
-    graphs, running = counts["graphs"], counts["reached"]["forward"]
+    graphs, running = counts["graphs"], counts["count_reached"]["forward"]
     if not running:
         return []
     traced = graphs["blocks"]
@@ -351,7 +356,7 @@ def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
 
 def _describe_minimized(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
     """Return the section on lean forms: how many running blocks have one, their size, and why others have none."""
-    counted, running = counts["lean"], counts["reached"]["forward"]
+    counted, running = counts["lean"], counts["count_reached"]["forward"]
     if not counted["blocks"]:
         return []
     known = [row for row in rows if row.lean_lines is not None]
@@ -451,7 +456,7 @@ def _interval(low: float, high: float) -> str:
 
 
 def _cells(levels: Mapping[str, int], ladder: Sequence[Level], goal: Level) -> list[str]:
-    on = reached(levels)
+    on = count_reached(levels)
     part, whole = on[goal], on["discovered"]
     return [
         count(whole),

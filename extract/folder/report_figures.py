@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from extract.model.results import at_least
 from lemur_core.files.figures import BLUE, INK, bar_axes, label_bars, save_figure
-from lemur_core.files.markdown import code_span, count, percent, plural, shown
+from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
 from lemur_core.graphs.graph import LEAVES
-from lemur_core.graphs.serialization import forms_of
+from lemur_core.graphs.serialization import load_graphs
 from manifests.provenance.licenses import is_permissive
 from manifests.records import LEVELS, Block, Level
 
@@ -58,7 +58,7 @@ def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mappin
     Returns: Captions by figure: `graph_common`, `graph_median`.
     """
     forms = {
-        row.block: forms_of(traced[row.block])["eval"]
+        row.block: load_graphs(traced[row.block])["eval"]
         for row in rows
         if row.block in traced and is_permissive(row.license)
     }
@@ -94,7 +94,7 @@ def level_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
 
 def _fold(groups: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
     """Return the groups with their labels in a figure; if there are many, the last ones are merged."""
-    bars = [(shown(name, _LABEL), counts) for name, counts in groups.items()]
+    bars = [(make_visible(name, _LABEL), counts) for name, counts in groups.items()]
     if len(bars) > _BARS:
         rest = [counts for _, counts in bars[_BARS - 1 :]]
         bars[_BARS - 1 :] = [(f"{count(len(rest))} others", sum(rest, Counter[str]()))]

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
+from extract.chat.draft import FACTS, NAMES, CodeRights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
 from extract.folder.page import extraction_page
-from extract.folder.verify_code import check_code, fenced
+from extract.folder.verify_code import check_code, read_fence
 from extract.model.blocks import find, find_code
 from extract.model.results import at_least, count_rows
 from extract.proofs.name_resolution import MOST_OTHERS
@@ -28,9 +28,9 @@ from extract.resolve.modules import FOUNDATION
 from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
-from extract.specs.splits import Place, place_specs, spec_row
+from extract.specs.splits import SplitAssignment, assign_splits, spec_row
 from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
-from manifests.folders.checks import Check, check_description, check_files, found_check
+from manifests.folders.checks import Check, check_description, check_faults, check_files
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import FolderKind
 from manifests.folders.manifest import Manifest
@@ -81,7 +81,7 @@ def _check_ids(rows: Sequence[Block]) -> Check:
             wrong.append(f"{row.block}: the qualified name does not end in {row.name}")
         if not 1 <= row.start_line <= row.end_line:
             wrong.append(f"{row.block}: lines {row.start_line}-{row.end_line}")
-    return found_check("ids", wrong, f"{len(rows):,} blocks, each of its own name")
+    return check_faults("ids", wrong, f"{len(rows):,} blocks, each of its own name")
 
 
 def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:
@@ -94,7 +94,7 @@ def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:
         for name in counts
         if counts[name] != stated.get(name)
     ]
-    return found_check("counts", wrong, f"{len(rows):,} blocks by level, source, category and failure, as stated")
+    return check_faults("counts", wrong, f"{len(rows):,} blocks by level, source, category and failure, as stated")
 
 
 def _count_withheld(folder: Path) -> int:
@@ -125,7 +125,7 @@ def _check_levels(rows: Sequence[Block], manifest: Manifest, withheld: int) -> C
             )
         if at_least(level, goal) != (row.error_kind is None):
             wrong.append(f"{block}: {level} of {goal}, {row.error_kind or 'no reason recorded'}")
-    return found_check("levels", wrong, f"every block is `{goal}`, or says why not")
+    return check_faults("levels", wrong, f"every block is `{goal}`, or says why not")
 
 
 def _names_add_up(row: Block) -> bool:
@@ -149,8 +149,8 @@ def _read_requirements(folder: Path, rows: Sequence[Block]) -> tuple[dict[str, A
         for entry in entries:
             wrong += _entry_faults(entry, by_block.get(entry["block"]), sources)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return {}, found_check(name, [f"{REQUIREMENTS}: not readable: {type(error).__name__}: {error}"], "")
-    return needs, found_check(name, wrong, f"{len(entries):,} entries: PEP 508, SWHIDs and sources as in the table")
+        return {}, check_faults(name, [f"{REQUIREMENTS}: not readable: {type(error).__name__}: {error}"], "")
+    return needs, check_faults(name, wrong, f"{len(entries):,} entries: PEP 508, SWHIDs and sources as in the table")
 
 
 def _entry_faults(entry: Row, row: Block | None, sources: Row) -> Iterator[str]:
@@ -204,7 +204,9 @@ def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Che
         missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
         wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
     number = sum(spec.algorithm is not None for spec in specs)
-    return found_check("graphs", wrong, f"{number:,} graphs of specs have the identities and sentences that are stated")
+    return check_faults(
+        "graphs", wrong, f"{number:,} graphs of specs have the identities and sentences that are stated"
+    )
 
 
 def _check_spec_tables(
@@ -229,7 +231,7 @@ def _check_spec_tables(
         split, row = rows.get(spec.block, ("", {}))
         if not row:
             continue
-        if row != spec_row(spec, Place(row["cluster"], row["split"])):
+        if row != spec_row(spec, SplitAssignment(row["cluster"], row["split"])):
             wrong.append(f"{spec.block}: its row does not state what its line states")
         if row["split"] != split:
             wrong.append(f"{spec.block}: stands in {split}, but states {row['split']}")
@@ -239,7 +241,7 @@ def _check_spec_tables(
     if not wrong and again:
         wrong += _find_misplaced(manifest, specs, [code or "" for code in codes], rows)
     fine = f"{len(specs):,} specs as their lines, {len(clusters):,} groups{again}, each in one split"
-    return [table, found_check("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
+    return [table, check_faults("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
 
 
 def _find_misplaced(
@@ -248,7 +250,7 @@ def _find_misplaced(
     seed = manifest.parameters.get("seed")
     if not isinstance(seed, int):
         return ["the manifest states no seed"]
-    places = zip(specs, place_specs(specs, codes, seed), strict=True)
+    places = zip(specs, assign_splits(specs, codes, seed), strict=True)
     return [
         f"{spec.block}: belongs to {place.cluster} in {place.split}"
         for spec, place in places
@@ -274,13 +276,13 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
             Check("chat", ok=False, detail="not checked: a table above or the manifest cannot be trusted"),
         ]
     kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
-    rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else Rights()
+    rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else CodeRights()
     facts = "chat facts", ": form, ids, lengths, and facts of their specs"
     faults = partial(_chat_faults, specs=specs, rights=rights)
     return [*schemas, *check_rows(folder, manifest, "block", splits, kinds, faults, facts)]
 
 
-def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Rights) -> Iterator[str]:
+def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: CodeRights) -> Iterator[str]:
     """Yield the faults of one conversation."""
     spec = specs.get(row["block"])
     if spec is None or any(block not in specs for block in row["others"]):
@@ -303,7 +305,7 @@ def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> 
     """Check that each number in the answer is from the specs or the prompt, and that JSON equals the spec's own."""
     _, user, answer = contents(row)
     if row["task"] == "specify":
-        text = fenced(answer, "json")
+        text = read_fence(answer, "json")
         try:
             same = text is not None and json.loads(text) == spec_facts(spec, (*NAMES, *FACTS))
         except ValueError:

@@ -15,20 +15,20 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.draft import guarded_text, repeats
+from extract.chat.draft import checked_text, repeats
 from extract.folder.write import code_paths
-from extract.minimize.header import requires_of
+from extract.minimize.header import list_requirements
 from extract.model.results import at_least
 from extract.resolve.modules import RUNTIME
-from extract.resolve.requirements import distributions_of, imported_names
+from extract.resolve.requirements import list_distributions, list_imports
 from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import find_undefined_names
 from manifests.conversations.verify import chat_rows, contents, has_chat
-from manifests.folders.checks import Check, found_check
+from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance import SPECS, header_lines, lean_path
+from manifests.provenance import SPECS, header_lines, minimized_path
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.records import Block
 
@@ -55,7 +55,7 @@ Faults = dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class CodeFile:
+class BlockFile:
     """The file of a block, and what states something about it."""
 
     row: Block
@@ -80,14 +80,14 @@ def read_texts(folder: Path) -> ChatTexts:
     for _, row in chat_rows(folder):
         _, user, assistant = contents(row)
         for block in (row["block"], *row["others"]):
-            text = guarded_text(row["task"], user, assistant)
+            text = checked_text(row["task"], user, assistant)
             chat_texts.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
         if row["task"] == "write":
-            chat_texts.codes[row["block"]] = fenced(assistant, "python") or ""
+            chat_texts.codes[row["block"]] = read_fence(assistant, "python") or ""
     return chat_texts
 
 
-def fenced(text: str, language: str) -> str | None:
+def read_fence(text: str, language: str) -> str | None:
     """Return the contents of the fence that a text consists of; None for any other text."""
     match = _FENCED.fullmatch(text)
     return match[3] if match is not None and match[2] == language else None
@@ -118,10 +118,10 @@ def check_code(
         fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
     elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
         all_faults["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
-    return [found_check(name, all_faults[name], text) for name, text in fine.items()]
+    return [check_faults(name, all_faults[name], text) for name, text in fine.items()]
 
 
-def _batches(folder: Path) -> Iterator[list[CodeFile]]:
+def _batches(folder: Path) -> Iterator[list[BlockFile]]:
     specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
     texts = read_texts(folder)
     emitted = (row for row in EXTRACTION.rows(folder, Block, _CODE_COLUMNS) if row.code_sha256 is not None)
@@ -129,14 +129,14 @@ def _batches(folder: Path) -> Iterator[list[CodeFile]]:
         batch = []
         for row in rows:
             spec = () if specs is None else (next(specs, None),)
-            file = CodeFile(row, spec, texts.guarded.get(row.block, []), texts.codes.get(row.block))
+            file = BlockFile(row, spec, texts.guarded.get(row.block, []), texts.codes.get(row.block))
             if row.code is not None or row.lean_sha256 is not None:
                 batch.append(file)
         if batch:
             yield batch
 
 
-def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], files: Sequence[CodeFile]) -> tuple[int, Faults]:
+def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], files: Sequence[BlockFile]) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
     faults: Faults = {name: [] for name in _OF_CODE}
     for file in files:
@@ -148,7 +148,7 @@ def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], files: Seq
     return len(files), faults
 
 
-def _file_faults(folder: Path, file: CodeFile, code: str, own: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _file_faults(folder: Path, file: BlockFile, code: str, own: frozenset[str]) -> Iterator[tuple[str, str]]:
     row, data = file.row, code.encode()
     if hashlib.sha256(data).hexdigest() != row.code_sha256:
         yield "files", "code_sha256 is not the SHA-256 of its code"
@@ -175,7 +175,7 @@ def _file_faults(folder: Path, file: CodeFile, code: str, own: frozenset[str]) -
             yield "parses", f"{row.level}, but it does not parse: {error}"
         return
     if row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
-        yield from (("undefined names", fault) for fault in undefined_names(tree).values())
+        yield from (("undefined names", fault) for fault in find_undefined_names(tree).values())
     yield from (("imports", fault) for fault in import_faults(tree, row.requires, own))
 
 
@@ -192,9 +192,9 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str]) -> Iterator[
     if row.lean_error is not None:
         yield "has a lean form, and a reason why not"
     data = code.encode()
-    path = folder / lean_path(row.file or "")
+    path = folder / minimized_path(row.file or "")
     if not path.is_file() or path.read_bytes() != data:
-        yield f"{lean_path(row.file or '')} is not its lean form"
+        yield f"{minimized_path(row.file or '')} is not its lean form"
     if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row.lean_lines:
         yield "lean_sha256 or lean_lines is not that of its lean form"
     head = _header(code)
@@ -207,10 +207,10 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str]) -> Iterator[
         return
     if not any(row.name in _list_bound(node) for node in ast.walk(tree)):
         yield "its lean form does not define it"
-    yield from (f"lean form: {fault}" for fault in undefined_names(tree).values())
+    yield from (f"lean form: {fault}" for fault in find_undefined_names(tree).values())
     yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own))
-    if list(requires_of(code)) != list(row.lean_requires):
-        yield f"its lean form needs {', '.join(requires_of(code)) or 'nothing'}, not what lean_requires says"
+    if list(list_requirements(code)) != list(row.lean_requires):
+        yield f"its lean form needs {', '.join(list_requirements(code)) or 'nothing'}, not what lean_requires says"
 
 
 def _header(code: str) -> dict[str, str]:
@@ -239,7 +239,7 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
         if alias.name in RUNTIME and not alias.asname and not _takes_from(tree, alias.name)
     }
     wrong = []
-    for dotted, line in imported_names(tree):
+    for dotted, line in list_imports(tree):
         top = dotted.partition(".")[0]
         if not top:
             wrong.append(f"line {line}: a relative import, {dotted}")
@@ -247,7 +247,7 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
             wrong.append(f"line {line}: imports {dotted} of its own origin")
         elif top in sys.stdlib_module_names or top in RUNTIME:
             continue
-        elif not wanted & set(_distributions(distributions_of(top))):
+        elif not wanted & set(_distributions(list_distributions(top))):
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
 

@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from extract.chat.build import build_chat, extraction_chat_card
-from extract.chat.draft import ChatBlock, Rights, read_rights
+from extract.chat.draft import ChatBlock, CodeRights, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.paper import qualities
 from extract.folder.report import write_report
 from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
-from extract.sources import Source
+from extract.sources import PackageSource
 from extract.specs.make import write_specs
-from extract.specs.splits import Place, place_specs, write_spec_tables
+from extract.specs.splits import SplitAssignment, assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.distinct import Distinct, count_distinct
-from lemur_core.similarity.features.text import tokens_of
+from lemur_core.similarity.features.text import split_tokens
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.folders.formats import EXTRACTION, Card
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
-from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, lean_path
+from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, minimized_path
 from manifests.provenance.licenses import is_permissive
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
 
@@ -176,12 +176,12 @@ def _write_code(folder: Path, rows: Iterable[Block]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(row.code, encoding="utf-8", newline="\n")
         if row.file is not None and row.lean_code is not None:
-            path = folder / lean_path(row.file)
+            path = folder / minimized_path(row.file)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(row.lean_code, encoding="utf-8", newline="\n")
 
 
-def _count_bytes(source: Source) -> int:
+def _count_bytes(source: PackageSource) -> int:
     try:
         return sum((source.root / file.path).stat().st_size for file in source.files)
     except OSError as error:
@@ -203,7 +203,7 @@ def write_dataset(
     Returns: Rows by path below `folder`, and counts for the manifest.
     """
     options = facts.options
-    places = place_specs(specs, codes, options.seed)
+    places = assign_splits(specs, codes, options.seed)
     rows = write_spec_tables(folder, specs, places)
     splits = Counter(split_place.split for split_place in places)
     groups = len({split_place.cluster for split_place in places})
@@ -211,7 +211,7 @@ def write_dataset(
     chat = None
     if options.chat is not None:
         chat_blocks = [ChatBlock(*values) for values in zip(specs, places, codes, lean, strict=True)]
-        chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else Rights())
+        chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else CodeRights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
     write_extraction_card(folder, {TABLE: blocks, **rows}, specs, places, chat, facts.sources)
@@ -222,9 +222,9 @@ def write_extraction_card(
     folder: Path,
     rows: Mapping[str, int],
     specs: Sequence[Spec],
-    places: Sequence[Place],
+    places: Sequence[SplitAssignment],
     chat: Chat | None,
-    sources: Sequence[Source],
+    sources: Sequence[PackageSource],
 ) -> None:
     """Write the dataset card of an extraction, and its description for catalogues.
 
@@ -261,13 +261,13 @@ def write_extraction_card(
     EXTRACTION.write_card(folder, rows, card)
 
 
-def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:
+def _specs(specs: Sequence[Spec], places: Sequence[SplitAssignment]) -> list[str]:
     if not specs:
         return []
     splits = Counter[str](place.split for place in places)
     groups: dict[str, Any] = Counter(place.cluster for place in places)
     text = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
-    lengths = sorted(len(tokens_of(spec.summary)) for spec in specs)
+    lengths = sorted(len(split_tokens(spec.summary)) for spec in specs)
     return [
         "## Specs",
         "",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.insertion_points import Filling, InsertionPoint
+from extract.migrate.insertion_points import BlockFit, InsertionPoint
 from extract.migrate.placing import insert_at, parse_line
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
@@ -154,7 +154,7 @@ def _parse(target_network: str) -> cst.Module:
 # -- the expression --------------------------------------------------------------------------------------------------
 
 
-def _expression(filling: Filling, name: str) -> list[str]:
+def _expression(filling: BlockFit, name: str) -> list[str]:
     """Return the modules of an insertion point: the block, with adapters that change channels before and after it."""
     around = [filling.adapter(one) if one else "" for one in (filling.before, filling.after)]
     expressions = [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from extract.migrate.messages import Fit, NoFit, SiteToTry
 from extract.migrate.source_block import Shape, SourceBlock
 from extract.migrate.widths import calls
-from extract.specs.make import Call
+from extract.specs.make import StatedArguments
 
 How = Literal["replace", "after"]
 
@@ -24,7 +24,7 @@ View = Literal["", "tokens", "last"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObservedSubmodule:
     """An observed submodule of a network."""
 
     path: str
@@ -41,14 +41,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class BlockFit:
     """How a block fits an insertion point: the constructor call, and the channels that adapters change.
 
     `before`: (from, to), None if the block takes the channels at the insertion point; `after` likewise. `axis`: the
     channel dimension of the block's tensors, `rank`: their number of dimensions.
     """
 
-    call: Call
+    call: StatedArguments
     before: tuple[int, int] | None
     after: tuple[int, int] | None
     axis: int
@@ -80,12 +80,12 @@ class InsertionPoint:
         view: layout in which the block gets its inputs.
     """
 
-    place: Place
+    place: ObservedSubmodule
     how: How
     before: tuple[Shape, ...]
     after: tuple[Shape, ...]
     reason: str = ""
-    filling: Filling | None = None
+    filling: BlockFit | None = None
     view: View = ""
 
     @property
@@ -104,12 +104,12 @@ def format_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def list_insertion_points(places: Sequence[Place], source_block: SourceBlock) -> list[InsertionPoint]:
+def list_insertion_points(places: Sequence[ObservedSubmodule], source_block: SourceBlock) -> list[InsertionPoint]:
     """Return all insertion points in the order of the forward pass; those that cannot fit have a reason."""
     return [_describe_point(place, how, source_block) for place in places for how in ("replace", "after")]
 
 
-def _describe_point(place: Place, how: Any, source_block: SourceBlock) -> InsertionPoint:
+def _describe_point(place: ObservedSubmodule, how: Any, source_block: SourceBlock) -> InsertionPoint:
     reason = _explain_unusable(place)
     if reason:
         return InsertionPoint(place, how, (), (), reason)
@@ -139,7 +139,7 @@ def apply_view(shape: Shape, view: View) -> Shape:
     return (images, height * width, channels) if view == "tokens" else (images, height, width, channels)
 
 
-def _explain_unusable(place: Place) -> str:
+def _explain_unusable(place: ObservedSubmodule) -> str:
     """Return the reason why no block can be inserted there; empty if one can."""
     if not place.steps:
         return "no Python expression reaches it"
@@ -203,7 +203,7 @@ def build_query(point: InsertionPoint, source_block: SourceBlock) -> SiteToTry:
     }
 
 
-def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple[Call, int]]:
+def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple[StatedArguments, int]]:
     """Yield constructor calls with the input width of the block: that of the insertion point, then its own.
 
     For each width, all working arguments come first, then only those without defaults.
@@ -233,8 +233,8 @@ def apply_answer(point: InsertionPoint, source_block: SourceBlock, answer: Fit |
         return replace(point, reason=answer.reason)
     axis, width = source_block.axis, answer.width
     width_before, wanted = apply_view(point.before[0], point.view)[axis], apply_view(point.after[0], point.view)[axis]
-    filling = Filling(
-        Call(answer.args, dict(answer.kwargs)),
+    filling = BlockFit(
+        StatedArguments(answer.args, dict(answer.kwargs)),
         (width_before, width) if width_before != width else None,
         (answer.gives, wanted) if answer.gives != wanted else None,
         axis,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.insertion_points import InsertionPoint, Place
+from extract.migrate.insertion_points import InsertionPoint, ObservedSubmodule
 from lemur_core.files.errors import UserError
 
 #: Containers -> whether they take their submodules as one list.
@@ -69,7 +69,9 @@ class _Location:
     argument: int | None
 
 
-def _find_assignment(lines: Sequence[cst.BaseStatement], me: str, place: Place) -> tuple[int, _Location] | None:
+def _find_assignment(
+    lines: Sequence[cst.BaseStatement], me: str, place: ObservedSubmodule
+) -> tuple[int, _Location] | None:
     """Return the line of `__init__` and the expression that constructs a submodule; None if they are not unique."""
     parts = place.path.split(".")
     if len(parts) > 2:

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from extract.model.blocks import find_block
 from extract.model.specs import read_spec
-from extract.specs.make import Call, Worked, worked_of
+from extract.specs.make import StatedArguments, WorkingCalls, read_arguments
 from lemur_core.files.errors import UserError
 from manifests.provenance import read_parts
-from manifests.provenance.licenses import NOASSERTION, all_of
+from manifests.provenance.licenses import NOASSERTION, combine_licenses
 from manifests.records import Block, Case, Observed, SpecArgument
 
 Shape = tuple[int, ...]
@@ -44,7 +44,7 @@ class SourceBlock:
     sha256: str
     license: str
     lean: bool
-    init: Call
+    init: StatedArguments
     constructor: tuple[SpecArgument, ...]
     layout: str | None
     cases: tuple[tuple[Shape, Shape], ...]
@@ -69,13 +69,13 @@ class SourceBlock:
         return replace(self, layout=last if self.axis == 1 else first)
 
     @property
-    def required_args(self) -> Call:
+    def required_args(self) -> StatedArguments:
         """The working arguments for which the constructor has no default."""
         optional = {one.name for one in self.constructor if one.default is not None}
         names = [one.name for one in self.constructor if one.kind == "positional"]
         count = sum(not (place < len(names) and names[place] in optional) for place in range(len(self.init.args)))
         kwargs = {name: text for name, text in (self.init.kwargs or {}).items() if name not in optional}
-        return Call(self.init.args[:count], kwargs)
+        return StatedArguments(self.init.args[:count], kwargs)
 
     @property
     def axis(self) -> int:
@@ -102,7 +102,7 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
         raise UserError(
             f"{row.block}: needs {', '.join(form.requires)}, and a network imports only torch; choose another block"
         )
-    worked = worked_of(row.arguments)
+    worked = read_arguments(row.arguments)
     if worked is None or worked.forward is None:
         raise UserError(
             f"{row.block}: came as far as {row.level} when it was extracted, and no call of it is known that works;"
@@ -148,11 +148,11 @@ def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
         return Form(row.lean_code, row.lean_sha256, license_, tuple(row.lean_requires or ()), True)
     if row.code is None or row.code_sha256 is None:
         raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
-    license_ = all_of(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
+    license_ = combine_licenses(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
     return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
 
 
-def _read_observed(row: Block, worked: Worked) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
+def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
     """Return input and output shapes and the parameter count. Raises: UserError if no case maps one tensor to one."""
     try:
         observed = Observed.model_validate_json(row.observed or "{}")

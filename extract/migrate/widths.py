@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from extract.specs.make import Call
+from extract.specs.make import StatedArguments
 from manifests.records import SpecArgument
 
 _MOST_NUMBERS = 6  # maximum count for which all combinations are tried
@@ -30,8 +30,11 @@ class _Number:
 
 
 def calls(
-    init: Call, constructor: Sequence[SpecArgument], channels: Mapping[int, Sequence[int]], sizes: Mapping[int, int]
-) -> Iterator[Call]:
+    init: StatedArguments,
+    constructor: Sequence[SpecArgument],
+    channels: Mapping[int, Sequence[int]],
+    sizes: Mapping[int, int],
+) -> Iterator[StatedArguments]:
     """Yield constructor calls for other sizes: the original call, then the others, most likely first.
 
     Args:
@@ -86,7 +89,7 @@ def _rank(numbers: Sequence[_Number], new: Sequence[int], channels: Mapping[int,
     return kept, sized, left_out, uniform, late, *turns
 
 
-def _numbers_in_call(init: Call) -> Iterator[_Number]:
+def _numbers_in_call(init: StatedArguments) -> Iterator[_Number]:
     """Yield the integers in the arguments of the call."""
     texts: list[tuple[int | str, str]] = [*enumerate(init.args), *(init.kwargs or {}).items()]
     for key, text in texts:
@@ -101,7 +104,7 @@ def _numbers_in_call(init: Call) -> Iterator[_Number]:
 
 
 def _numbers_in_defaults(
-    init: Call, constructor: Sequence[SpecArgument], channels: Mapping[int, Sequence[int]]
+    init: StatedArguments, constructor: Sequence[SpecArgument], channels: Mapping[int, Sequence[int]]
 ) -> Iterator[_Number]:
     """Yield the omitted parameters whose defaults equal a number of channels."""
     names = {*init.named(constructor)}
@@ -111,7 +114,7 @@ def _numbers_in_defaults(
             yield _Number(parameter.name, -1, -1, int(default))
 
 
-def _replace_numbers(init: Call, numbers: Sequence[_Number], new: Sequence[int]) -> Call:
+def _replace_numbers(init: StatedArguments, numbers: Sequence[_Number], new: Sequence[int]) -> StatedArguments:
     args = dict(enumerate(init.args))
     kwargs = dict(init.kwargs or {})
     changes = sorted(zip(numbers, new, strict=True), key=lambda pair: -pair[0].start)
@@ -124,4 +127,4 @@ def _replace_numbers(init: Call, numbers: Sequence[_Number], new: Sequence[int])
         texts: dict[int | str, str] = args if isinstance(number.key, int) else kwargs  # type: ignore[assignment]
         text = texts[number.key].encode()
         texts[number.key] = (text[: number.start] + str(value).encode() + text[number.end :]).decode()
-    return Call(tuple(args[place] for place in sorted(args)), kwargs)
+    return StatedArguments(tuple(args[place] for place in sorted(args)), kwargs)

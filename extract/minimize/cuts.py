@@ -70,7 +70,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class UnusedEntry:
     """A table entry whose value refers to unentered code: the entry is removed, or only its value."""
 
     whole: Cut | None  # None if the entry shares a line with other text
@@ -93,7 +93,7 @@ class Cuts:
     branches: list[Cut] = field(default_factory=list)
     methods: list[Method] = field(default_factory=list)
     stub: tuple[Cut, ...] = ()  # all functions of an unused class
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[UnusedEntry] = field(default_factory=list)
     elements: list[Element] = field(default_factory=list)
     texts: list[Cut] = field(default_factory=list)  # docstrings of anything but the block's class
 

@@ -17,8 +17,8 @@ from extract.minimize.cuts import (
     CutFinder,
     Cuts,
     Element,
-    Entry,
     Method,
+    UnusedEntry,
     Watched,
     functions_in,
     is_broad,
@@ -30,7 +30,7 @@ from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import Edit, Lines, apply, normalise
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import find_undefined_names
 
 _ROUNDS = 12
 _REFLECTIVE = frozenset({"dir", "getmembers", "vars"})
@@ -50,7 +50,7 @@ Stands = Callable[[int], bool]  # returns True if the text at an offset is kept
 
 
 @dataclass(frozen=True, slots=True)
-class Lean:
+class MinimizedText:
     """A minimized file.
 
     Attributes:
@@ -69,7 +69,7 @@ class Lean:
 
 
 @dataclass(slots=True)
-class _Unit:
+class _CutUnit:
     """A module-level statement, or a whole `if` or `try` block; kept or removed as one."""
 
     start: int
@@ -102,7 +102,7 @@ class Cutter:
         self._facts = parse_file(self.text, builtins=True)
         self._lines = Lines(self.text)
         self._units = self._read_units()
-        self._binding: dict[str, list[_Unit]] = {}
+        self._binding: dict[str, list[_CutUnit]] = {}
         for unit in self._units:
             for bound in unit.binds:
                 self._binding.setdefault(bound, []).append(unit)
@@ -125,12 +125,12 @@ class Cutter:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _read_units(self) -> list[_Unit]:
+    def _read_units(self) -> list[_CutUnit]:
         blocks = self._facts.blocks
-        units: dict[int, _Unit] = {}
+        units: dict[int, _CutUnit] = {}
         for statement in self._facts.statements:
             whole = blocks[statement.path[0][0]] if statement.path else statement
-            unit = units.setdefault(whole.start, _Unit(whole.start, whole.end, [], []))
+            unit = units.setdefault(whole.start, _CutUnit(whole.start, whole.end, [], []))
             unit.statements.append(statement)
             unit.uses += [use for use in statement.uses if use.local < 0]
             unit.binds |= dict.fromkeys(statement.binds)
@@ -198,7 +198,7 @@ class Cutter:
                     element = self._entry(start, item, f"{next(iter(unit.binds))}[{item.id}]").whole
                     unit.cuts.elements += [Element(item.id, start, element)] if element is not None else []
 
-    def _is_idle(self, unit: _Unit) -> bool:
+    def _is_idle(self, unit: _CutUnit) -> bool:
         node = unit.nodes[0]
         if isinstance(node, ast.ClassDef):
             return bool(unit.cuts.stub)
@@ -214,17 +214,19 @@ class Cutter:
                 if word.arg is not None:
                     yield word.arg, self._lines.offset(word.lineno, word.col_offset), word.value
 
-    def _entry(self, start: int, item: ast.expr, label: str) -> Entry:
+    def _entry(self, start: int, item: ast.expr, label: str) -> UnusedEntry:
         """Return an entry, with its comma and the rest of the line if no other text shares its lines."""
         first, end = self._lines.span(item)
         begin = self.text.rfind(b"\n", 0, start) + 1
         stop = self.text.find(b"\n", end) + 1
         alone = not self.text[begin:start].strip() and _END.fullmatch(self.text, end, stop)
-        return Entry(Cut("entry", begin, stop, "", label) if alone else None, Cut("entry", first, end, "...", label))
+        return UnusedEntry(
+            Cut("entry", begin, stop, "", label) if alone else None, Cut("entry", first, end, "...", label)
+        )
 
     # -- cutting ---------------------------------------------------------------------------------------------------
 
-    def cut(self, spared: Collection[int] = ()) -> Lean:
+    def cut(self, spared: Collection[int] = ()) -> MinimizedText:
         """Return the file with all possible cuts applied.
 
         Args: spared: offsets that identify the cuts not to apply.
@@ -259,7 +261,7 @@ class Cutter:
         }
 
     def _select_cuts(
-        self, unit: _Unit, live: Collection[str], removed: Collection[int], spared: Collection[int]
+        self, unit: _CutUnit, live: Collection[str], removed: Collection[int], spared: Collection[int]
     ) -> list[Cut]:
         """Return the cuts to apply in a unit; short cuts are skipped if they reference only kept names."""
         active = []
@@ -271,7 +273,7 @@ class Cutter:
         return active + [text for text in unit.cuts.texts if not any(c.start <= text.start < c.end for c in active)]
 
     def _list_candidates(
-        self, unit: _Unit, removed: Collection[int], spared: Collection[int], live: Collection[str]
+        self, unit: _CutUnit, removed: Collection[int], spared: Collection[int], live: Collection[str]
     ) -> Iterator[Cut]:
         cuts = unit.cuts
         if cuts.stub and cuts.stub[0].start not in spared and not self._is_base(unit, live):
@@ -289,7 +291,7 @@ class Cutter:
             elif method.body is not None and method.body.start not in spared:
                 yield method.body
 
-    def _is_base(self, unit: _Unit, live: Collection[str]) -> bool:
+    def _is_base(self, unit: _CutUnit, live: Collection[str]) -> bool:
         """Return True if a class that is kept intact derives from this one."""
         deriving = (other for other in self._units if other is not unit and other.bases & unit.binds.keys())
         staying = (other for other in deriving if self._is_kept(other, live or other.binds))
@@ -345,7 +347,7 @@ class Cutter:
             return all(package in sys.stdlib_module_names or package in RUNTIME for package in packages)
         return bool(use.attributes) or self.text[use.ends[-1] : use.ends[-1] + 1] == b"["
 
-    def _is_kept(self, unit: _Unit, live: Collection[str]) -> bool:
+    def _is_kept(self, unit: _CutUnit, live: Collection[str]) -> bool:
         if unit.binds:
             if any(is_overload(node) for node in unit.nodes) and all(
                 len(self._binding[name]) > 1 for name in unit.binds
@@ -382,7 +384,7 @@ class Cutter:
                     removable |= {entry.value.start for entry in unit.cuts.entries}
         return removable.union(self._find_unnamed(units, stands, spared)) - set(spared)
 
-    def _find_unnamed(self, units: Collection[_Unit], stands: Stands, spared: Collection[int]) -> Iterator[int]:
+    def _find_unnamed(self, units: Collection[_CutUnit], stands: Stands, spared: Collection[int]) -> Iterator[int]:
         """Yield the cuts of classes that appear only in collections used for membership tests.
 
         Nothing else names such a class, so no tested value can be one of them.
@@ -441,7 +443,7 @@ class Cutter:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    def _render(self, live: Collection[str], active: Mapping[int, list[Cut]]) -> Lean:
+    def _render(self, live: Collection[str], active: Mapping[int, list[Cut]]) -> MinimizedText:
         imports: list[Import] = []
         pieces: list[str] = []
         numbered: list[Cut] = []
@@ -477,7 +479,7 @@ class Cutter:
             added = ["", "# Named by annotations only.", *placeholders]
             text = "\n".join([*lines, *added, "", "", body, ""])
             text, stops = _strip_marks(text, numbered)
-        return Lean(text, stops, *self._summarize(numbered, active), frozenset(kept))
+        return MinimizedText(text, stops, *self._summarize(numbered, active), frozenset(kept))
 
     def _for_effect(self, body: str) -> Iterator[Import]:
         """Yield the imports that the full form needs only for their compiled operators."""
@@ -492,12 +494,12 @@ class Cutter:
     def _placeholders(text: str) -> list[str]:
         """Return definitions of the names that only annotations use."""
         tree = ast.parse(text)
-        missing = undefined_names(tree).keys()
+        missing = find_undefined_names(tree).keys()
         for node in ast.walk(tree) if missing else ():
             for name in ("annotation", "returns"):
                 if isinstance(getattr(node, name, None), ast.expr):
                     setattr(node, name, ast.Constant(None, lineno=1, col_offset=0))
-        return [f"{name} = object" for name in sorted(missing - undefined_names(tree).keys())] if missing else []
+        return [f"{name} = object" for name in sorted(missing - find_undefined_names(tree).keys())] if missing else []
 
     @staticmethod
     def _mark(cut: Cut, number: int) -> str:
@@ -547,7 +549,7 @@ def _read_scopes(text: str) -> dict[str, tuple[set[str], set[str]]]:
     return scopes
 
 
-def _is_text(unit: _Unit) -> bool:
+def _is_text(unit: _CutUnit) -> bool:
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in unit.nodes)
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from extract.arguments.messages import CallTexts, WorkingCalls
-from extract.minimize.cutter import Lean
-from extract.minimize.stage import Leaned
+from extract.minimize.cutter import MinimizedText
+from extract.minimize.stage import MinimizeResult
 from extract.model.results import code_columns
 from extract.resolve.modules import RUNTIME
-from extract.resolve.requirements import distributions_of, imported_names
-from manifests.provenance.licenses import all_of
+from extract.resolve.requirements import list_distributions, list_imports
+from manifests.provenance.licenses import combine_licenses
 
 _WIDTH = 118
 _LISTED = 8  # names shown for each kind
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeanFile:
+class MinimizedFile:
     """A minimized file as it is written to disk.
 
     Attributes:
@@ -48,14 +48,14 @@ class LeanFile:
     license: str
 
 
-def lean_file(
-    leaned: Leaned,
+def write_header(
+    leaned: MinimizeResult,
     full: str,
     arguments: WorkingCalls,
     root: tuple[str, str],
     places: Mapping[str, tuple[str, str]],
     licenses: Mapping[str, str],
-) -> LeanFile:
+) -> MinimizedFile:
     """Return the minimized file with its header.
 
     Args:
@@ -69,14 +69,14 @@ def lean_file(
     minimized = leaned.lean
     assert minimized is not None
     files = {root, *(places[name] for name in minimized.names if name in places)}
-    license_ = all_of(licenses[source] for source, _ in files)
+    license_ = combine_licenses(licenses[source] for source, _ in files)
     head = "\n".join(_header(full, minimized, [arguments, *leaned.sets], files, license_))
-    return LeanFile(f"{head}\n\n{minimized.text.strip()}\n", requires_of(minimized.text), license_)
+    return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", list_requirements(minimized.text), license_)
 
 
-def lean_columns(lean: LeanFile | str | None) -> dict[str, Any]:
+def minimized_columns(lean: MinimizedFile | str | None) -> dict[str, Any]:
     """Return the columns of a block that describe its minimized file, or the reason why it has none."""
-    if not isinstance(lean, LeanFile):
+    if not isinstance(lean, MinimizedFile):
         return {"lean_error": lean}
     columns = code_columns(lean.code)
     return {
@@ -88,15 +88,15 @@ def lean_columns(lean: LeanFile | str | None) -> dict[str, Any]:
     }
 
 
-def requires_of(code: str) -> tuple[str, ...]:
+def list_requirements(code: str) -> tuple[str, ...]:
     """Return the distributions that a file imports, apart from the standard library and the declared runtime."""
-    packages = {dotted.partition(".")[0] for dotted, _ in imported_names(ast.parse(code))}
+    packages = {dotted.partition(".")[0] for dotted, _ in list_imports(ast.parse(code))}
     foreign = packages - {*sys.stdlib_module_names, *RUNTIME}
-    return tuple(sorted({distributions_of(package)[0] for package in foreign}))
+    return tuple(sorted({list_distributions(package)[0] for package in foreign}))
 
 
 def _header(
-    full: str, minimized: Lean, sets: Sequence[WorkingCalls], files: Collection[tuple[str, str]], license_: str
+    full: str, minimized: MinimizedText, sets: Sequence[WorkingCalls], files: Collection[tuple[str, str]], license_: str
 ) -> list[str]:
     head = full[: full.find("\n\n")].split("\n")
     others = [line for line in head if line.startswith("#   ") and _names_file(line, files)]

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from extract.arguments.messages import BlockUses, WorkingCalls
 from extract.minimize.cuts import Watched
-from extract.minimize.cutter import Cutter, Lean
-from extract.proofs.validate import Pair
+from extract.minimize.cutter import Cutter, MinimizedText
+from extract.proofs.validate import BlockWithOriginal
 from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import never_run
@@ -78,28 +78,30 @@ LIMITS = Limits(wall_seconds=600, cpu_seconds=60, memory_bytes=4 * 2**30)
 WATCH = SandboxStage[WatchAnswer | Failure](
     "extract.minimize.watch_guest:watch_block", WatchAnswer | Failure, LIMITS, Retries.WIDER, "watch"
 )
-SIGN = SandboxStage[Signed | Stopped]("extract.minimize.watch_guest:sign_lean", Signed | Stopped, LIMITS, Retries.WIDER)
+SIGN = SandboxStage[Signed | Stopped](
+    "extract.minimize.watch_guest:sign_results", Signed | Stopped, LIMITS, Retries.WIDER
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Leaned:
+class MinimizeResult:
     """The minimized file of one block, or the reason why there is none."""
 
     block: str
-    lean: Lean | None
+    lean: MinimizedText | None
     error: str | None = None
     rounds: int = 0
     sets: tuple[WorkingCalls, ...] = ()  # further arguments that the result was verified with
 
 
 @dataclass(slots=True)
-class _Work:
+class _BlockWork:
     """A block in progress."""
 
     request: BlockUses
     answer: WatchAnswer
     spared: set[int] = field(default_factory=set)
-    lean: Lean | None = None
+    lean: MinimizedText | None = None
 
     def cut(self) -> BlockUses:
         """Cut the block, except for what was spared, and return the request to sign the rest."""
@@ -113,7 +115,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunnableBlock:
     """A block that runs forward, with everything known about how to run it.
 
     Attributes:
@@ -122,7 +124,7 @@ class Running:
         traced: its traced graphs, if available.
     """
 
-    pair: Pair
+    pair: BlockWithOriginal
     observed: Mapping[str, Any]
     hints: Mapping[str, Any] = field(default_factory=dict)
     traced: Mapping[str, Any] | None = None
@@ -146,14 +148,14 @@ class Running:
         )
 
 
-def lean_all(
-    blocks: Sequence[Running],
+def minimize_all(
+    blocks: Sequence[RunnableBlock],
     store: Store | None,
     *,
     jobs: int,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
-) -> Iterator[Leaned]:
+) -> Iterator[MinimizeResult]:
     """Cut blocks to the code they can reach; outcomes are cached by content.
 
     Args:
@@ -169,16 +171,16 @@ def lean_all(
         preload=META_PRELOAD,
         entries=[WATCH.guest, SIGN.guest],
     ) as box:
-        waiting: dict[str, _Work] = {}
+        waiting: dict[str, _BlockWork] = {}
         for watched in WATCH.run(box, requests):
             answer = watched.answer or watched.failure(_CHARACTERS)
             if isinstance(answer, Failure):
-                yield Leaned(watched.key, None, _short(f"does not run again: {answer.error}"))
+                yield MinimizeResult(watched.key, None, _short(f"does not run again: {answer.error}"))
             else:
-                waiting[watched.key] = _Work(requests[watched.key], answer)
+                waiting[watched.key] = _BlockWork(requests[watched.key], answer)
         with progress("lean", len(waiting), "blocks") as advance:
             for number in range(1, ROUNDS + 1):
-                again: dict[str, _Work] = {}
+                again: dict[str, _BlockWork] = {}
                 # Files are cut while others are being verified.
                 for reply in SIGN.run_jobs(box, (SIGN.job(key, work.cut()) for key, work in waiting.items())):
                     work = waiting[reply.key]
@@ -191,7 +193,7 @@ def lean_all(
                 waiting = again
 
 
-def _judge(reply: Reply[Signed | Stopped], work: _Work, *, last: bool) -> Leaned | None:
+def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> MinimizeResult | None:
     """Return the result of comparing a minimized file with the original; None to retry with fewer cuts."""
     answer, minimized = reply.answer or Stopped(reply.failure(_CHARACTERS).error), work.lean
     assert minimized is not None
@@ -203,10 +205,10 @@ def _judge(reply: Reply[Signed | Stopped], work: _Work, *, last: bool) -> Leaned
     elif answer.steps.keys() != steps.keys():
         wrong = "not as the full form: other steps"
     else:
-        return Leaned(reply.key, minimized, sets=work.sets)
+        return MinimizeResult(reply.key, minimized, sets=work.sets)
     spared = _blame_cuts(answer.stops, minimized) - work.spared
     if last or not spared:
-        return Leaned(reply.key, None, _short(wrong))
+        return MinimizeResult(reply.key, None, _short(wrong))
     work.spared |= spared
     return None
 
@@ -239,7 +241,7 @@ def difference(signed: Signed, steps: Mapping[str, str]) -> str:
     return f"{wrong}{error}"
 
 
-def _blame_cuts(stops: Sequence[Stop], minimized: Lean) -> set[int]:
+def _blame_cuts(stops: Sequence[Stop], minimized: MinimizedText) -> set[int]:
     """Return the cuts that caused an error: those that raised it, else those that removed the missing name."""
     spared: set[int] = set()
     for stop in stops:

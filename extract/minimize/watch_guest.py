@@ -23,8 +23,8 @@ from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.trials import (
     AttemptError,
-    Budget,
-    Namespace,
+    BlockNamespace,
+    TimeBudget,
     attempt,
     differentiate,
     fill_unset,
@@ -76,7 +76,7 @@ def watch_block(request: BlockUses) -> dict[str, object]:
     return {"sets": request.sets, "signature": signature, "watched": watched}
 
 
-def sign_lean(request: BlockUses) -> dict[str, object]:
+def sign_results(request: BlockUses) -> dict[str, object]:
     """Sign the results of a block in every known working way.
 
     Args: request: with the `sets` that `watch_block` returned.
@@ -98,7 +98,7 @@ def _prepare(request: BlockUses) -> None:
     hide(request.origin)
 
 
-def _load(request: BlockUses) -> tuple[type[nn.Module], Namespace]:
+def _load(request: BlockUses) -> tuple[type[nn.Module], BlockNamespace]:
     module = attempt(partial(load, request.code), _SECONDS)
     cls = getattr(module, request.name, None)
     if not isinstance(cls, type):
@@ -110,12 +110,12 @@ def _load(request: BlockUses) -> tuple[type[nn.Module], Namespace]:
 
 
 def exercise(
-    cls: type[nn.Module], request: BlockUses, names: Namespace, look: Callable[[], None] = lambda: None
+    cls: type[nn.Module], request: BlockUses, names: BlockNamespace, look: Callable[[], None] = lambda: None
 ) -> dict[str, object]:
     """Construct, print, save, load and run the block in eval and train mode, with each set of arguments in turn.
 
     Args: request: its `arguments` are run at all `sizes`.
-    Returns: as `sign_lean`.
+    Returns: as `sign_results`.
     Raises: AttemptError if the block cannot be constructed.
     """
     steps: dict[str, str] = {}
@@ -146,7 +146,7 @@ def _fail(failure: AttemptError) -> str:
     raise failure.cause
 
 
-def _construct(cls: type[nn.Module], init: CallTexts, names: Namespace) -> nn.Module:
+def _construct(cls: type[nn.Module], init: CallTexts, names: BlockNamespace) -> nn.Module:
     def construct() -> Any:
         args = [names.value(text) for text in init["args"]]
         kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
@@ -163,7 +163,7 @@ def _construct(cls: type[nn.Module], init: CallTexts, names: Namespace) -> nn.Mo
 def _in_all_modes(
     module: nn.Module,
     forward: CallTexts,
-    names: Namespace,
+    names: BlockNamespace,
     sizes: Sequence[Sequence[Sequence[int]]],
     step: Callable[[str, Callable[[], str]], None],
 ) -> None:
@@ -201,7 +201,7 @@ def _further_sets(request: BlockUses) -> list[WorkingCalls]:
         init = CallTexts(args=list(call["args"]), kwargs=dict(call["kwargs"]))
         if init == own["init"] or len(sets) == _MOST_SETS:
             continue
-        budget = Budget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
+        budget = TimeBudget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
         constructor = Constructor(cls, names, {"forward": inputs, "inputs": others["inputs"]}, budget, ())
         try:
             built = constructor.make(Arguments(tuple(init["args"]), tuple(init["kwargs"].items())))

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from extract.specs.make import Worked, worked_of
+from extract.specs.make import WorkingCalls, read_arguments
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural, shown
+from lemur_core.files.markdown import make_visible, plural
 from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import EXTRACTION
-from manifests.folders.kinds import Link, RowTrace, lines_text
+from manifests.folders.kinds import FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import read_manifest
-from manifests.provenance import REQUIREMENTS, TABLE, lean_path
+from manifests.provenance import REQUIREMENTS, TABLE, minimized_path
 from manifests.provenance.licenses import is_permissive
 from manifests.records import Block, Observed
 
@@ -39,7 +39,7 @@ def iterate_blocks(folder: Path, columns: Sequence[str] = ()) -> Iterator[Block]
     try:
         yield from EXTRACTION.rows(folder, Block, columns)
     except (OSError, pa.ArrowException) as error:
-        raise damaged(folder, error) from error
+        raise damage_error(folder, error) from error
 
 
 def read_blocks(folder: Path, columns: Sequence[str] = ()) -> list[Block]:
@@ -61,11 +61,11 @@ def read_block(folder: Path, place: int) -> Block:
                     return Block.model_validate(file.read_row_group(group, names).slice(place, 1).to_pylist()[0])
                 place -= size
     except (OSError, pa.ArrowException, ValidationError) as error:
-        raise damaged(folder, error) from error
+        raise damage_error(folder, error) from error
     raise IndexError(place)
 
 
-def damaged(folder: Path, error: Exception) -> UserError:
+def damage_error(folder: Path, error: Exception) -> UserError:
     """Return the error to raise for a folder that contains an unreadable file."""
     detail = str(error).splitlines()[0]
     return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or create the folder again")
@@ -143,7 +143,7 @@ def read_needs(folder: Path) -> dict[str, Any]:
         needs = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
         return {**needs, "blocks": {entry["block"]: entry for entry in needs.get("blocks", ())}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(folder, error) from error
+        raise damage_error(folder, error) from error
 
 
 # --- as a class -------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[An
     if row.file is None or sha256 is None or (row.lean_code if lean else row.code) is None:
         why = f"{row.error_kind}: {row.error}" if row.error_kind is not None else "it was not published"
         raise UserError(f"{row.block}: has no code ({why}); choose another block")
-    path = Path(folder) / (lean_path(row.file) if lean else row.file)
+    path = Path(folder) / (minimized_path(row.file) if lean else row.file)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -223,11 +223,11 @@ def find(folder: Path, wanted: str) -> RowTrace:
     try:
         chat = find_conversation(folder, wanted, ("id", "task", "block", "others"))
     except (OSError, pa.ArrowException) as error:
-        raise damaged(folder, error) from error
+        raise damage_error(folder, error) from error
     if chat is None:
         return _block(folder, wanted)
     details = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
-    return RowTrace((Link("chat row", chat["id"], details), *_block(folder, chat["block"]).links), ())
+    return RowTrace((FolderLink("chat row", chat["id"], details), *_block(folder, chat["block"]).links), ())
 
 
 def _block(folder: Path, wanted: str) -> RowTrace:
@@ -247,12 +247,12 @@ def _block(folder: Path, wanted: str) -> RowTrace:
     paths_by_source: dict[str, list[str]] = entry.get("made_from", {})
     parts = [(source, path) for source, paths in paths_by_source.items() for path in paths]
     links = [
-        Link("block", row.block, block),
+        FolderLink("block", row.block, block),
         _release(row.source, sources),
-        Link("source", f"{row.source} {row.path}", lines),
+        FolderLink("source", f"{row.source} {row.path}", lines),
         *(_release(source, sources) for source in paths_by_source if source != row.source),
         *(
-            Link("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
+            FolderLink("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
             for source, path in parts
             if (source, path) != (row.source, row.path)
         ),
@@ -267,15 +267,15 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
         places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
         row_index = next((index for index in places if index >= 0), -1)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise damaged(folder, error) from error
+        raise damage_error(folder, error) from error
     return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
 
 
-def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
+def _release(name: str, sources: dict[str, dict[str, Any]]) -> FolderLink:
     """Return a source as it was fetched; the digest is that of its Python files."""
     known = sources.get(name, {})
     facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
-    return Link("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
+    return FolderLink("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
 
 
 _MAX_ITEMS = 8
@@ -292,7 +292,7 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         facts = {**named.row.model_dump(mode="json"), "needs": named.needs, "others": list(named.others)}
         print(json.dumps(facts, indent=2))
         return
-    print("\n".join(lines_of(named)))
+    print("\n".join(describe_block(named)))
     code = named.row.code or named.row.lean_code  # the lean form if only that was published
     if code is None:
         return
@@ -303,7 +303,7 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         print(code, end="")
 
 
-def lines_of(block: NamedBlock) -> list[str]:
+def describe_block(block: NamedBlock) -> list[str]:
     """Return everything but the code, as lines to print."""
     row, needs = block.row, block.needs or {}
     lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
@@ -329,13 +329,13 @@ def lines_of(block: NamedBlock) -> list[str]:
         wanted = ", ".join(row.lean_requires) or "nothing"
         under = f", {row.lean_license}" if row.lean_license != row.license else ""
         size = plural(row.lean_lines or 0, "line")
-        items.append(("lean", f"{lean_path(row.file or '')} ({size}{under}), requires {wanted}"))
+        items.append(("lean", f"{minimized_path(row.file or '')} ({size}{under}), requires {wanted}"))
     elif row.lean_error is not None:
         items.append(("lean", f"none: {row.lean_error}"))
     if row.code is not None or row.lean_code is not None:
-        items += _describe_run(row.name, worked_of(row.arguments), row.observed)
+        items += _describe_run(row.name, read_arguments(row.arguments), row.observed)
     items += _list_items("also", block.others)
-    return [shown(f"{label:<10}{text}") for label, text in items]
+    return [make_visible(f"{label:<10}{text}") for label, text in items]
 
 
 def _list_files(row: Block, needs: Mapping[str, Any]) -> list[str]:
@@ -350,7 +350,7 @@ def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     return pairs + ([("", f"and {len(items) - _MAX_ITEMS:,} more")] if len(items) > _MAX_ITEMS else [])
 
 
-def _describe_run(name: str, worked: Worked | None, stored: str | None) -> list[tuple[str, str]]:
+def _describe_run(name: str, worked: WorkingCalls | None, stored: str | None) -> list[tuple[str, str]]:
     """Return how it runs, and what was observed; empty if unknown."""
     items = []
     if worked is not None:
@@ -385,5 +385,5 @@ def _print_coloured(code: str) -> None:
     from rich.console import Console
     from rich.syntax import Syntax
 
-    safe = "\n".join(shown(line) for line in code.rstrip("\n").split("\n"))
+    safe = "\n".join(make_visible(line) for line in code.rstrip("\n").split("\n"))
     Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))

@@ -160,7 +160,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])(?:\d+[a-z]*)?|[A-Z]?[a-z]+(?:\d+[a-z]*)?|\d
 _VERSION = re.compile(r"v?\d+d?")
 
 
-def category_of(name: str, qualname: str, bases: Sequence[str]) -> str:
+def find_category(name: str, qualname: str, bases: Sequence[str]) -> str:
     """Return the category of a class.
 
     Args:
@@ -168,16 +168,18 @@ def category_of(name: str, qualname: str, bases: Sequence[str]) -> str:
         qualname: dotted name, from which folders and file of the module are derived.
         bases: names of the base classes, dotted or not.
     """
-    folders = [words_of(part) for part in qualname.split(".")[:-1]]
+    folders = [split_words(part) for part in qualname.split(".")[:-1]]
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
-    category = _by_name(name) or _by_bases(bases) or _by_places(folders) or _match(_WEAK_RULES, words_of(name)) or OTHER
+    category = (
+        _by_name(name) or _by_bases(bases) or _by_places(folders) or _match(_WEAK_RULES, split_words(name)) or OTHER
+    )
     if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
         return "Graph"
     return category
 
 
-def words_of(name: str) -> str:
+def split_words(name: str) -> str:
     """Return the words of a name in lower case, separated by spaces, without version numbers and dimensions.
 
     `RoIAlignRotated_v2` gives `roi align rotated`, `MaxPool2dSamePadding` gives `max pool same padding`.
@@ -186,7 +188,7 @@ def words_of(name: str) -> str:
     return " ".join(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word) for word in words if not _VERSION.fullmatch(word))
 
 
-def snake_of(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """Return a name in snake case, with numbers kept.
 
     `ConvNeXtBlock` gives `conv_next_block`, `LayerNorm2d` `layer_norm2d`, `SEModule` `se_module`.
@@ -217,7 +219,7 @@ def _match(rules: Iterable[tuple[str, re.Pattern[str]]], words: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _by_name(name: str) -> str:
-    return _match(_NAME_RULES, words_of(name))
+    return _match(_NAME_RULES, split_words(name))
 
 
 def _by_bases(bases: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from extract.resolve import Policy
 from extract.resolve.discover import Selection
-from extract.sources import Source
+from extract.sources import PackageSource
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RunFacts:
     """Request, opened sources and events of a run."""
 
     options: Options
-    sources: tuple[Source, ...] = ()  # opened ones, by priority
+    sources: tuple[PackageSource, ...] = ()  # opened ones, by priority
     unopened: tuple[tuple[str, str], ...] = ()  # sources that could not be opened, with the reason
     notes: list[str] = field(default_factory=list)  # deviations from the request
     index_hits: int = 0  # files whose facts were in the index
@@ -87,8 +87,8 @@ def code_columns(code: str | None) -> dict[str, Any]:
 def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> dict[str, Any]:
     """Count by level, source, category, failure, fidelity and licence, for the manifest and the report.
 
-    `levels` counts the highest level of each block, so that it sums to `blocks`; `reached` counts a block at each level
-    up to its own. Sources are in row order, everything else by size.
+    `levels` counts the highest level of each block, so that it sums to `blocks`; `count_reached` counts a block at each
+    level up to its own. Sources are in row order, everything else by size.
 
     Args: targets: the requested names, if the run was limited to names.
     """
@@ -96,7 +96,7 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> d
     counts: dict[str, Any] = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
-        "reached": reached(levels),
+        "count_reached": count_reached(levels),
         "sources": _levels_by(rows, "source"),
         "categories": dict(
             sorted(_levels_by(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
@@ -139,7 +139,7 @@ def _names(rows: Sequence[Block]) -> dict[str, int]:
     return {"blocks": len(known), "whole": sum(row.names_same == row.names_compared for row in known), **sums}
 
 
-def reached(levels: Mapping[str, int]) -> dict[str, int]:
+def count_reached(levels: Mapping[str, int]) -> dict[str, int]:
     """Return how many are at each level or above, from how many have it as their highest."""
     counts = [levels.get(level, 0) for level in LEVELS]
     return {level: sum(counts[index:]) for index, level in enumerate(LEVELS)}
@@ -159,7 +159,7 @@ def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> dict[str, An
     names = list(dict.fromkeys(targets))
     levels: Counter[str] = Counter(chosen[name].level for name in names if name in chosen)
     missing = [name for name in names if name not in chosen]
-    return {"names": len(names), "found": levels.total(), "reached": reached(levels), "missing": missing}
+    return {"names": len(names), "found": levels.total(), "count_reached": count_reached(levels), "missing": missing}
 
 
 def choose(rows: Iterable[Block]) -> dict[str, Block]:

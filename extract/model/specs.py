@@ -4,11 +4,11 @@ import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from extract.model.blocks import damaged, find_block
+from extract.model.blocks import damage_error, find_block
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.serialization import from_notation
+from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import at
 from manifests.provenance import SPECS
 from manifests.records import Spec
@@ -30,7 +30,7 @@ def read_specs(folder: Path, blocks: Collection[str] | None = None) -> Iterator[
                     if blocks is None or spec.block in blocks:
                         yield spec
     except (OSError, ValueError) as error:
-        raise damaged(folder, error) from error
+        raise damage_error(folder, error) from error
 
 
 def read_spec(folder: Path, block: str) -> Spec | None:
@@ -49,7 +49,7 @@ def graph_in(spec: Spec) -> Graph | None:
     if spec.algorithm is None:
         return None
     try:
-        return at(from_notation(spec.algorithm.eval, spec.algorithm.sizes))
+        return at(deserialize(spec.algorithm.eval, spec.algorithm.sizes))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
 

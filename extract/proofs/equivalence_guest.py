@@ -21,7 +21,7 @@ from extract.arguments.inputs import flatten, has_shape
 from extract.arguments.messages import BlockRun, Originals, WorkingCalls
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
-from extract.arguments.trials import AttemptError, Namespace, attempt, fill_unset, seed_all, unset_is_nan
+from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all, unset_is_nan
 
 
 def sign_block(request: BlockRun) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _stir_memory() -> None:
 _IMPORT_SECONDS = 120.0
 
 
-def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]]) -> Namespace:
+def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]]) -> BlockNamespace:
     block = dict(vars(module))
     for item in companions:
         dotted, _, name = item["qualname"].rpartition(".")
@@ -75,7 +75,7 @@ def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]])
     return namespace(block, [])
 
 
-def signature(cls: type[nn.Module], arguments: WorkingCalls, names: Namespace) -> dict[str, Any]:
+def signature(cls: type[nn.Module], arguments: WorkingCalls, names: BlockNamespace) -> dict[str, Any]:
     """Return the names and shapes of a class's state, and the digests of its state and outputs, or `error`."""
     init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
     called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
@@ -93,7 +93,7 @@ def signature(cls: type[nn.Module], arguments: WorkingCalls, names: Namespace) -
     return result
 
 
-def _construct(cls: type[nn.Module], init: Arguments, names: Namespace) -> nn.Module:
+def _construct(cls: type[nn.Module], init: Arguments, names: BlockNamespace) -> nn.Module:
     def action() -> Any:
         args = [names.value(text) for text in init.args]
         kwargs = {name: names.value(text) for name, text in init.kwargs}
@@ -109,7 +109,7 @@ def _construct(cls: type[nn.Module], init: Arguments, names: Namespace) -> nn.Mo
 _SECONDS = 20.0
 
 
-def _output(module: nn.Module, called: ForwardCall, names: Namespace) -> str:
+def _output(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> str:
     """Return the digest of the output of forward, or the type of its error; some classes fail in train mode."""
     seed_all()
     args, kwargs = evaluate(called, names)

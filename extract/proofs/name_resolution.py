@@ -12,7 +12,7 @@ from typing import Any
 
 from extract.arguments.messages import FilesToCompare, FileToCompare
 from extract.proofs.validate import LIMITS_TOGETHER, Missing, group_by_package
-from extract.resolve.index import Index
+from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import CachedSandbox
@@ -43,7 +43,7 @@ COMPARE_NAMES = SandboxStage[Mapping[str, BoundNames | Failure | Missing]](
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundFile:
     """A self-contained file to compare with its origin."""
 
     block: str
@@ -56,7 +56,7 @@ class Bound:
 
 
 def compare_bindings(
-    files: Sequence[Bound], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
+    files: Sequence[BoundFile], index: FactsIndex, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield for each block the columns about its names, empty if it cannot be compared; cached by content.
 
@@ -65,7 +65,7 @@ def compare_bindings(
     """
     readable = sorted({folder for file in files for folder in file.folders} | set(runtime))
 
-    def request(group: Sequence[Bound]) -> FilesToCompare:
+    def request(group: Sequence[BoundFile]) -> FilesToCompare:
         blocks = [
             FileToCompare(
                 block=file.block,

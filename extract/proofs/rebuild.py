@@ -13,9 +13,9 @@ from extract.arguments.messages import CompanionCode, SpecRebuild, WorkingCalls
 from extract.model.blocks import find_block, read_blocks, read_needs
 from extract.model.specs import read_spec
 from extract.proofs.runtime import PROVIDED, runtime_for
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
-from extract.specs.algorithm import stored_in
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
+from extract.specs.algorithm import graphs_in_spec
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
@@ -64,7 +64,7 @@ REBUILD = SandboxStage[RebuildAnswer](
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RebuildOutcome:
     """The outcome for one block: the last step reached and why it stopped there, in one line.
 
     If the job itself failed, the step is `failed`, and the answer says no more.
@@ -93,7 +93,7 @@ class Rewritten:
         return kinds.get(self.step, self.step)
 
 
-def count_rewritten(rewritten: Sequence[Rewritten]) -> dict[str, int]:
+def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
     """Count the blocks that were written, and those that are equal, bit-identical, proven at other sizes, and so on."""
     answers = [item.answer for item in rewritten]
     equal = [answer for answer in answers if answer.step == "equal"]
@@ -108,7 +108,7 @@ def count_rewritten(rewritten: Sequence[Rewritten]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class RebuildJob:
     """A spec to rebuild a block from, with the original if available.
 
     Args:
@@ -121,17 +121,17 @@ class Original:
     stored: Mapping[str, Any]
     graph: str
     about: Mapping[str, Any]
-    pair: Pair | None = None
+    pair: BlockWithOriginal | None = None
 
 
 def rebuild_all(
-    specs: Iterable[Original],
-    index: Index | None = None,
+    specs: Iterable[RebuildJob],
+    index: FactsIndex | None = None,
     *,
     jobs: int = 2,
     runtime: Sequence[Path] = (),
     unsafe: bool = False,
-) -> Iterator[Rewritten]:
+) -> Iterator[RebuildOutcome]:
     """Rebuild blocks from their specs and prove them; outcomes are cached by content.
 
     Args: runtime: folders with the requirements of self-contained files.
@@ -143,13 +143,13 @@ def rebuild_all(
         for reply in REBUILD.run(box, {spec.block: _request(spec, runtime) for spec in specs}):
             if reply.answer is None:
                 cause = reply.failure(_MAX_CHARACTERS).error
-                yield Rewritten(reply.key, "failed", cause, RebuildAnswer("read", cause))
+                yield RebuildOutcome(reply.key, "failed", cause, RebuildAnswer("read", cause))
             else:
                 cause = " ".join(reply.answer.cause.split())[:_MAX_CHARACTERS]
-                yield Rewritten(reply.key, reply.answer.step, cause, reply.answer)
+                yield RebuildOutcome(reply.key, reply.answer.step, cause, reply.answer)
 
 
-def _request(spec: Original, runtime: Sequence[Path]) -> SpecRebuild:
+def _request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
     original = None
     if spec.pair is not None:
         # The same whether the block comes from its source or from a folder, which states less: one cached answer.
@@ -174,7 +174,9 @@ def format_header(block: str, about: Mapping[str, Any]) -> str:
 # --- from a folder ----------------------------------------------------------------------------------------------------
 
 
-def rebuild_rows(folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: bool = False) -> Iterator[Rewritten]:
+def rebuild_rows(
+    folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: bool = False
+) -> Iterator[RebuildOutcome]:
     """Rebuild blocks of an extraction folder from their specs, and compare them with the originals in it.
 
     Args: specs: specs with `algorithm`.
@@ -187,24 +189,24 @@ def rebuild_rows(folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: 
     wanted = [rows[spec.block] for spec in specs if spec.block in rows]
     runtime = runtime_for(sorted({need for row in wanted for need in row.requires}), known=())
 
-    def original(spec: Spec) -> Original:
+    def original(spec: Spec) -> RebuildJob:
         row = rows.get(spec.block)
         return _original(spec, None if row is None or row.arguments is None else _pair(row, origins, codes))
 
     yield from rebuild_all(map(original, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
 
 
-def _original(spec: Spec, pair: Pair | None) -> Original:
+def _original(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
     assert spec.algorithm is not None
-    return Original(spec.block, stored_in(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
+    return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
 
 
-def _pair(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> Pair:
+def _pair(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> BlockWithOriginal:
     arguments = json.loads(row.arguments or "")
     named = [name for name in _names(arguments) if name in codes]
     companions = tuple(CompanionCode(name=name, code=codes[name]) for name in named)
     origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
-    return Pair(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
+    return BlockWithOriginal(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
 
 
 def _names(arguments: WorkingCalls) -> list[str]:

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from extract.arguments.inputs import change_nested, flatten
 from extract.arguments.messages import BlockRun, SpecRebuild
-from extract.arguments.target import Shape, Subject, prepare
+from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all, unset_is_nan
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Node
-from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.record.recorder import Recorder
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import Sized, never_run
 from lemur_core.graphs.symbolic import Size, at
-from lemur_core.graphs.tracing.proof import Difference, Trial, compare
+from lemur_core.graphs.tracing.proof import OutputDifference, Trial, compare
 from lemur_core.graphs.tracing.trace import ROUTES, both_modes, run
 from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.module_text import Rebuilt
@@ -64,7 +64,7 @@ def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> d
     subject, original_inputs = None, None
     if original is not None:
         try:
-            subject = Subject(original)
+            subject = Target(original)
             original_inputs = flatten(list(subject.inputs()))
         except AttemptError as failure:
             answer["no_original"] = failure.message
@@ -128,8 +128,8 @@ def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Se
                     return _renumber_inputs(canonical(attempt(record, _SECONDS)), module_text.takes)
 
                 if sized.trained is None:
-                    return identities_of({"eval": trace_mode(False)})["graph"]
-                return identities_of(both_modes(trace_mode, AttemptError, route=route)[0])["graph"]
+                    return compute_identities({"eval": trace_mode(False)})["graph"]
+                return compute_identities(both_modes(trace_mode, AttemptError, route=route)[0])["graph"]
             except AttemptError as error:
                 failure = error
     raise failure
@@ -165,7 +165,7 @@ def _inputs(sized: Sized, tensors: Sequence[Tensor] | None) -> list[Tensor]:
 # --- against the original ---------------------------------------------------------------------------------------------
 
 
-def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> dict[str, object]:
+def _prove(name: str, subject: Target, sized: Sized, module_text: Rebuilt) -> dict[str, object]:
     """Compare the generated code with the original; the step is `built` if the original cannot be built here."""
     try:
         with unset_is_nan():
@@ -179,7 +179,7 @@ def _prove(name: str, subject: Subject, sized: Sized, module_text: Rebuilt) -> d
         missing = _hand_over(original, rebuilt, module_text.mapping)
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         return {"step": "written", "cause": f"its state: {type(error).__name__}: {error}"}
-    pair = _Pair(subject, original, rebuilt, module_text, sized.trained is not None)
+    pair = _RebuiltPair(subject, original, rebuilt, module_text, sized.trained is not None)
     answer: dict[str, object] = {"outside_state": missing}
     cause, largest_error = pair.differs(None)
     if cause is None:
@@ -201,11 +201,11 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-class _Pair:
+class _RebuiltPair:
     """The original and the rebuilt module, with the same state."""
 
     def __init__(
-        self, subject: Subject, original: nn.Module, rebuilt: nn.Module, module_text: Rebuilt, trains: bool
+        self, subject: Target, original: nn.Module, rebuilt: nn.Module, module_text: Rebuilt, trains: bool
     ) -> None:
         self.subject, self.original, self.rebuilt, self.module_text = subject, original, rebuilt, module_text
         self.modes = (False, True) if trains else (False,)
@@ -232,7 +232,7 @@ class _Pair:
         inputs = functools.partial(self.subject.inputs, shapes)
         return Trial(inputs, seed_all, train, gradients, flatten, change_nested)
 
-    def _compare_outputs(self, shapes: Sequence[Shape] | None, train: bool) -> Difference:
+    def _compare_outputs(self, shapes: Sequence[Shape] | None, train: bool) -> OutputDifference:
         try:
             return self._compare(self._trial(shapes, train))
         except AttemptError as failure:
@@ -240,15 +240,17 @@ class _Pair:
                 raise
             return self._compare(self._trial(shapes, train, gradients=False))  # the original has no gradients either
 
-    def _compare(self, trial: Trial) -> Difference:
+    def _compare(self, trial: Trial) -> OutputDifference:
         original, rebuilt = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
         action = functools.partial(compare, original, rebuilt, self.module_text.mapping, trial, self.module_text.takes)
-        difference: Difference = attempt(action, _SECONDS)
+        difference: OutputDifference = attempt(action, _SECONDS)
         return difference
 
     def _is_rounding(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
         """Return whether both are equal in double precision."""
-        exact = _Pair(self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.module_text, train)
+        exact = _RebuiltPair(
+            self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.module_text, train
+        )
         trial = self._trial(shapes, train)
         trial = replace(trial, inputs=lambda: change_nested(list(self.subject.inputs(shapes)), _double))
         try:

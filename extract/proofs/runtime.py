@@ -28,8 +28,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from extract.sources import Source
-from extract.sources.contents import Facts, is_safe, read_facts
+from extract.sources import PackageSource
+from extract.sources.contents import PackageFacts, is_safe, read_facts
 from extract.sources.package import is_plain, module_path
 from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
@@ -37,7 +37,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
-from lemur_core.sandbox.runtime import DECLARED, declared_runtime, read_requirements
+from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
 
 #: Packages that every block may import; never fetched, also not as dependencies.
 PROVIDED = frozenset({*DECLARED, "triton"})
@@ -63,7 +63,7 @@ _FORMAT = "v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class BlockRuntime:
     """The distributions that blocks can import besides the standard library.
 
     Attributes:
@@ -82,7 +82,7 @@ class Runtime:
         return [] if self.folder is None else [self.folder]
 
 
-def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
+def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> BlockRuntime:
     """Return a runtime with these distributions and their dependencies, created on first use and then cached.
 
     `opencv-python` is replaced by `opencv-python-headless`, which has the same modules. If there is no wheel of the
@@ -100,14 +100,14 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
     collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
     collected.collect(requires)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
-    return Runtime(
+    return BlockRuntime(
         _merge(picked) if picked else None,
         tuple(sorted(f"{distribution.name}=={distribution.version}" for distribution in picked)),
         tuple(sorted(collected.unavailable.items())),
     )
 
 
-def original_folders(source: Source) -> tuple[Path, ...]:
+def original_folders(source: PackageSource) -> tuple[Path, ...]:
     """Return folders to prepend to `sys.path` to import the classes of a source, with their dependencies.
 
     A released package is imported from its wheel, any other source from its own files. Packages of the declared runtime
@@ -178,7 +178,7 @@ class _Resolver:
         if name in self.known or name in PROVIDED or name.startswith(_PROVIDED_PREFIX):
             return None
         because = f"; {parent} needs it" if parent else ""
-        version = declared_runtime().versions.get(name)
+        version = find_runtime().versions.get(name)
         if version is not None:
             if requirement.specifier.contains(version, prereleases=True):
                 return None
@@ -333,7 +333,7 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
     return distribution
 
 
-def _read_metadata(archive: zipfile.ZipFile) -> Facts:
+def _read_metadata(archive: zipfile.ZipFile) -> PackageFacts:
     members = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
     if len(members) != 1 or archive.getinfo(members[0]).file_size > MAX_UNPACKED_BYTES // 100:
         raise UserError("its wheel holds no readable METADATA")

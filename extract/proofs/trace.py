@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
@@ -42,7 +42,7 @@ TRACE = SandboxStage[BlockGraphs | Failure](
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class BlockTrace:
     """The trace of one block: the answer of `trace_block` as JSON, or the error."""
 
     block: str
@@ -52,8 +52,13 @@ class Traced:
 
 
 def trace_all(
-    pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
-) -> Iterator[Traced]:
+    pairs: Sequence[BlockWithOriginal],
+    index: FactsIndex,
+    *,
+    jobs: int,
+    runtime: Sequence[Path] = (),
+    unsafe: bool = False,
+) -> Iterator[BlockTrace]:
     """Trace blocks; outcomes are cached by content. A job that exceeds a limit is retried with four times both.
 
     Args: runtime: folders with the requirements of self-contained files.
@@ -66,10 +71,10 @@ def trace_all(
             yield _read_reply(reply)
 
 
-def _read_reply(reply: Reply[BlockGraphs | Failure]) -> Traced:
+def _read_reply(reply: Reply[BlockGraphs | Failure]) -> BlockTrace:
     answer = reply.answer or reply.failure(_MAX_CHARACTERS)
     if isinstance(answer, Failure):
         error = " ".join(answer.error.split())[:_MAX_CHARACTERS]
-        return Traced(reply.key, None, error, reply.outcome.reused)
+        return BlockTrace(reply.key, None, error, reply.outcome.reused)
     assert isinstance(reply.outcome.value, dict)
-    return Traced(reply.key, reply.outcome.value, None, reply.outcome.reused)
+    return BlockTrace(reply.key, reply.outcome.value, None, reply.outcome.reused)

@@ -8,14 +8,14 @@ import torch
 
 from extract.arguments.inputs import flatten
 from extract.arguments.messages import BlockRun
-from extract.arguments.target import Shape, Subject, prepare
+from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.record.recorder import Recorder
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, trace_sizes
-from lemur_core.graphs.tracing.trace import ROUTES, Traced, both_modes, initial_values, run
+from lemur_core.graphs.tracing.trace import ROUTES, TraceResult, both_modes, initial_values, run
 from lemur_core.sandbox.server.jobs import Failure
 
 _SECONDS = 60.0  # of CPU time, for one run; the sandbox sets the hard limit
@@ -29,7 +29,7 @@ def trace_block(request: BlockRun) -> dict[str, object] | Failure:
 
     Returns: the fields of `extract.proofs.trace.BlockGraphs`: the answer of
         `lemur_core.graphs.tracing.trace.Traced.answer`, the graphs as returned by `serialization.store`, and
-        `returns`, the structure of the output of forward (see `structure_of`); or the error of the last route.
+        `returns`, the structure of the output of forward (see `describe_structure`); or the error of the last route.
     """
     prepare(request.folders, request.origin)
     errors: list[str] = []
@@ -44,10 +44,12 @@ def trace_block(request: BlockRun) -> dict[str, object] | Failure:
 def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
     recorder = Recorder(route)
     with recorder.recording():
-        subject = Subject(request)
+        subject = Target(request)
         module = subject.build()
         returned: list[Any] = []
-        hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(structure_of(output)))
+        hook = module.register_forward_hook(
+            lambda _module, _inputs, output: returned.append(describe_structure(output))
+        )
         with recorder.pause():
             subject.settle(module)
             own_shapes = subject.shapes()
@@ -67,7 +69,7 @@ def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
         hook.remove()
         forms = {mode: canonical(graph) for mode, graph in graphs.items()}
         train_error = None if error is None else f"{error.kind}: {error.message}"
-        traced = Traced(subject.file, module, recorder, graphs, initial, route, train_error)
+        traced = TraceResult(subject.file, module, recorder, graphs, initial, route, train_error)
         answer = {**traced.answer(forms), "returns": returned[0]}
         if recorder.reads_values:
             sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
@@ -81,10 +83,10 @@ def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
     return answer | store(sized)
 
 
-def structure_of(value: Any) -> Any:
+def describe_structure(value: Any) -> Any:
     """Return what a value consists of: "tensor", None for others, a list of these, or `{"items": [[key, …], …]}`."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, Mapping):
-        return {"items": [[str(name), structure_of(item)] for name, item in value.items()]}
-    return [structure_of(item) for item in value] if isinstance(value, list | tuple) else None
+        return {"items": [[str(name), describe_structure(item)] for name, item in value.items()]}
+    return [describe_structure(item) for item in value] if isinstance(value, list | tuple) else None

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from extract.arguments.messages import BlockRun, CompanionCode, Original, Originals, WorkingCalls
 from extract.emit.emit import Emitted
 from extract.model.results import at_least
-from extract.resolve.index import Index
+from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION
 from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
@@ -19,7 +19,7 @@ from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 from manifests.records import Level
 
 
-class Placed(Protocol):
+class HasOriginal(Protocol):
     """An item to compare with an original."""
 
     @property
@@ -31,7 +31,7 @@ class Placed(Protocol):
         """The folders of the original and its dependencies."""
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=HasOriginal)
 
 _BACK_OFF_SECONDS = 0.5
 _MAX_ERROR = 400  # characters
@@ -70,7 +70,7 @@ SEARCH = replace(EXECUTE, limits=_SEARCH_LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BlockVerdict:
     """The level that a file reached."""
 
     level: Level
@@ -93,31 +93,33 @@ class Candidate:
     hints: Mapping[str, Any] | None = None  # about its arguments, from the corpus
 
 
-def check_text(emitted: Emitted, goal: Level) -> Verdict:
+def check_text(emitted: Emitted, goal: Level) -> BlockVerdict:
     """Check the levels that need no execution: parsed and compiled."""
     if goal == "emitted":
-        return Verdict("emitted")
+        return BlockVerdict("emitted")
     if emitted.undefined:
-        return Verdict("emitted", "undefined_name", f"undefined in the emitted file: {', '.join(emitted.undefined)}")
+        return BlockVerdict(
+            "emitted", "undefined_name", f"undefined in the emitted file: {', '.join(emitted.undefined)}"
+        )
     if not emitted.fault:
-        return Verdict("parsed" if goal == "parsed" else "compiled")
+        return BlockVerdict("parsed" if goal == "parsed" else "compiled")
     try:
         ast.parse(emitted.code)
     except (SyntaxError, ValueError, RecursionError) as error:
-        return Verdict("emitted", "syntax_error", f"does not parse: {error}")
-    return Verdict("parsed", "compile_error", f"does not compile: {emitted.fault}")
+        return BlockVerdict("emitted", "syntax_error", f"does not parse: {error}")
+    return BlockVerdict("parsed", "compile_error", f"does not compile: {emitted.fault}")
 
 
 def validate_all(
     candidates: Iterable[Candidate],
-    index: Index,
+    index: FactsIndex,
     goal: Level,
     *,
     jobs: int,
     runtime: Sequence[Path] = (),
     retry_failed: bool = False,
     unsafe: bool = False,
-) -> Iterator[tuple[Candidate, Verdict]]:
+) -> Iterator[tuple[Candidate, BlockVerdict]]:
     """Validate files up to a level from `executed` on, each in its own sandbox; files that are retried come last.
 
     Outcomes are cached by content. A search that ends the process (a crash, a limit) says nothing about the lower
@@ -149,7 +151,7 @@ def validate_all(
     )
     with box:
         candidates_by_key: dict[str, Candidate] = {}
-        failed: dict[str, Verdict] = {}
+        failed: dict[str, BlockVerdict] = {}
 
         def searches() -> Iterator[Job]:
             for candidate in candidates:
@@ -182,12 +184,12 @@ def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> Sear
     )
 
 
-def _verdict(reply: Reply[SearchAnswer]) -> Verdict:
+def _verdict(reply: Reply[SearchAnswer]) -> BlockVerdict:
     answer, outcome = reply.answer, reply.outcome
     if answer is None:
         error = reply.reason(_MAX_ERROR)
-        return Verdict("compiled", outcome.status.value, error, seconds=outcome.seconds, reused=outcome.reused)
-    return Verdict(
+        return BlockVerdict("compiled", outcome.status.value, error, seconds=outcome.seconds, reused=outcome.reused)
+    return BlockVerdict(
         level=answer.level,
         kind=answer.kind,
         error=answer.error,
@@ -242,7 +244,7 @@ SIGN_ORIGINALS = SandboxStage[Mapping[str, Theirs]](
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class BlockWithOriginal:
     """A block to compare with its original."""
 
     block: str
@@ -276,7 +278,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class EquivalenceResult:
     """The outcome of a comparison; `fidelity` is None if there was nothing to compare with."""
 
     block: str
@@ -285,8 +287,13 @@ class Comparison:
 
 
 def compare_all(
-    pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
-) -> Iterator[Comparison]:
+    pairs: Sequence[BlockWithOriginal],
+    index: FactsIndex,
+    *,
+    jobs: int,
+    runtime: Sequence[Path] = (),
+    unsafe: bool = False,
+) -> Iterator[EquivalenceResult]:
     """Compare blocks with their originals; outcomes are cached by content.
 
     Args:
@@ -299,7 +306,9 @@ def compare_all(
     with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, entries=entries) as box:
         theirs = _sign_originals(box, list(group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, Missing)}
-        yield from (Comparison(block, None, f"no original: {answer.missing}") for block, answer in missing.items())
+        yield from (
+            EquivalenceResult(block, None, f"no original: {answer.missing}") for block, answer in missing.items()
+        )
         runs = {pair.block: pair.run(runtime) for pair in pairs if pair.block not in missing}
         doubtful: dict[str, Ours] = {}
         for reply in SIGN_BLOCK.run(box, runs):
@@ -315,28 +324,28 @@ def compare_all(
         for block, ours in doubtful.items():
             comparison = compare(block, ours, alone[block])
             if comparison.fidelity == "mismatch" and alone[block] != again[block]:
-                comparison = Comparison(
+                comparison = EquivalenceResult(
                     block, None, "the original is not the same twice: it reads memory that was not set"
                 )
             yield comparison
 
 
-def compare(block: str, ours: Ours, theirs: Theirs) -> Comparison:
+def compare(block: str, ours: Ours, theirs: Theirs) -> EquivalenceResult:
     """Compare two signatures; the detail states where they first differ."""
     if isinstance(theirs, Missing):
-        return Comparison(block, None, f"no original: {theirs.missing}")
+        return EquivalenceResult(block, None, f"no original: {theirs.missing}")
     if isinstance(theirs, Failure):
-        return Comparison(block, None, f"the original does not run: {theirs.error}")
+        return EquivalenceResult(block, None, f"the original does not run: {theirs.error}")
     if isinstance(ours, Failure):
-        return Comparison(block, "mismatch", f"only the original runs: {ours.error}")
+        return EquivalenceResult(block, "mismatch", f"only the original runs: {ours.error}")
     for step in _PARTS:
         here, there = getattr(ours, step), getattr(theirs, step)
         if here == there:
             continue
         if there in _MISSING_PACKAGE:
-            return Comparison(block, None, f"the original does not run: {step}: {there}")
-        return Comparison(block, "mismatch", f"{step}: {_first_difference(here, there)}")
-    return Comparison(block, "match")
+            return EquivalenceResult(block, None, f"the original does not run: {step}: {there}")
+        return EquivalenceResult(block, "mismatch", f"{step}: {_first_difference(here, there)}")
+    return EquivalenceResult(block, "match")
 
 
 def _first_difference(ours: object, theirs: object) -> str:
@@ -346,10 +355,12 @@ def _first_difference(ours: object, theirs: object) -> str:
     return f"{str(ours)[:24]} here, {str(theirs)[:24]} there"
 
 
-def _sign_originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Theirs]:
+def _sign_originals(
+    box: CachedSandbox, groups: Sequence[list[BlockWithOriginal]], *, stir: bool = False
+) -> dict[str, Theirs]:
     """Return the signatures of the originals, by block."""
 
-    def request(group: Sequence[Pair]) -> Originals:
+    def request(group: Sequence[BlockWithOriginal]) -> Originals:
         return Originals([str(folder) for folder in group[0].folders], [pair.as_original() for pair in group], stir)
 
     return SIGN_ORIGINALS.run_groups(box, groups, request, lambda pair: pair.block)

@@ -3,23 +3,23 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from extract.resolve.discover import class_of
-from extract.resolve.modules import Definition, Library, Module
-from extract.sources import Source
+from extract.resolve.discover import find_class_facts
+from extract.resolve.modules import CorpusIndex, Definition, Module
+from extract.sources import PackageSource
 from lemur_core.source.text import normalise
 
 SUFFIX = "Config"
 _TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)"', re.MULTILINE)
 
 
-class Configurations:
+class ConfigResolver:
     """Finder of configurations by name in a library; each source is read once, on first use."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: CorpusIndex) -> None:
         self._library = library
         self._typed: dict[str, dict[str, Definition]] = {}
 
-    def by_type(self, source: Source) -> Mapping[str, Definition]:
+    def by_type(self, source: PackageSource) -> Mapping[str, Definition]:
         """Return the configurations of a source that have a model type, by model type; the first by path wins."""
         if source.name not in self._typed:
             configurations: dict[str, Definition] = {}
@@ -42,7 +42,9 @@ class Configurations:
         candidates = (
             self._library.lookup(module, stem + ending) for ending in endings for module in (near, *neighbours)
         )
-        return next((item for item in candidates if isinstance(item, Definition) and class_of(item) is not None), None)
+        return next(
+            (item for item in candidates if isinstance(item, Definition) and find_class_facts(item) is not None), None
+        )
 
-    def _files(self, source: Source) -> list[Module]:
+    def _files(self, source: PackageSource) -> list[Module]:
         return [module for module in self._library.by_path.values() if module.source is source]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from extract.resolve.configurations import Configurations
-from extract.resolve.discover import class_of, follow
+from extract.resolve.configurations import ConfigResolver
+from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import RUNTIME_NAMES
-from extract.resolve.modules import RUNTIME, Definition, External, Library, Missing, Module, Target
+from extract.resolve.modules import RUNTIME, CorpusIndex, Definition, External, Missing, Module, Target
 from extract.resolve.registrations import Registrations
 from extract.resolve.requirements import is_required
 from extract.resolve.standins import (
@@ -88,11 +88,11 @@ class StatementLinks:
 class DependencyGraph:
     """Dependency graph: the statements of a whole library and the links between them."""
 
-    def __init__(self, library: Library, registries: Registries) -> None:
+    def __init__(self, library: CorpusIndex, registries: Registries) -> None:
         self.library = library
         self.registries = registries
         self.fillings = Registrations(library)
-        self.configurations = Configurations(library)
+        self.configurations = ConfigResolver(library)
         self._links: dict[tuple[Module, int, frozenset[int]], StatementLinks] = {}
         self._block_links: dict[tuple[Module, int], StatementLinks] = {}
         self._members: dict[Symbol, tuple[StatementNode, ...]] = {}
@@ -256,7 +256,7 @@ class DependencyGraph:
         if is_registry_class(target):
             return self.registry_class
         if target.module.source.name != SOURCE_NAME:
-            facts = class_of(target)
+            facts = find_class_facts(target)
             replacement = find_definition(target.name, [base[-1] for base in facts.bases if base] if facts else ())
             if replacement is not None and replacement.has <= _shape(target):
                 return self.ours(replacement)
@@ -440,7 +440,7 @@ def _operator(use: Use, target: Target) -> tuple[str, ...]:
 
 def _shape(target: Definition) -> set[str]:
     """Return the methods of a class and the names they bind, or the parameters (and locals) of a function."""
-    facts = class_of(target)
+    facts = find_class_facts(target)
     methods = () if facts is None else facts.methods
     return {*methods, *(name for statement in target.module.binders(target.name) for name in statement.shadows)}
 

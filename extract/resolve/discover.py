@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from extract.resolve.index import RUNTIME_NAMES
-from extract.resolve.modules import Definition, External, Library, Missing, Module, Target
+from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module, Target
 from extract.sources.contents import matches
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import ClassFacts, Nested, Statement
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TargetClass:
     """A class, addressed by its source and qualified name."""
 
     module: Module
@@ -24,7 +24,7 @@ class Found:
     @property
     def facts(self) -> ClassFacts:
         """The facts of the class; reads the facts of its file."""
-        facts = class_of(Definition(self.module, self.name)) if self.nested is None else self.nested.facts
+        facts = find_class_facts(Definition(self.module, self.name)) if self.nested is None else self.nested.facts
         assert facts is not None
         return facts
 
@@ -66,13 +66,13 @@ class Found:
 class Hierarchy:
     """Class hierarchy: which classes are nn.Modules and where their `forward` comes from."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: CorpusIndex) -> None:
         self._library = library
         self._lineage: dict[tuple[int, ClassFacts], tuple[bool, bool, bool]] = {}
 
-    def list_modules(self, module: Module) -> list[Found]:
+    def list_modules(self, module: Module) -> list[TargetClass]:
         """Return the concrete nn.Module subclasses of a file, in order; the last of several with the same name."""
-        classes: dict[str, Found] = {}
+        classes: dict[str, TargetClass] = {}
         for facts in module.facts.classes:
             if not module.taken(module.facts.statements[facts.statement]):
                 continue
@@ -80,10 +80,10 @@ class Hierarchy:
             if not module.facts.statements[facts.statement].path:
                 classes.pop(facts.name, None)
             if is_module and has_forward and not abstract:
-                classes[facts.name] = Found(module, facts.name, "forward" in facts.methods)
+                classes[facts.name] = TargetClass(module, facts.name, "forward" in facts.methods)
         return [*classes.values(), *self._find_nested(module)]
 
-    def _find_nested(self, module: Module) -> Iterator[Found]:
+    def _find_nested(self, module: Module) -> Iterator[TargetClass]:
         """Yield those inside classes and functions; they may derive from one another."""
         siblings: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}
         for outer, facts in ((nested.outer, nested.facts) for nested in module.facts.nested):
@@ -95,7 +95,7 @@ class Hierarchy:
                 is_module, has_forward = is_module or above[0], has_forward or above[1]
             siblings[outer, facts.name] = is_module, has_forward, abstract
             if is_module and has_forward and not abstract:
-                yield Found(module, facts.name, "forward" in facts.methods, outer)
+                yield TargetClass(module, facts.name, "forward" in facts.methods, outer)
 
     def _classify(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
         """Return whether a class is an nn.Module, defines its own forward, and leaves that abstract."""
@@ -109,7 +109,7 @@ class Hierarchy:
                 continue
             target = follow(self._library, module, base)
             if isinstance(target, Definition):
-                parent = class_of(target)
+                parent = find_class_facts(target)
                 if parent is not None and not (target.module is module and parent is facts):
                     of_parent = self._classify(target.module, parent)
                     is_module |= of_parent[0]
@@ -130,7 +130,7 @@ class Hierarchy:
         return facts.name == "Module" and module.name == "torch.nn.modules.module"
 
 
-def class_of(definition: Definition) -> ClassFacts | None:
+def find_class_facts(definition: Definition) -> ClassFacts | None:
     """Return the facts of the class that a definition binds; the last, if branches define several."""
     last = None
     for facts in definition.module.facts.classes:
@@ -141,7 +141,7 @@ def class_of(definition: Definition) -> ClassFacts | None:
     return last
 
 
-def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
+def follow(library: CorpusIndex, module: Module, chain: Sequence[str]) -> Target:
     """Return the target of a dotted name in a module: `layers.drop.DropPath`. Follows aliases (`Conv = Conv2d`)."""
     target, rest = library.follow(module, chain)
     if isinstance(target, External) and rest:
@@ -151,12 +151,12 @@ def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
             False,
             target.runtime,
         )
-    if isinstance(target, Definition) and not rest and class_of(target) is None:
+    if isinstance(target, Definition) and not rest and find_class_facts(target) is None:
         return _alias(library, target) or target
     return Missing(f"{'.'.join(chain)} in {module.file.path}") if rest and isinstance(target, Module) else target
 
 
-def _alias(library: Library, target: Definition) -> Target | None:
+def _alias(library: CorpusIndex, target: Definition) -> Target | None:
     """Return the class behind `Name = Other`."""
     binders = target.module.binders(target.name)
     statement = binders[-1]
@@ -175,7 +175,7 @@ def _is_torch_module(target: External) -> bool:
     return RUNTIME_NAMES.is_module_class(target.package, target.name)
 
 
-def discover(library: Library, modules: Iterable[Module]) -> list[Found]:
+def discover(library: CorpusIndex, modules: Iterable[Module]) -> list[TargetClass]:
     """Return the nn.Module subclasses in these files, by source, path and line."""
     hierarchy = Hierarchy(library)
     return [item for module in modules for item in hierarchy.list_modules(module)]
@@ -200,12 +200,12 @@ class Selection:
 class Selected:
     """The selected classes, names without a match, and for ambiguous bare names the other blocks of that name."""
 
-    found: tuple[Found, ...]
+    found: tuple[TargetClass, ...]
     missing: tuple[str, ...]
     others: dict[str, tuple[str, ...]]
 
 
-def select(found: Sequence[Found], wanted: Selection) -> Selected:
+def select(found: Sequence[TargetClass], wanted: Selection) -> Selected:
     """Select from classes that are sorted by priority of their source, then path and line.
 
     Raises: UserError if `start_from` is unknown, a pattern or source matches nothing, or none of the names exists.
@@ -230,7 +230,7 @@ def select(found: Sequence[Found], wanted: Selection) -> Selected:
     return Selected(tuple(chosen[: wanted.limit]), tuple(missing), others)
 
 
-def _in_scope(item: Found, wanted: Selection) -> bool:
+def _in_scope(item: TargetClass, wanted: Selection) -> bool:
     source = item.module.source.name
     if wanted.repositories and not {source, source.partition("@")[0]} & set(wanted.repositories):
         return False
@@ -241,13 +241,13 @@ def _in_scope(item: Found, wanted: Selection) -> bool:
 
 
 def _by_name(
-    classes: Iterable[Found], names: Sequence[str]
-) -> tuple[list[Found], list[str], dict[str, tuple[str, ...]]]:
-    by_key: dict[str, list[Found]] = {}
+    classes: Iterable[TargetClass], names: Sequence[str]
+) -> tuple[list[TargetClass], list[str], dict[str, tuple[str, ...]]]:
+    by_key: dict[str, list[TargetClass]] = {}
     for item in sorted(classes, key=lambda item: bool(item.outer)):  # a bare name prefers classes at module level
         for key in dict.fromkeys((item.name, item.qualname, item.block)):
             by_key.setdefault(key, []).append(item)
-    chosen: dict[str, Found] = {}
+    chosen: dict[str, TargetClass] = {}
     missing = []
     others = {}
     for name in dict.fromkeys(names):
@@ -261,10 +261,10 @@ def _by_name(
     return list(chosen.values()), missing, others
 
 
-def _answers(item: Found, name: str) -> bool:
+def _answers(item: TargetClass, name: str) -> bool:
     return name in (item.name, item.qualname, item.block)
 
 
-def _near(name: str, classes: Iterable[Found]) -> str:
+def _near(name: str, classes: Iterable[TargetClass]) -> str:
     near = difflib.get_close_matches(name.rpartition(".")[2], sorted({item.name for item in classes}), n=3)
     return f"; near: {', '.join(near)}" if near else ""

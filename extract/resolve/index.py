@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from extract.resolve import Policy
-from extract.sources import Source, SourceFile
+from extract.sources import PackageSource, SourceFile
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
@@ -40,7 +40,7 @@ _FEW = 40  # files; with fewer, starting processes costs more than it saves
 _CHUNK_BYTES = 400_000
 
 
-class Index:
+class FactsIndex:
     """Facts by blob SHA-1. A context manager; use one per thread."""
 
     def __init__(self, path: Path | None = None, *, policy: Policy = "missing") -> None:
@@ -51,7 +51,7 @@ class Index:
         self._memory: dict[str, FileFacts] = {}
         self._database = open_database(self.path, "index", _TABLES)
 
-    def __enter__(self) -> "Index":
+    def __enter__(self) -> "FactsIndex":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,7 +59,7 @@ class Index:
 
     # -- many files ----------------------------------------------------------------------------------------------
 
-    def add(self, files: Sequence[tuple[Source, SourceFile]]) -> None:
+    def add(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> None:
         """Store the facts of those files that are not stored yet (policy `force`: of all; `skip`: of none)."""
         if self.policy == "skip":
             return
@@ -86,7 +86,7 @@ class Index:
                 [(blob, VERSION, data, error) for blob, data, error in rows],
             )
 
-    def faults(self, files: Sequence[tuple[Source, SourceFile]]) -> list[tuple[Source, SourceFile, str]]:
+    def faults(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> list[tuple[PackageSource, SourceFile, str]]:
         """Return the files that could not be parsed, with the reason; the files must have been added."""
         query = "SELECT blob, error FROM facts WHERE version = ? AND error IS NOT NULL"
         why = dict(self._database.execute(query, (VERSION,)))
@@ -94,7 +94,7 @@ class Index:
 
     # -- one file ------------------------------------------------------------------------------------------------
 
-    def facts(self, source: Source, file: SourceFile) -> FileFacts:
+    def facts(self, source: PackageSource, file: SourceFile) -> FileFacts:
         """Return the facts of a file; empty if it does not parse (`faults` gives the reason).
 
         Raises: UserError under policy `skip` if the file is not in the index.
@@ -104,7 +104,7 @@ class Index:
             facts = self._memory[file.blob] = self._fetch(source, file)
         return facts
 
-    def _fetch(self, source: Source, file: SourceFile) -> FileFacts:
+    def _fetch(self, source: PackageSource, file: SourceFile) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
         row = self._database.execute(query, (file.blob, VERSION)).fetchone()
         if row is not None and row[1] is None:
@@ -139,7 +139,7 @@ class Index:
 
 
 def _parse_all(
-    files: Sequence[tuple[Source, SourceFile]],
+    files: Sequence[tuple[PackageSource, SourceFile]],
 ) -> Iterator[list[Row]]:
     if len(files) < _FEW:
         yield [_parse((file.blob, source.read(file))) for source, file in files]
@@ -152,7 +152,7 @@ def _crash_row(file: tuple[str, bytes]) -> Row:
     return file[0], None, "the parser ended abruptly: nested too deeply"
 
 
-def _chunks(files: Sequence[tuple[Source, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
+def _chunks(files: Sequence[tuple[PackageSource, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
     chunk: list[tuple[str, bytes]] = []
     size = 0
     for source, file in files:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extract.resolve.index import RUNTIME_NAMES
-from extract.sources import Source, SourceFile
+from extract.sources import PackageSource, SourceFile
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 from lemur_core.source.text import normalise
@@ -37,7 +37,7 @@ FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy 
 class Module:
     """A file of a source, with its facts and the branches that are taken."""
 
-    def __init__(self, library: "Library", source: Source, file: SourceFile) -> None:
+    def __init__(self, library: "CorpusIndex", source: PackageSource, file: SourceFile) -> None:
         self.library = library
         self.source = source
         self.file = file
@@ -216,15 +216,15 @@ Target = Definition | External | Module | Missing
 
 
 @dataclass
-class Library:
+class CorpusIndex:
     """The sources of a corpus and their modules, by name."""
 
-    sources: Sequence[Source]
-    load: Callable[[Source, SourceFile], FileFacts]
+    sources: Sequence[PackageSource]
+    load: Callable[[PackageSource, SourceFile], FileFacts]
     runtime: frozenset[str] = frozenset(RUNTIME)
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
-    _tops: dict[str, list[Source]] = field(default_factory=dict)
+    _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
     _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
@@ -249,7 +249,7 @@ class Library:
                 if _visible(source, top, tops):
                     self._tops.setdefault(top, []).append(source)
 
-    def adopt(self, source: Source, file: SourceFile, facts: FileFacts) -> Module:
+    def adopt(self, source: PackageSource, file: SourceFile, facts: FileFacts) -> Module:
         """Add a file whose facts are already available; it can be looked up only by its path."""
         module = Module(self, source, file)
         module._facts = facts
@@ -269,7 +269,7 @@ class Library:
         base = parts[: len(parts) - levels_up]
         return ".".join([*base, *([alias.module] if alias.module else [])])
 
-    def find_module(self, source: Source, dotted: str) -> Module | None:
+    def find_module(self, source: PackageSource, dotted: str) -> Module | None:
         """Return the module of that name from the source itself, else from another source with that top package."""
         top = dotted.split(".")[0]
         if top == FOUNDATION:
@@ -285,11 +285,11 @@ class Library:
                 return module
         return None
 
-    def packages(self, source: Source) -> tuple[str, ...]:
+    def packages(self, source: PackageSource) -> tuple[str, ...]:
         """Return the top-level names of a source's own code; without the foundation, which every block needs."""
         return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
 
-    def knows(self, source: Source, dotted: str) -> bool:
+    def knows(self, source: PackageSource, dotted: str) -> bool:
         """Return whether the first part of a dotted name belongs to the corpus, as seen from a source."""
         top = dotted.split(".")[0]
         if top == FOUNDATION:
@@ -449,7 +449,7 @@ class Library:
         target = self.lookup(holder, name)
         return None if isinstance(target, Missing) else target
 
-    def _find_moved(self, source: Source, dotted: str) -> Module | None:
+    def _find_moved(self, source: PackageSource, dotted: str) -> Module | None:
         """Return the only module with these last two names, for code whose layout changes on installation."""
         top, _, rest = dotted.partition(".")
         tail = ".".join(rest.split(".")[-2:])
@@ -462,7 +462,7 @@ class Library:
         return None
 
 
-def _visible(source: Source, top: str, tops: Iterable[str]) -> bool:
+def _visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
     """Return whether other sources may import a top-level package of this one (not a script folder's `utils`)."""
     if source.kind == "package":
         return True

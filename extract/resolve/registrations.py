@@ -8,8 +8,8 @@ no code is run.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from extract.resolve.discover import class_of, follow
-from extract.resolve.modules import Definition, Library, Module
+from extract.resolve.discover import find_class_facts, follow
+from extract.resolve.modules import CorpusIndex, Definition, Module
 from lemur_core.source.changes import FILLING
 from lemur_core.source.facts import (
     ASSIGN,
@@ -20,8 +20,8 @@ from lemur_core.source.facts import (
     IMPORT,
     OTHER,
     STAR,
-    Change,
     Decorator,
+    ObjectChange,
     Statement,
     Use,
 )
@@ -43,7 +43,7 @@ class Filling(NamedTuple):
 class Registrations:
     """The fillings of a library's containers; a file is analyzed when a block's own file imports it."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: CorpusIndex) -> None:
         self._library = library
         self._imports: dict[Module, tuple[Module, ...]] = {}
         self._orders: dict[Module, dict[Module, int]] = {}
@@ -142,7 +142,7 @@ class Registrations:
         head, rest = self._resolve(module, decorator.chain)
         if head is None:
             return
-        if rest and class_of(head) is None:
+        if rest and find_class_facts(head) is None:
             yield head
         yield from self._find_changes(head, rest)
         if self._changes_argument(head, rest):
@@ -168,7 +168,7 @@ class Registrations:
                 if self._changes_argument(head, rest):
                     yield from self._containers(module, statement, statement.uses, AT_DEFINITION)
 
-    def _and_items(self, head: Definition, change: Change) -> Iterator[Definition]:
+    def _and_items(self, head: Definition, change: ObjectChange) -> Iterator[Definition]:
         """Yield a changed container and, if one of its items changes, the containers that are its items."""
         yield head
         if change.chain[-1] == _ITEM:
@@ -179,7 +179,7 @@ class Registrations:
     def _records(self, head: Definition) -> bool:
         """Return whether a name is called for its side effect: the function of a decorator, or a class."""
         binders = head.module.binders(head.name)
-        return class_of(head) is not None or any(statement.registers for statement in binders)
+        return find_class_facts(head) is not None or any(statement.registers for statement in binders)
 
     # -- what a call changes -------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Registrations:
                     if use.when == AT_DEFINITION:
                         inner, more = self._resolve(module, (use.name, *use.attributes), statement, use)
                         if inner is not None and inner != head and not rest:
-                            if more and not use.called and class_of(inner) is None:
+                            if more and not use.called and find_class_facts(inner) is None:
                                 yield inner
                             yield from self._find_changes(inner, more, depth + 1)
             elif statement.kind == CLASS or not rest:
@@ -255,12 +255,12 @@ class Registrations:
             for use in sorted(statement.uses, key=lambda use: use.start) if statement.kind == ASSIGN else ():
                 if use.called and use.when == AT_DEFINITION:
                     kind = follow(self._library, target.module, (use.name, *use.attributes))
-                    return kind if isinstance(kind, Definition) and class_of(kind) is not None else None
+                    return kind if isinstance(kind, Definition) and find_class_facts(kind) is not None else None
         return None
 
     def _find_hooks(self, target: Definition | None, depth: int = 0) -> tuple[Definition, ...]:
         """Return the base classes whose `__init_subclass__` runs when the class is defined."""
-        facts = class_of(target) if target is not None else None
+        facts = find_class_facts(target) if target is not None else None
         if target is None or facts is None or depth > 2 * _DEPTH:
             return ()
         if target not in self._hooks:
@@ -268,7 +268,11 @@ class Registrations:
             hooks: list[Definition] = []
             for base in facts.bases:
                 above = follow(self._library, target.module, base) if base else None
-                if isinstance(above, Definition) and above != target and (parent := class_of(above)) is not None:
+                if (
+                    isinstance(above, Definition)
+                    and above != target
+                    and (parent := find_class_facts(above)) is not None
+                ):
                     hooks += [above] if _HOOK in parent.methods else self._find_hooks(above, depth + 1)
             self._hooks[target] = tuple(dict.fromkeys(hooks))
         return self._hooks[target]

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from extract.resolve.modules import RUNTIME
 from extract.resolve.standins import replacement_source
-from extract.sources import Source
+from extract.sources import PackageSource
 from manifests.provenance.licenses import is_permissive
 from manifests.provenance.swhid import Swhid, directory_swhid
 from manifests.records import Block
@@ -38,7 +38,9 @@ def runtime_versions() -> dict[str, str]:
     return {name: _public(importlib.metadata.version(name)) for name in RUNTIME}
 
 
-def requirements_text(rows: Iterable[Block], files_of_block: Mapping[str, Files], sources: Sequence[Source]) -> str:
+def requirements_text(
+    rows: Iterable[Block], files_of_block: Mapping[str, Files], sources: Sequence[PackageSource]
+) -> str:
     """Return the text of the file: one JSON object, with one line for each block that has code, in row order.
 
     Args:
@@ -72,14 +74,14 @@ def requirements_text(rows: Iterable[Block], files_of_block: Mapping[str, Files]
     return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
 
 
-def qualify_swhid(row: Block, source: Source) -> str:
+def qualify_swhid(row: Block, source: PackageSource) -> str:
     """Return the identifier of a block's lines: its file, qualified by origin, source as anchor, path and lines."""
     file = Swhid.from_string(row.swhid)
     lines = row.start_line, row.end_line
     return str(Swhid("cnt", file.sha1, source.origin, source.swhid, f"/{row.path}", lines))
 
 
-def add_versions(requires: Iterable[str], sources: Iterable[Source]) -> tuple[str, ...]:
+def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> tuple[str, ...]:
     """Return the requirements with the versions stated by the first source that names each of them; sorted.
 
     A requirement that already has a version, or that no source names, is returned unchanged.
@@ -88,15 +90,15 @@ def add_versions(requires: Iterable[str], sources: Iterable[Source]) -> tuple[st
     return tuple(sorted({_add_version(text, ordered) for text in requires}))
 
 
-def imports_of(code: str) -> set[str]:
+def list_runtime_imports(code: str) -> set[str]:
     """Return the packages of the declared runtime that a file imports, including imports inside functions."""
     packages = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
     if any(match[2] not in packages for match in _IMPORT.finditer(code)):  # in a function, or only in a docstring
-        packages |= {name.partition(".")[0] for name, _ in imported_names(ast.parse(code))} & set(RUNTIME)
+        packages |= {name.partition(".")[0] for name, _ in list_imports(ast.parse(code))} & set(RUNTIME)
     return packages
 
 
-def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
+def list_imports(tree: ast.AST) -> list[tuple[str, int]]:
     """Return the dotted names of all modules that a file imports, with lines; relative names begin with a dot."""
     names = []
     for node in ast.walk(tree):
@@ -107,9 +109,9 @@ def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
     return sorted(names, key=lambda item: (item[1], item[0]))
 
 
-def _block_entry(row: Block, files: Files, by_name: Mapping[str, Source]) -> dict[str, object]:
+def _block_entry(row: Block, files: Files, by_name: Mapping[str, PackageSource]) -> dict[str, object]:
     source = by_name[row.source]
-    needed = imports_of(row.code or "") | {"torch"}  # the class is an nn.Module, however it is imported
+    needed = list_runtime_imports(row.code or "") | {"torch"}  # the class is an nn.Module, however it is imported
     names = list(dict.fromkeys([row.source, *(name for name, _ in files)]))
     paths_by_source: dict[str, list[str]] = {name: [] for name in names}
     for name, path in files:
@@ -128,7 +130,7 @@ def _block_entry(row: Block, files: Files, by_name: Mapping[str, Source]) -> dic
     }
 
 
-def _source_entry(source: Source) -> dict[str, object]:
+def _source_entry(source: PackageSource) -> dict[str, object]:
     listing = [(file.path, file.blob) for file in source.files]
     return {
         "kind": source.kind,
@@ -142,7 +144,7 @@ def _source_entry(source: Source) -> dict[str, object]:
     }
 
 
-def _add_version(text: str, sources: Sequence[Source]) -> str:
+def _add_version(text: str, sources: Sequence[PackageSource]) -> str:
     wanted = Requirement(text)
     if wanted.specifier or wanted.url:
         return text
@@ -199,15 +201,15 @@ _DISTRIBUTIONS = {
 }
 
 
-def distributions_of(package: str) -> tuple[str, ...]:
+def list_distributions(package: str) -> tuple[str, ...]:
     """Return the distributions that may provide an import name; the most common first."""
     top = package.split(".")[0]
     return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))
 
 
-def is_required(source: Source, package: str) -> bool:
+def is_required(source: PackageSource, package: str) -> bool:
     """Return whether a source's own metadata lists a package as a hard requirement."""
-    return not _hard_requirements(source.requires).isdisjoint(map(canonicalize_name, distributions_of(package)))
+    return not _hard_requirements(source.requires).isdisjoint(map(canonicalize_name, list_distributions(package)))
 
 
 @functools.cache

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from extract.resolve.modules import Library, Module
-from extract.sources import Source, SourceFile
+from extract.resolve.modules import CorpusIndex, Module
+from extract.sources import PackageSource, SourceFile
 from lemur_core.source.parse import parse_file
 from manifests.provenance.swhid import blob_sha1
 
@@ -143,13 +143,13 @@ def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
 
 
 @functools.cache
-def replacement_source() -> Source:
+def replacement_source() -> PackageSource:
     """Return the source whose files are our replacements."""
     files = tuple(
         SourceFile(path.name, f"extract.standins.{path.stem}", False, blob_sha1(path.read_bytes()))
         for path in sorted(_HERE.glob("*.py"))
     )
-    return Source(
+    return PackageSource(
         name=SOURCE_NAME,
         kind="folder",
         version="",
@@ -163,7 +163,7 @@ def replacement_source() -> Source:
     )
 
 
-def replacement_module(library: Library, file: str) -> Module:
+def replacement_module(library: CorpusIndex, file: str) -> Module:
     """Return the module of one file of replacements, by its path below this folder."""
     key = (SOURCE_NAME, file)
     if key not in library.by_path:

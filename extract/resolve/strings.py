@@ -12,10 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 from extract.resolve.dependencies import DependencyGraph
-from extract.resolve.discover import Found
+from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition, Module
 from extract.resolve.symbols import StatementNode
-from lemur_core.source.changes import Sought, search_at
+from lemur_core.source.changes import DynamicLookup, search_at
 from lemur_core.source.facts import ASSIGN
 from lemur_core.source.text import Lines, normalise
 from lemur_core.source.values import UNKNOWN, Comprehension, Evaluator, call_builtin, subscript
@@ -45,7 +45,7 @@ class PossibleValues(NamedTuple):
         return [value for value in self.values if isinstance(value, str)]
 
 
-class Scope(NamedTuple):
+class StringScope(NamedTuple):
     """Scope of an expression."""
 
     module: Module
@@ -56,19 +56,21 @@ class Scope(NamedTuple):
 _NOTHING = PossibleValues((), False)
 
 
-class File:
+class AnalyzedFile:
     """A parsed file: its lookups, calls and assignments by their positions in the text."""
 
     def __init__(self, module: Module) -> None:
         text = normalise(module.source.read(module.file))
         self.lines = Lines(text)
         self.parents: dict[int, ast.AST] = {}
-        self.sought: dict[int, tuple[Sought, Scope]] = {}
-        self.calls: dict[tuple[int, int], tuple[ast.Call, Scope]] = {}  # by start and end of the called expression
+        self.sought: dict[int, tuple[DynamicLookup, StringScope]] = {}
+        self.calls: dict[
+            tuple[int, int], tuple[ast.Call, StringScope]
+        ] = {}  # by start and end of the called expression
         self.assigned: dict[str, list[ast.expr]] = {}  # at module level
         self._bound: dict[int, dict[str, list[_Binding]]] = {}
         self._tree = ast.parse(text)  # kept alive, so that ids remain valid
-        waiting: list[tuple[ast.AST, Scope]] = [(self._tree, Scope(module))]
+        waiting: list[tuple[ast.AST, StringScope]] = [(self._tree, StringScope(module))]
         while waiting:
             node, scope = waiting.pop()
             self._note(node, scope)
@@ -82,7 +84,7 @@ class File:
             self._bound[id(function)] = _bindings(function)
         return self._bound[id(function)]
 
-    def _note(self, node: ast.AST, scope: Scope) -> None:
+    def _note(self, node: ast.AST, scope: StringScope) -> None:
         if isinstance(node, ast.expr):
             sought = search_at(node)
             if sought is not None:
@@ -95,7 +97,7 @@ class File:
                     self.assigned.setdefault(target.id, []).append(node.value)
 
 
-def _within(node: ast.AST, child: ast.AST, scope: Scope) -> Scope:
+def _within(node: ast.AST, child: ast.AST, scope: StringScope) -> StringScope:
     """Return the scope of a part of a node."""
     if isinstance(node, _FUNCTIONS) and child in (node.body if isinstance(node.body, list) else [node.body]):
         return scope._replace(functions=(*scope.functions, node))
@@ -108,13 +110,13 @@ class StringAnalysis:
     """Possible values of expressions in the statements of one block's file, as collected so far."""
 
     def __init__(
-        self, graph: DependencyGraph, root: Found, nodes: Mapping[tuple[str, str, int], StatementNode]
+        self, graph: DependencyGraph, root: TargetClass, nodes: Mapping[tuple[str, str, int], StatementNode]
     ) -> None:
         self._graph = graph
         self._root = root
         self._nodes = nodes
 
-    def searches(self, node: StatementNode) -> Iterator[tuple[Sought, Scope]]:
+    def searches(self, node: StatementNode) -> Iterator[tuple[DynamicLookup, StringScope]]:
         """Yield the lookups of code by strings in a statement."""
         file = self._file(node.module)
         for start in sorted(file.sought):
@@ -125,7 +127,7 @@ class StringAnalysis:
         """Return start and end offset of an expression."""
         return self._file(module).lines.span(node)
 
-    def attributes(self, node: ast.expr, scope: Scope) -> tuple[str, ...]:
+    def attributes(self, node: ast.expr, scope: StringScope) -> tuple[str, ...]:
         """Return the attributes that are read from the result of an expression; empty unless all are known."""
         parents = self._file(scope.module).parents
         parent = parents[id(node)]
@@ -146,10 +148,10 @@ class StringAnalysis:
                 return ()
         return tuple(dict.fromkeys(known.texts)) if known.whole else ()
 
-    def _file(self, module: Module) -> File:
-        return self._graph.parsed(module, File)
+    def _file(self, module: Module) -> AnalyzedFile:
+        return self._graph.parsed(module, AnalyzedFile)
 
-    def values(self, node: ast.expr | None, scope: Scope) -> PossibleValues:
+    def values(self, node: ast.expr | None, scope: StringScope) -> PossibleValues:
         """Return the possible values of an expression: one run of the evaluator for each way through its choices."""
         results: list[object] = []
         taken: list[_Choice] = []
@@ -164,7 +166,7 @@ class StringAnalysis:
             taken[-1] = taken[-1]._replace(which=taken[-1].which + 1)
         return _NOTHING
 
-    def list_bindings(self, name: str, scope: Scope) -> tuple[list["_Binding"], Scope] | None:
+    def list_bindings(self, name: str, scope: StringScope) -> tuple[list["_Binding"], StringScope] | None:
         """Return the bindings of a name of an enclosing function, and the scope of that function; None for others."""
         for level in range(len(scope.functions) - 1, -1, -1):
             function = scope.functions[level]
@@ -176,7 +178,7 @@ class StringAnalysis:
                 return bindings, around
         return None
 
-    def find_constant(self, module: Module, name: str) -> tuple[ast.expr, Scope] | None:
+    def find_constant(self, module: Module, name: str) -> tuple[ast.expr, StringScope] | None:
         """Return the expression of a module-level constant that nothing changes."""
         target = self._graph.library.lookup(module, name)
         if not isinstance(target, Definition):
@@ -187,14 +189,14 @@ class StringAnalysis:
         rebound = any(target.name in statement.late for statement in target.module.facts.statements)
         if rebound or len(members) != 1 or members[0].statement.kind != ASSIGN or filled or len(assigned) != 1:
             return None
-        return assigned[0], Scope(target.module)
+        return assigned[0], StringScope(target.module)
 
     def find_module(self, module: Module, name: str) -> Module | None:
         """Return the module that a name stands for."""
         target = self._graph.library.lookup(module, name)
         return target if isinstance(target, Module) else None
 
-    def _list_arguments(self, name: str, scope: Scope) -> list["_Binding"]:
+    def _list_arguments(self, name: str, scope: StringScope) -> list["_Binding"]:
         """Return what a parameter is bound to: its default, and the arguments of the calls in the file."""
         function = scope.functions[-1]
         default = _Binding(_default(function, name), False, (), scope._replace(functions=scope.functions[:-1]))
@@ -208,7 +210,7 @@ class StringAnalysis:
         arguments = ((_argument(function, name, call, constructs), around) for call, around in calls)
         return [default if item is None else _Binding(item, False, (), around) for item, around in arguments]
 
-    def _find_calls(self, target: Definition) -> list[tuple[ast.Call, Scope]] | None:
+    def _find_calls(self, target: Definition) -> list[tuple[ast.Call, StringScope]] | None:
         """Return the calls of a function or class in the block's statements; None if other code may call it, too."""
         if target == self._root.root:
             return None
@@ -236,7 +238,7 @@ class _Choice(NamedTuple):
     options: int
 
 
-class _Run(Evaluator[Scope]):
+class _Run(Evaluator[StringScope]):
     """One way through the choices of an expression: takes those of `taken`, then the first of each further choice."""
 
     def __init__(self, analysis: StringAnalysis, taken: Sequence[_Choice]) -> None:
@@ -246,7 +248,7 @@ class _Run(Evaluator[Scope]):
         self._running: set[tuple[int, str]] = set()
         self._depth = 0
 
-    def value(self, node: ast.expr | None, scope: Scope) -> object:
+    def value(self, node: ast.expr | None, scope: StringScope) -> object:
         """Return the value of an expression on this way."""
         if self._depth > _DEEPEST:
             return UNKNOWN
@@ -264,7 +266,7 @@ class _Run(Evaluator[Scope]):
         self.taken.append(next(self._planned, _Choice(0, len(options))))
         return options[self.taken[-1].which]()
 
-    def name(self, name: str, scope: Scope) -> object:
+    def name(self, name: str, scope: StringScope) -> object:
         """Return the value of a local name, of a parameter, or of a constant of a module."""
         local = self._analysis.list_bindings(name, scope)
         if local is not None:
@@ -280,7 +282,7 @@ class _Run(Evaluator[Scope]):
             return scope.module.name if name == "__name__" else scope.module.package
         return self._constant(scope.module, name)
 
-    def _bound(self, binding: "_Binding", scope: Scope) -> object:
+    def _bound(self, binding: "_Binding", scope: StringScope) -> object:
         if binding.value is None:
             return UNKNOWN
         value = self.value(binding.value, binding.scope or scope)
@@ -300,26 +302,26 @@ class _Run(Evaluator[Scope]):
         constant = self._analysis.find_constant(module, name)
         return self.value(*constant) if constant is not None else UNKNOWN
 
-    def attribute(self, node: ast.Attribute, scope: Scope) -> object:
+    def attribute(self, node: ast.Attribute, scope: StringScope) -> object:
         """Return the value of a constant of another module."""
         if not isinstance(node.value, ast.Name):
             return UNKNOWN
         module = self._analysis.find_module(scope.module, node.value.id)
         return self._constant(module, node.attr) if module is not None else UNKNOWN
 
-    def subscript(self, holder: object, index: ast.expr, scope: Scope) -> object:
+    def subscript(self, holder: object, index: ast.expr, scope: StringScope) -> object:
         """Return an item; any of them where the index is unknown."""
         value = super().subscript(holder, index, scope)
         if value is UNKNOWN and self.value(index, scope) is UNKNOWN:
             return self._any_item([*holder.values()] if isinstance(holder, dict) else holder)
         return value
 
-    def comprehension(self, node: Comprehension, scope: Scope) -> object:
+    def comprehension(self, node: Comprehension, scope: StringScope) -> object:
         """Return every possible item, in one tuple."""
         known = self._analysis.values(node.elt, scope)
         return known.values if known.whole else (*known.values, UNKNOWN)
 
-    def call(self, node: ast.Call, scope: Scope) -> object:
+    def call(self, node: ast.Call, scope: StringScope) -> object:
         """Return the result of a built-in function, or of a method of a string or a dict."""
         if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
             return UNKNOWN
@@ -367,7 +369,7 @@ class _Binding(NamedTuple):
     value: ast.expr | None
     each: bool
     path: tuple[int, ...]
-    scope: Scope | None = None  # of an argument: that of the call
+    scope: StringScope | None = None  # of an argument: that of the call
 
 
 _UNBOUND = _Binding(None, False, ())  # other callers may pass anything

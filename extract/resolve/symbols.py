@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from extract.resolve.discover import class_of
-from extract.resolve.index import Index
-from extract.resolve.modules import Definition, Library, Module
-from extract.sources import Source
+from extract.resolve.discover import find_class_facts
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex, Definition, Module
+from extract.sources import PackageSource
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
 
 
@@ -147,7 +147,7 @@ class RegistryEntry(NamedTuple):
 class Registries:
     """The registries of a library and their entries."""
 
-    def __init__(self, library: Library, index: Index) -> None:
+    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
         self._library = library
         self._index = index
         self._entries: dict[Definition, dict[str, list[RegistryEntry]]] | None = None
@@ -169,7 +169,7 @@ class Registries:
             target = parents[0]
             seen.add(target)
 
-    def entry(self, registry: Definition, key: str, near: Source) -> RegistryEntry | None:
+    def entry(self, registry: Definition, key: str, near: PackageSource) -> RegistryEntry | None:
         """Return the entry of a registry under a key: from the same source if available, else by priority."""
         scope, _, bare = key.rpartition(".")
         entries = self._all().get(registry, {}).get(bare, [])
@@ -247,7 +247,7 @@ def is_registry(target: Definition) -> bool:
     if first is None or not (first.name, *first.attributes)[-1].endswith("Registry"):
         return False
     # A class of the same file that registers nothing and has no base that could is a registry only by name.
-    facts = None if first.attributes else class_of(Definition(target.module, first.name))
+    facts = None if first.attributes else find_class_facts(Definition(target.module, first.name))
     if facts is None or set(_REGISTERING) & set(facts.methods):
         return True
     return any(base and base[-1].endswith("Registry") for base in facts.bases)
@@ -255,5 +255,5 @@ def is_registry(target: Definition) -> bool:
 
 def is_registry_class(target: Definition) -> bool:
     """Return whether a name is a registry class."""
-    facts = class_of(target)
+    facts = find_class_facts(target)
     return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))

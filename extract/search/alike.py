@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from extract.model.blocks import find_block, read_blocks
-from extract.search.index import Index, open_index
-from extract.search.ranking import Filters, passing
+from extract.search.index import SearchIndex, open_index
+from extract.search.ranking import Filters, filter_mask
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import shown
+from lemur_core.files.markdown import make_visible
 from manifests.records import Agreement, Block
 
 _AGREEMENTS = {"same": "same", "widths": "same up to widths", "different": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class Computation:
+class BlockComputation:
     """The computation that blocks are compared with.
 
     Args:
@@ -35,7 +35,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SimilarBlock:
     """A block whose graph has something in common with the requested one."""
 
     block: str
@@ -45,14 +45,14 @@ class Alike:
     file: str | None
 
 
-def block_in(folder: Path, wanted: str) -> Computation:
+def block_in(folder: Path, wanted: str) -> BlockComputation:
     """Return the computation of a block of a folder.
 
     Args:
         folder: an extraction folder.
         wanted: a block id, or any name that `lemur show` accepts.
 
-    Returns: a computation that names the block, so that `alike` leaves it out of the hits.
+    Returns: a computation that names the block, so that `find_similar` leaves it out of the hits.
     Raises: UserError if there is no such block, or it has no comparable graph.
     """
     row = find_block(folder, wanted).row
@@ -61,10 +61,12 @@ def block_in(folder: Path, wanted: str) -> Computation:
     if not labels:
         why = "its graph is of another form or another torch" if row.graph else "it has no graph: it was not traced"
         raise UserError(f"{row.block}: {why}; give another block")
-    return Computation(row.block, labels, row.graph, row.graph_widths, row.block)
+    return BlockComputation(row.block, labels, row.graph, row.graph_widths, row.block)
 
 
-def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, limit: int) -> tuple[list[Alike], int]:
+def find_similar(
+    folder: Path, index: SearchIndex, wanted: BlockComputation, filters: Filters, limit: int
+) -> tuple[list[SimilarBlock], int]:
     """Return the blocks with the most similar graphs, and the number of all matches.
 
     Args:
@@ -78,7 +80,7 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
     Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
     """
     # A block without a graph has no labels.
-    allowed = passing(index, filters) & (index.labels.totals > 0)
+    allowed = filter_mask(index, filters) & (index.labels.totals > 0)
     similar = index.labels.similar(wanted.labels)
     agreements = {row.block: _agreement(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     names = index.facts["block"]
@@ -89,7 +91,7 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
     ranks: dict[str | None, int] = {"same": 0, "widths": 1}
     numbers.sort(key=lambda number: (ranks.get(agreements.get(names[number]), 2), -similar[number], number))
     hits = [
-        Alike(
+        SimilarBlock(
             names[number],
             index.facts["category"][number],
             float(similar[number]),
@@ -101,29 +103,29 @@ def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, lim
     return hits, len(numbers)
 
 
-def _agreement(wanted: Computation, row: Block) -> Agreement:
+def _agreement(wanted: BlockComputation, row: Block) -> Agreement:
     if row.graph is not None and row.graph == wanted.graph:
         return "same"
     return "widths" if row.graph_widths is not None and row.graph_widths == wanted.widths else "different"
 
 
-def lines_of(wanted: Computation, hits: list[Alike], matched: int) -> list[str]:
+def format_lines(wanted: BlockComputation, hits: list[SimilarBlock], matched: int) -> list[str]:
     """Return the hits as the lines of a table.
 
-    Args: wanted, hits, matched: what was compared, and the two results of `alike`.
+    Args: wanted, hits, matched: what was compared, and the two results of `find_similar`.
     Returns: two lines of heading, one line per hit, and one more if `matched` exceeds them; without control characters.
     """
     lines = [f"like {wanted.title}", "graph"]
     lines += [f"{hit.similarity:.3f}  {_AGREEMENTS[hit.agreement]:<17}  {hit.block}  ({hit.category})" for hit in hits]
     if matched > len(hits):
         lines.append(f"{len(hits)} of {matched:,}; -k shows more")
-    return [shown(line) for line in lines]
+    return [make_visible(line) for line in lines]
 
 
-def facts_of(wanted: Computation, folder: Path, hits: list[Alike], matched: int) -> str:
+def format_json(wanted: BlockComputation, folder: Path, hits: list[SimilarBlock], matched: int) -> str:
     """Return the hits as JSON.
 
-    Args: wanted, folder, hits, matched: what was compared with which folder, and the two results of `alike`.
+    Args: wanted, folder, hits, matched: what was compared with which folder, and the two results of `find_similar`.
     Returns: one object, indented; the ranks of its `hits` count from 1.
     """
     hit_facts = [

@@ -10,7 +10,7 @@ from extract.search.index import SpecLine, open_index
 from extract.search.ranking import Filters, SearchResult, search
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural, shown
+from lemur_core.files.markdown import make_visible, plural
 
 _SHOWN = 10
 
@@ -41,18 +41,18 @@ def search_folder(
     try:
         result = search(index, query, filters, limit)
     except UserError as error:
-        raise UserError(shown(f"{folder}: {error}")) from None
+        raise UserError(make_visible(f"{folder}: {error}")) from None
     if spec_file is not None:
         write_candidates(spec_file, result.hits)
     if as_json:
-        print(json.dumps(facts_of(result, folder, query), indent=2))
+        print(json.dumps(json_facts(result, folder, query), indent=2))
         return
-    print("\n".join(lines_of(result, folder, count)))
+    print("\n".join(format_lines(result, folder, count)))
     if spec_file is not None:
-        print(shown(f"{spec_file}: {plural(len(result.hits), 'candidate')}"))
+        print(make_visible(f"{spec_file}: {plural(len(result.hits), 'candidate')}"))
 
 
-def lines_of(result: SearchResult, folder: Path, count: int = _SHOWN) -> list[str]:
+def format_lines(result: SearchResult, folder: Path, count: int = _SHOWN) -> list[str]:
     """Return the hits as lines, followed by how to read and import the first one."""
     lines = [] if result.complete else ["no block has all of these words; nearest first:"]
     hits = result.hits[:count]
@@ -68,10 +68,10 @@ def lines_of(result: SearchResult, folder: Path, count: int = _SHOWN) -> list[st
         f"read it    lemur show {quote(best['block'])} --in {quote(str(folder))}",
         f"import it  {_loading(best, folder)}",
     ]
-    return [shown(line) for line in lines]
+    return [make_visible(line) for line in lines]
 
 
-def facts_of(result: SearchResult, folder: Path, query: str) -> dict[str, Any]:
+def json_facts(result: SearchResult, folder: Path, query: str) -> dict[str, Any]:
     """Return the hits in order for JSON, with the code that loads them."""
     names = ("block", "name", "category", "level", "license", "source", "summary", "file")
     hits = [

@@ -71,7 +71,7 @@ class IndexedSpec:
     labels: dict[str, int] | None  # labels of the subtrees of its graph
 
 
-class Index:
+class SearchIndex:
     """The stored index of a folder."""
 
     def __init__(self, path: Path, specs: Path) -> None:
@@ -178,7 +178,7 @@ def _key(label: str) -> np.uint64:
 # --- opening and building -----------------------------------------------------------------------------------------
 
 
-def open_index(folder: Path) -> Index:
+def open_index(folder: Path) -> SearchIndex:
     """Open the index of a folder; build it if necessary.
 
     Args: folder: an extraction folder.
@@ -196,13 +196,13 @@ def open_index(folder: Path) -> Index:
         raise UserError(f"{path}: is not the file that the manifest states; run `lemur verify`, or create it again")
     kept = cache_folder("search") / f"v{_VERSION}-{meaning.VERSION}-{digest[:40]}.npz"
     try:
-        return Index(kept, path)
+        return SearchIndex(kept, path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         pass  # missing or damaged: build it
     arrays = _build_arrays(path)
     with atomic_file(kept) as part, part.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-    return Index(kept, path)
+    return SearchIndex(kept, path)
 
 
 def _read_manifest(folder: Path) -> tuple[int, str]:
@@ -244,7 +244,7 @@ def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         "lines": np.cumsum([0, *map(len, lines)], dtype=np.int64),
         "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
         "words": _bytes(sorted(counted, key=lambda word: (-counted[word], word))[:_NEAR_WORDS]),
-        "meanings": meaning.of_blocks([read.fields for read in reads]).astype(np.float16),
+        "meanings": meaning.block_vectors([read.fields for read in reads]).astype(np.float16),
         **_postings([read.fields for read in reads]),
         **_label_arrays([read.labels for read in reads]),
     }
@@ -268,10 +268,10 @@ def read_line(line: bytes) -> IndexedSpec | str:
     """Return the indexed parts of a spec line, or a message if it is invalid."""
     try:
         spec = json.loads(line)
-        graph = graph_of(spec)
+        graph = read_graph(spec)
         return IndexedSpec(
             tuple(str(spec[name]) for name in FACTS),
-            fields_of(spec, graph),
+            stems_by_field(spec, graph),
             [word for name in _list_names(spec) for word in split_name(name).split()],
             _graph_labels(graph),
         )
@@ -286,14 +286,14 @@ def _invalid_line(path: Path, number: int, error: object) -> UserError:
 # --- contents of a spec --------------------------------------------------------------------------------------------
 
 
-def graph_of(spec: SpecLine) -> Any:
+def read_graph(spec: SpecLine) -> Any:
     """Return the graph of eval mode; None if there is none, or it is from another graph format or torch version."""
     if spec.get("algorithm") is None:
         return None
-    from lemur_core.graphs.serialization import forms_of  # only needed if there is a graph
+    from lemur_core.graphs.serialization import load_graphs  # only needed if there is a graph
 
     try:
-        return forms_of(spec["algorithm"])["eval"]
+        return load_graphs(spec["algorithm"])["eval"]
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
@@ -311,7 +311,7 @@ def _list_names(spec: SpecLine) -> list[str]:
     return [spec["name"], *dict.fromkeys(module), *spec["builds"], *(spec["layers"] or {})]
 
 
-def fields_of(spec: SpecLine, graph: Any) -> dict[str, list[str]]:
+def stems_by_field(spec: SpecLine, graph: Any) -> dict[str, list[str]]:
     """Return the stems of each field of a spec, one for each occurrence."""
     algorithm = spec.get("algorithm") or {}
     arguments = [item["name"] for group in ("constructor", "forward") for item in spec[group]]

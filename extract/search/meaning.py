@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StemVectors:
     """Vectors of each stem for queries and for blocks.
 
     Args:
@@ -51,32 +51,34 @@ class Table:
 
 
 @lru_cache(maxsize=1)
-def table() -> Table:
+def table() -> StemVectors:
     """Load the fitted vectors."""
     with np.load(FILE) as stored:
         names = bytes(stored["stems"]).decode().split("\n")
         query_vectors, block_vectors = (stored[name] * stored[f"{name}_by"][:, None] for name in ("asked", "told"))
-        return Table({name: place for place, name in enumerate(names)}, query_vectors, block_vectors, stored["kinds"])
+        return StemVectors(
+            {name: place for place, name in enumerate(names)}, query_vectors, block_vectors, stored["kinds"]
+        )
 
 
-def of_query(stems: Iterable[str]) -> Floats:
+def query_vector(stems: Iterable[str]) -> Floats:
     """Return the vector of a query, shape (size,), of unit length; zeros if none of its stems has a vector."""
     fitted = table()
     places = [fitted.places[stem] for stem in dict.fromkeys(stems) if stem in fitted.places]
     return _unit(fitted.query_vectors[places].sum(axis=0))
 
 
-def of_blocks(blocks: Sequence[Mapping[str, Sequence[str]]]) -> Floats:
+def block_vectors(blocks: Sequence[Mapping[str, Sequence[str]]]) -> Floats:
     """Return the vectors of blocks from the stems of their fields, shape (blocks, size), rows of unit length."""
     fitted = table()
     vectors = np.zeros((len(blocks), fitted.block_vectors.shape[1]), np.float32)
     for number, fields in enumerate(blocks):
-        places, weights = weighted(fields, fitted.places, fitted.kinds)
+        places, weights = weigh_stems(fields, fitted.places, fitted.kinds)
         vectors[number] = _unit(weights @ fitted.block_vectors[places])
     return vectors
 
 
-def weighted(
+def weigh_stems(
     fields: Mapping[str, Sequence[str]], places: Mapping[str, int], kinds: Sequence[float] | Floats
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Return the indices of a block's stems and their weights, normalized by the square root of a field's length."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from extract.model.categories import words_of
+from extract.model.categories import split_words
 from extract.search import meaning
-from extract.search.index import Hits, Index, SpecLine
-from extract.search.words import FILLER, plain_words, stem, stems, terms_of
+from extract.search.index import Hits, SearchIndex, SpecLine
+from extract.search.words import FILLER, plain_words, split_query, stem, stems
 from lemur_core.files.errors import UserError
 
 _DESCRIPTION = 5  # minimum number of terms of a description
@@ -53,7 +53,7 @@ class SearchResult:
     complete: bool = True
 
 
-def search(index: Index, query: str, filters: Filters, limit: int | None) -> SearchResult:
+def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) -> SearchResult:
     """Return the blocks that contain all words of a query, best first.
 
     If there are none, or the query is a description, return the nearest. Without a query, return all blocks that pass
@@ -68,8 +68,8 @@ def search(index: Index, query: str, filters: Filters, limit: int | None) -> Sea
     Returns: the hits, the number of matches before `limit`, and whether they contain all words.
     Raises: UserError if nothing matches, or no block has the value of a filter.
     """
-    allowed = passing(index, filters)
-    terms = terms_of(query)
+    allowed = filter_mask(index, filters)
+    terms = split_query(query)
     if query.strip() and not terms:
         raise UserError(f"{query.strip()[:80]!r}: no words to search for; give a name, a layer, or what a block does")
     if not terms:
@@ -86,13 +86,13 @@ def search(index: Index, query: str, filters: Filters, limit: int | None) -> Sea
     return SearchResult([index.spec(int(number)) for number in ranked[:limit]], len(ranked), complete)
 
 
-def rank(index: Index, query: str) -> npt.NDArray[np.int64]:
+def rank(index: SearchIndex, query: str) -> npt.NDArray[np.int64]:
     """Return the numbers of the blocks that match a query, best first; empty if nothing matches."""
-    return _rank_blocks(index, query, terms_of(query), np.ones(len(index), bool))[0]
+    return _rank_blocks(index, query, split_query(query), np.ones(len(index), bool))[0]
 
 
 def _rank_blocks(
-    index: Index, query: str, terms: Sequence[tuple[str, ...]], allowed: npt.NDArray[np.bool_]
+    index: SearchIndex, query: str, terms: Sequence[tuple[str, ...]], allowed: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.int64], bool, int]:
     """Rank the allowed blocks that match.
 
@@ -117,7 +117,7 @@ def _rank_blocks(
     described = len(terms) >= _DESCRIPTION
     if complete and not described:
         matches = whole
-    near = index.meanings @ meaning.of_query(_query_stems(query))
+    near = index.meanings @ meaning.query_vector(_query_stems(query))
     scores += (_MEANING if described or not complete else _MEANING_TIES) * near
     complete |= described  # a block need not contain every word of a description
     name = "".join(query.split()).lower()
@@ -140,7 +140,7 @@ def _rarity(blocks: int, of: int) -> float:
     return float(np.log(1 + (of - blocks + 0.5) / (blocks + 0.5)))
 
 
-def _weigh_term(index: Index, phrases: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _weigh_term(index: SearchIndex, phrases: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Return the weight of a term in each block, and the blocks that contain one of its phrases.
 
     The best phrase counts fully, the others half.
@@ -158,7 +158,7 @@ def _weigh_term(index: Index, phrases: Sequence[str]) -> tuple[Floats, npt.NDArr
     return weights, there
 
 
-def _match_phrase(index: Index, words: Sequence[str]) -> Hits:
+def _match_phrase(index: SearchIndex, words: Sequence[str]) -> Hits:
     """Return the blocks that contain all of these stems, adjacent or not, with the mean of their weights."""
     hits = index.hits(words[0])
     for word in words[1:]:
@@ -168,7 +168,7 @@ def _match_phrase(index: Index, words: Sequence[str]) -> Hits:
     return Hits(hits.blocks, hits.weights * np.float32(_APART / len(words) if len(words) > 1 else 1))
 
 
-def _match_prefixes(index: Index, word: str) -> dict[str, float]:
+def _match_prefixes(index: SearchIndex, word: str) -> dict[str, float]:
     """Return the stems that are a prefix of a word, or of which it is a prefix, with their weights."""
     word = stem(word)
     if len(word) < _SHORTEST or not word.isalpha():
@@ -181,9 +181,9 @@ def _match_prefixes(index: Index, word: str) -> dict[str, float]:
     return weights
 
 
-def _match_joined(index: Index, query: str) -> dict[str, float]:
+def _match_joined(index: SearchIndex, query: str) -> dict[str, float]:
     """Return the stems that represent several adjacent words of a query, joined or as initials, with their weights."""
-    every = [part for word in plain_words(query) for part in words_of(word).split() or [word.lower()]]
+    every = [part for word in plain_words(query) for part in split_words(word).split() or [word.lower()]]
     telling = [word for word in every if word not in FILLER]
     weights: dict[str, float] = {}
     for one, other in itertools.pairwise(telling):
@@ -200,7 +200,7 @@ def _match_joined(index: Index, query: str) -> dict[str, float]:
 # --- filters and error messages ------------------------------------------------------------------------------------
 
 
-def passing(index: Index, filters: Filters) -> npt.NDArray[np.bool_]:
+def filter_mask(index: SearchIndex, filters: Filters) -> npt.NDArray[np.bool_]:
     """Return a mask of the blocks that pass the filters.
 
     Raises: UserError for a value that no block has.
@@ -239,7 +239,7 @@ def _match_value(option: str, values: Sequence[str], wanted: str) -> str:
     raise UserError(f"{option} {wanted}: no block of this folder has it{hint}")
 
 
-def _explain_no_match(index: Index, query: str, terms: Iterable[Sequence[str]], without: int) -> str:
+def _explain_no_match(index: SearchIndex, query: str, terms: Iterable[Sequence[str]], without: int) -> str:
     """Return the message for a query without matches. Args: without: number of matches without the filters."""
     shown_query = query.strip()[:80]
     if without:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from extract.model.categories import words_of
+from extract.model.categories import split_words
 
 _OF_LAYOUT = {
     "N×C": "vectors features",
@@ -113,18 +113,18 @@ def plain_words(text: str) -> list[str]:
 
 def stems(text: str) -> list[str]:
     """Return the stems of the words of a text; names of several words are split."""
-    return [stem(part) for word in plain_words(text) for part in words_of(word).split() or [word.lower()]]
+    return [stem(part) for word in plain_words(text) for part in split_words(word).split() or [word.lower()]]
 
 
 @lru_cache(maxsize=20_000)
 def name_stems(name: str) -> tuple[str, ...]:
     """Return the stems of a name's parts and of the whole name: `SEModule` gives se, modul, semodul."""
-    words = words_of(name).split()
+    words = split_words(name).split()
     whole = (stem(name.lower().strip("_")),) if len(words) > 1 else ()
     return (*map(stem, words), *whole)
 
 
-def terms_of(query: str) -> list[tuple[str, ...]]:
+def split_query(query: str) -> list[tuple[str, ...]]:
     """Return the terms of a query, each as the phrases that satisfy it; special characters are ignored."""
     words = [word for word in _WORD.findall(query) if word.strip("_")]
     idle = _IDLE if any(word.lower() not in _IDLE for word in words) else ()
@@ -147,7 +147,7 @@ def _phrase(words: list[str]) -> str:
 
 def _spellings(word: str) -> tuple[str, ...]:
     """Return the spellings of a word: whole, and split if it is a name of several words."""
-    parts = words_of(word)
+    parts = split_words(word)
     phrases = [word.lower(), *([parts] if parts else [])]
     if parts in _GROUPS:
         phrases += _GROUPS[parts]
@@ -181,5 +181,5 @@ def shape_words(spec: Mapping[str, Any]) -> Iterator[str]:
 @lru_cache(maxsize=20_000)
 def split_name(name: str) -> str:
     """Return a name in lower case, followed by its words: `SEModule` gives `semodule se module`."""
-    whole, words = name.lower(), words_of(name)
+    whole, words = name.lower(), split_words(name)
     return whole if words in (whole, "") else f"{whole} {words}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from extract.sources.contents import (
     DEFAULT_PRIORITY,
     Contents,
-    Source,
+    PackageSource,
     SourceFile,
     check_bounds,
     is_text,
@@ -26,9 +26,9 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
-    from manifests.records.corpus import Alternative, Corpus, CorpusSource, Fetch
+    from manifests.records.corpus import Alternative, CorpusSource, Fetch, SourceCorpus
 
-__all__ = ["Source", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
+__all__ = ["PackageSource", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
 
 _FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
 #: Folders without source code, in addition to hidden ones and environments.
@@ -45,7 +45,7 @@ def open_source(
     priority: int = DEFAULT_PRIORITY,
     paths: Collection[str] = (),
     exclude: Collection[str] = (),
-) -> Source:
+) -> PackageSource:
     """Open the source that `spec` names; fetched if it is not in the cache, never executed.
 
     A word without a path separator is a package, even if a folder of that name exists: write `./NAME` for the folder.
@@ -84,7 +84,7 @@ def _is_path(spec: str) -> bool:
 # --- local folders ----------------------------------------------------------------------------------------------------
 
 
-def read_folder(spec: str) -> Source:
+def read_folder(spec: str) -> PackageSource:
     """Return the Python files of a folder as a source; links to files are followed, links to folders are not.
 
     Raises: UserError if it is not a folder, cannot be read, or contains no Python code.
@@ -137,19 +137,19 @@ def _is_aside(folder: Path) -> bool:
 # --- corpora ----------------------------------------------------------------------------------------------------------
 
 
-def open_available(corpus: "Corpus") -> tuple[tuple[Source, ...], tuple[tuple[str, str], ...]]:
+def open_available(corpus: "SourceCorpus") -> tuple[tuple[PackageSource, ...], tuple[tuple[str, str], ...]]:
     """Open the sources of a corpus, or their alternatives; also return the (name, reason) of unavailable ones.
 
     Each source is looked up only in the locations that the corpus allows.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = list(pool.map(partial(_try_open, corpus.fetch), corpus.sources))
-    opened = tuple(result for result in results if isinstance(result, Source))
+    opened = tuple(result for result in results if isinstance(result, PackageSource))
     failed = zip(corpus.sources, results, strict=True)
     return opened, tuple((entry.name, str(result)) for entry, result in failed if isinstance(result, UserError))
 
 
-def _try_open(fetch: "Fetch", entry: "CorpusSource") -> Source | UserError:
+def _try_open(fetch: "Fetch", entry: "CorpusSource") -> PackageSource | UserError:
     first, *others = entry.places(fetch)
     try:
         return _open_at(entry, first)
@@ -164,7 +164,7 @@ def _try_open(fetch: "Fetch", entry: "CorpusSource") -> Source | UserError:
         return UserError(f"{entry.name}: neither of its sources can be opened: {failed}; {second}")
 
 
-def _open_at(entry: "CorpusSource", place: "CorpusSource | Alternative") -> Source:
+def _open_at(entry: "CorpusSource", place: "CorpusSource | Alternative") -> PackageSource:
     paths = entry.paths if place.paths is None else place.paths
     opened = open_source(
         place.source,

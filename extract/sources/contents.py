@@ -40,7 +40,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PackageSource:
     """A released package, a commit of a git repository, or a local folder."""
 
     name: str  # as in block ids: timm@1.0.20, detr@29901c51d7fe, or the name of a local folder
@@ -126,10 +126,17 @@ _MAX_TEXT_BYTES = 4 << 20
 
 
 def make_source(
-    root: Path, files: tuple[SourceFile, ...], facts: "Facts", *, name: str, kind: Kind, version: str, origin: str
-) -> Source:
+    root: Path,
+    files: tuple[SourceFile, ...],
+    facts: "PackageFacts",
+    *,
+    name: str,
+    kind: Kind,
+    version: str,
+    origin: str,
+) -> PackageSource:
     """Return the source of the files below `root`."""
-    return Source(
+    return PackageSource(
         name=name,
         kind=kind,
         version=version,
@@ -269,7 +276,7 @@ def _to_module_name(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PackageFacts:
     """Name, version, licence and requirements of a project; name and version are "" if no metadata states them."""
 
     name: str
@@ -290,7 +297,7 @@ def is_text(path: str) -> bool:
     return required or _in_licenses(path)
 
 
-def read_facts(texts: Mapping[str, bytes]) -> Facts:
+def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     """Return name, version, licence and requirements, each from the best text that states it."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
     project = _read_pyproject(decoded.get("pyproject.toml", ""))
@@ -305,7 +312,7 @@ def read_facts(texts: Mapping[str, bytes]) -> Facts:
     if stated == NOASSERTION:
         stated = _read_license(project)
     requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
-    return Facts(
+    return PackageFacts(
         str(fields.get("Name", "")),
         str(fields.get("Version", "")),
         find_license(stated, licenses),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from extract.sources.contents import Contents, Source, check_bounds, is_safe, is_text, keep_paths, read_facts
+from extract.sources.contents import Contents, PackageSource, check_bounds, is_safe, is_text, keep_paths, read_facts
 from extract.sources.store import keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
@@ -70,7 +70,7 @@ def parse_git(spec: str) -> GitSpec:
     return GitSpec(f"{scheme}://{host}{slash}{path}", revision)
 
 
-def find_commit(spec: str, digests: Collection[str]) -> Source:
+def find_commit(spec: str, digests: Collection[str]) -> PackageSource:
     """Return a commit as a source; fetched if it is not in the cache. A branch is looked up each time.
 
     Args: digests: pinned digests of the Python files, if any.
@@ -119,7 +119,7 @@ def _list_remote(git: GitSpec, *patterns: str) -> dict[str, str]:
     return {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
 
 
-def _fetch(git: GitSpec, commit: str, folder: Path) -> Source:
+def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
     note(f"fetching {git.name} at {commit[:_SHORT]} with git")
     with workspace() as work:
         try:

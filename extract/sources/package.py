@@ -21,8 +21,8 @@ from packaging.version import InvalidVersion, Version
 from extract.sources.contents import (
     MAX_FILE_BYTES,
     Contents,
-    Facts,
-    Source,
+    PackageFacts,
+    PackageSource,
     check_bounds,
     is_safe,
     is_text,
@@ -38,7 +38,7 @@ PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?
 _NEAR = 6  # versions that are suggested if one does not exist
 
 
-def find_package(spec: str, digests: Collection[str]) -> Source:
+def find_package(spec: str, digests: Collection[str]) -> PackageSource:
     """Return a release as a source; fetched if it is not in the cache.
 
     Args: digests: pinned digests, possibly one per platform; () accepts any.
@@ -88,7 +88,7 @@ def _folder(name: str, version: str) -> Path:
     return store_folder("packages") / f"{name}@{canonicalize_version(version)}"
 
 
-def _find_cached(name: str, version: str, digests: Collection[str]) -> Source | None:
+def _find_cached(name: str, version: str, digests: Collection[str]) -> PackageSource | None:
     folder = _folder(name, version)
     if not version or not folder.is_dir():
         return None
@@ -97,7 +97,7 @@ def _find_cached(name: str, version: str, digests: Collection[str]) -> Source | 
     return next((source for source in candidates if source is not None), None)
 
 
-def _from_index(name: str, version: str) -> Source:
+def _from_index(name: str, version: str) -> PackageSource:
     spec = f"{name}@{version}" if version else name
     requirement = f"=={version}" if version else ""
     note(f"fetching {name}{requirement} with pip download")
@@ -159,7 +159,7 @@ def _common_folder(names: list[str]) -> str:
     return f"{tops.pop()}/" if len(tops) == 1 else ""
 
 
-def _keep(name: str, version: str, contents: Contents) -> Source:
+def _keep(name: str, version: str, contents: Contents) -> PackageSource:
     where = f"{name}@{version}" if version else name
     facts = _check_release(where, name, version, read_facts(contents.texts))
     public = Version(facts.version).public
@@ -175,7 +175,7 @@ def _keep(name: str, version: str, contents: Contents) -> Source:
     )
 
 
-def _check_release(where: str, name: str, version: str, facts: Facts) -> Facts:
+def _check_release(where: str, name: str, version: str, facts: PackageFacts) -> PackageFacts:
     """Return the facts if they match the requested release."""
     fetched = _version(facts.version)
     if fetched is None:

@@ -16,7 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.sources.contents import Contents, Facts, Kind, Source, SourceFile, list_files, make_source, tree_digest
+from extract.sources.contents import (
+    Contents,
+    Kind,
+    PackageFacts,
+    PackageSource,
+    SourceFile,
+    list_files,
+    make_source,
+    tree_digest,
+)
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
@@ -137,7 +146,7 @@ def record(path: Path, value: object) -> None:
 
 def keep_source(
     contents: Contents,
-    facts: Facts,
+    facts: PackageFacts,
     folder: Path,
     where: str,
     *,
@@ -146,7 +155,7 @@ def keep_source(
     version: str,
     origin: str,
     revision: str = "",
-) -> Source:
+) -> PackageSource:
     """Store a package or a commit in the cache, with a record in `folder` under its revision, else its digest.
 
     Raises: The same as `keep_tree`.
@@ -160,11 +169,11 @@ def keep_source(
     return source
 
 
-def read_source(path: Path) -> Source | None:
+def read_source(path: Path) -> PackageSource | None:
     """Return a recorded source; None if there is no record, or its tree was removed."""
     facts = read_record(path)
     files = None if facts is None else read_listing(facts["digest"])
     if files is None:
         return None
     facts |= {"name": f"{facts['name']}@{facts['version']}", "requires": tuple(facts["requires"])}
-    return Source(**facts, root=tree_root(facts["digest"]), files=files)
+    return PackageSource(**facts, root=tree_root(facts["digest"]), files=files)

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from extract.specs.behaviour import name_input
 from lemur_core.describe.layouts import told_layout
 from lemur_core.describe.patterns import GraphDescription, describe_graph
-from lemur_core.graphs.identity import identities_of
-from lemur_core.graphs.serialization import forms_of, restore, store
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import load_graphs, restore, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import at
 from manifests.records import Algorithm, Spec
@@ -20,7 +20,7 @@ _FIGURES = 6
 _STORED = ("sizes", "fixed", "train_error", "eval", "train")
 
 
-def stored_of(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the traced graphs in the form that a spec states them.
 
     Args:
@@ -34,7 +34,9 @@ def stored_of(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     return stored | {"eval": stored["eval"] | {"nodes": named}}
 
 
-def judged(answer: Mapping[str, Any], rebuilds: Literal[True] | str, sizes_fail: str | None) -> dict[str, Any]:
+def add_rebuild_outcome(
+    answer: Mapping[str, Any], rebuilds: Literal[True] | str, sizes_fail: str | None
+) -> dict[str, Any]:
     """Return the trace result with the outcome of rebuilding it.
 
     Args: sizes_fail: the reason why the size formulas are wrong; if set, they are left out.
@@ -47,14 +49,14 @@ def judged(answer: Mapping[str, Any], rebuilds: Literal[True] | str, sizes_fail:
     return {**answer, **stored, "rebuilds": rebuilds}
 
 
-def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
+def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
     """Return the trace result in the form that a spec states it.
 
-    Args: answer, names: as for `stored_of`.
+    Args: answer, names: as for `store_graphs`.
     Returns: the graphs with what follows from them alone: sentences, patterns, and the last sentence of the summary.
     """
-    stored = stored_of(answer, names)
-    forms = forms_of(stored)
+    stored = store_graphs(answer, names)
+    forms = load_graphs(stored)
     description = describe_graph(forms["eval"], forms.get("train"))
     return Algorithm(
         sentences=description.sentences,
@@ -69,8 +71,8 @@ def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
     )
 
 
-def stored_in(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the graphs of a spec in the format of `stored_of`.
+def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the graphs of a spec in the format of `store_graphs`.
 
     Args: algorithm: of a block that was traced.
     Returns: what `lemur_core.graphs.serialization.restore` reads.
@@ -83,8 +85,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     if spec.algorithm is None:
         return
     try:
-        forms = forms_of(dict(spec.algorithm))
-        stated = identities_of(forms)
+        forms = load_graphs(dict(spec.algorithm))
+        stated = compute_identities(forms)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         yield f"its graph cannot be read: {error}"
         return
@@ -105,7 +107,7 @@ def _unwritable(algorithm: Algorithm) -> Iterator[str]:
     from lemur_core.rebuild.calls import RebuildError  # here, because they load torch
     from lemur_core.rebuild.rebuild import rebuild
 
-    sized = restore(stored_in(algorithm))
+    sized = restore(graphs_in_spec(algorithm))
     try:
         rebuild(sized.evaluated, sized.trained)
     except RebuildError as error:
@@ -114,7 +116,7 @@ def _unwritable(algorithm: Algorithm) -> Iterator[str]:
 
 def infer_layout(algorithm: Algorithm) -> str | None:
     """Return the layout of the first input, one letter per dimension, if the graph determines it."""
-    form = forms_of(dict(algorithm))["eval"]
+    form = load_graphs(dict(algorithm))["eval"]
     first = (index for index, node in enumerate(form.nodes) if node.op == "input" and node.get("number") == 0)
     return next((told_layout(form, index) for index in first), None)
 

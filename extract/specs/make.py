@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from extract.specs.algorithm import algorithm_of, infer_layout
+from extract.specs.algorithm import build_algorithm, infer_layout
 from extract.specs.behaviour import Behaviour, infer_behaviour, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
-from extract.specs.outline import Outline, outline_of
+from extract.specs.outline import SpecOutline, read_outline
 from lemur_core.files.progress import progress
-from lemur_core.similarity.features.text import tokens_of
+from lemur_core.similarity.features.text import split_tokens
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
 
@@ -61,9 +61,9 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     Args: answer: its traced graphs, from `extract.proofs.trace_guest.trace_block`.
     """
     assert row.code is not None
-    outline = outline_of(row.lean_code or row.code)
+    outline = read_outline(row.lean_code or row.code)
     observed = read_observed(row)
-    worked = worked_of(row.arguments)
+    worked = read_arguments(row.arguments)
     constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))
     facts = outline.classes.get(row.name)
     builds = dict(facts.builds) if facts else {}
@@ -71,7 +71,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     init = {name: format_expression(value) for name, value in init_values.items()}
     called = worked.forward.named(forward) if worked and worked.forward else {}
     names = positional_names(forward)
-    algorithm = algorithm_of(answer, names) if answer else None
+    algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
     behaviour = infer_behaviour(observed, init_values.values(), layout) if observed else Behaviour()
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behaviour, init)
@@ -97,7 +97,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     return neutralize(spec, row.code)
 
 
-def line_of(spec: Spec) -> str:
+def to_line(spec: Spec) -> str:
     """Return a spec as one line of JSON with sorted keys."""
     return json.dumps(spec.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
 
@@ -117,7 +117,7 @@ def design_text(facts: dict[str, Any]) -> str:
 
 def neutralize(spec: Spec, code: str) -> Spec:
     """Return the spec without the values that repeat a passage of the code."""
-    source = tokens_of(strip_header(code))
+    source = split_tokens(strip_header(code))
     facts = spec.model_dump(mode="json")
     if find_repeat(design_text(facts), source) is None:
         return spec
@@ -146,7 +146,7 @@ def _leave_out(facts: dict[str, Any], name: str, empty: object) -> None:
     facts["withheld"].append(name)
 
 
-def _dependencies(name: str, outline: Outline, dead: Sequence[str]) -> dict[str, Literal["class", "function"]]:
+def _dependencies(name: str, outline: SpecOutline, dead: Sequence[str]) -> dict[str, Literal["class", "function"]]:
     others = sorted({*outline.functions, *outline.classes} - {name, *dead})
     return {other: "class" if other in outline.classes else "function" for other in others}
 
@@ -161,7 +161,7 @@ def strip_header(code: str) -> str:
 
 def find_repeat(text: str, source: Sequence[str], limit: int = LIMIT) -> list[str] | None:
     """Return the first `limit` consecutive tokens of the source that the text repeats, or None."""
-    tokens = tokens_of(text)
+    tokens = split_tokens(text)
     runs = {tuple(tokens[start : start + limit]) for start in range(len(tokens) - limit + 1)}
     windows = (tuple(source[start : start + limit]) for start in range(len(source) - limit + 1))
     return next((list(run) for run in windows if run in runs), None)
@@ -176,7 +176,7 @@ def design_facts(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StatedArguments:
     """Arguments as Python expressions."""
 
     args: tuple[str, ...] = ()
@@ -194,11 +194,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
+class WorkingCalls:
     """The call that constructed a block, and the call that ran it (None if it was not run)."""
 
-    init: Call
-    forward: Call | None
+    init: StatedArguments
+    forward: StatedArguments | None
     method: str = "forward"
 
     def constructor_call(self, name: str) -> str:
@@ -211,14 +211,14 @@ class Worked:
         return f"{name}{called}({self.forward.text()})" if self.forward is not None else ""
 
 
-def worked_of(arguments: str | None) -> Worked | None:
+def read_arguments(arguments: str | None) -> WorkingCalls | None:
     """Parse the column `arguments`; None if it is null or invalid."""
     if arguments is None:
         return None
     try:
         calls = json.loads(arguments)
         forward = calls.get("forward")
-        return Worked(
+        return WorkingCalls(
             _call(calls["init"]), None if forward is None else _call(forward), calls.get("method") or "forward"
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -230,12 +230,14 @@ def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
     return [item.name for item in parameters if item.kind == "positional"]
 
 
-def _call(call: dict[str, object]) -> Call:
+def _call(call: dict[str, object]) -> StatedArguments:
     """Read a call from `{"args": […], "kwargs": {…}}`, or from a mapping of names to expressions."""
     args, kwargs = call.get("args", []), call.get("kwargs", {})
     if call.keys() <= {"args", "kwargs"} and isinstance(args, list) and isinstance(kwargs, dict):
-        return Call(tuple(str(value) for value in args), {str(name): str(value) for name, value in kwargs.items()})
-    return Call((), {str(name): str(value) for name, value in call.items()})
+        return StatedArguments(
+            tuple(str(value) for value in args), {str(name): str(value) for name, value in kwargs.items()}
+        )
+    return StatedArguments((), {str(name): str(value) for name, value in call.items()})
 
 
 # --- lines of specs.jsonl ---------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def write_specs(path: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[
     with path.open("w", encoding="utf-8", newline="\n") as file, progress("specs", len(with_code), "blocks") as advance:
         for row in with_code:
             specs.append(make_spec(row, traced.get(row.block)))
-            file.write(line_of(specs[-1]) + "\n")
+            file.write(to_line(specs[-1]) + "\n")
             advance(1)
     return specs
 
@@ -283,8 +285,8 @@ def line_faults(line: str | None, row: Block) -> Iterator[str]:
     wrong = [name for name in SHARED if name in row.model_fields_set and getattr(spec, name) != getattr(row, name)]
     if wrong:
         yield f"{SPECS}: {', '.join(wrong)} not as in the table"
-    if line_of(spec) != line:
+    if to_line(spec) != line:
         yield f"{SPECS}: its line is not written with sorted keys and all fields"
-    run = find_repeat(design_text(facts), tokens_of(strip_header(row.code or "")))
+    run = find_repeat(design_text(facts), split_tokens(strip_header(row.code or "")))
     if run is not None:
         yield f"{SPECS}: repeats its source: {' '.join(run)}"

@@ -31,7 +31,7 @@ _CAMEL = re.compile(r"_?[A-Z]\w*[a-z]\w*|GELU|GLU|RNN|LSTM|GRU|ELU")
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFacts:
+class ClassStatement:
     """One class statement."""
 
     name: str
@@ -41,13 +41,13 @@ class ClassFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class SpecOutline:
     """The top-level classes and functions of a file by name; the last definition of a name counts."""
 
-    classes: Mapping[str, ClassFacts] = field(default_factory=dict)
+    classes: Mapping[str, ClassStatement] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
 
-    def lineage(self, name: str) -> Iterator[ClassFacts]:
+    def lineage(self, name: str) -> Iterator[ClassStatement]:
         """Yield a class and those of its bases that the file defines, nearest first, without repetition."""
         waiting, seen = [name], set()
         while waiting:
@@ -67,11 +67,11 @@ class Outline:
         return _SEQUENTIAL[method] if any("Sequential" in facts.bases for facts in lineage) else ()
 
 
-def outline_of(code: str) -> Outline:
+def read_outline(code: str) -> SpecOutline:
     """Return the outline of a closed file; empty if it is not valid Python."""
     definitions = [item for piece in split_definitions(code) for item in _facts(piece)]
-    classes = {item.name: item for item in definitions if isinstance(item, ClassFacts)}
-    return Outline(classes, frozenset(item for item in definitions if isinstance(item, str)))
+    classes = {item.name: item for item in definitions if isinstance(item, ClassStatement)}
+    return SpecOutline(classes, frozenset(item for item in definitions if isinstance(item, str)))
 
 
 def split_definitions(code: str) -> list[str]:
@@ -107,11 +107,11 @@ def _cut(code: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=20_000)
-def _facts(piece: str) -> tuple[ClassFacts | str, ...]:
+def _facts(piece: str) -> tuple[ClassStatement | str, ...]:
     return tuple(_definitions(parse_quietly(piece).body))
 
 
-def _definitions(body: list[ast.stmt]) -> Iterator[ClassFacts | str]:
+def _definitions(body: list[ast.stmt]) -> Iterator[ClassStatement | str]:
     """Yield facts about classes and names of functions, including those in a top-level `if`, `try`, `with` or loop."""
     for node in body:
         if isinstance(node, ast.ClassDef):
@@ -125,7 +125,7 @@ def _definitions(body: list[ast.stmt]) -> Iterator[ClassFacts | str]:
                 yield from _definitions(handler.body)
 
 
-def _class(node: ast.ClassDef) -> ClassFacts:
+def _class(node: ast.ClassDef) -> ClassStatement:
     methods: dict[str, tuple[SpecArgument, ...]] = {}
     for item in node.body:
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -136,7 +136,7 @@ def _class(node: ast.ClassDef) -> ClassFacts:
                     methods[name] = methods[item.value.id]
     bases = tuple(name for base in node.bases if (name := last_part(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
-    return ClassFacts(node.name, bases, MappingProxyType(kept), MappingProxyType(_builds(node)))
+    return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(_builds(node)))
 
 
 def _builds(node: ast.ClassDef) -> dict[str, int]:

@@ -43,14 +43,14 @@ _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SplitAssignment:
     """The group of a spec, and the split that contains the whole group."""
 
     cluster: str
     split: Split
 
 
-def place_specs(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> list[Place]:
+def assign_splits(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> list[SplitAssignment]:
     """Assign each spec to a group and a split, about 80 / 10 / 10, regardless of their order.
 
     Args:
@@ -73,7 +73,7 @@ def place_specs(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> list[
             if label not in split_of and label not in used and sizes[label] <= min(quota, largest):
                 split_of[label] = split
                 quota -= sizes[label]
-    return [Place(names[label][:_DIGITS], split_of.get(label, "train")) for label in labels]
+    return [SplitAssignment(names[label][:_DIGITS], split_of.get(label, "train")) for label in labels]
 
 
 def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set[int]]:
@@ -160,7 +160,7 @@ def _plain(piece: str) -> str:
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[Place]) -> dict[str, int]:
+def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[SplitAssignment]) -> dict[str, int]:
     """Write the specs to the tables of their splits, in order. Returns: path below `folder` -> number of rows."""
     rows: dict[str, int] = {}
     for split in SPLITS:
@@ -171,7 +171,7 @@ def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[Plac
     return rows
 
 
-def spec_row(spec: Spec, place: Place) -> dict[str, Any]:
+def spec_row(spec: Spec, place: SplitAssignment) -> dict[str, Any]:
     """Return one row: the fields of the spec's line, with mappings as lists sorted by name."""
     facts = spec.model_dump(mode="json")
     worked = facts.pop("arguments") or {"init": None, "forward": None, "method": None}

@@ -50,7 +50,7 @@ def _as_dataclass(kind):
     return dataclasses.dataclass(kind, repr=False, kw_only=True)
 
 
-class _Layers(list):
+class _LayerTypes(list):
     """The configuration of each layer, by its number or by its type: the common one with what differs."""
 
     def __init__(self, config, overrides):
@@ -184,7 +184,7 @@ class PreTrainedConfig(metaclass=_ByName):
     @property
     def per_layer_config(self):
         """The settings of every layer."""
-        return _Layers(self, self._layer_overrides)
+        return _LayerTypes(self, self._layer_overrides)
 
     # -- rotary embeddings ---------------------------------------------------------------------------------------
 

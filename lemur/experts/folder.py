@@ -14,9 +14,9 @@ from lemur.experts.report import report_text
 from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, Workspace, facts_in
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from manifests.folders.checks import Check, check_files, check_table, found_check
+from manifests.folders.checks import Check, check_faults, check_files, check_table
 from manifests.folders.formats import FolderFormat
-from manifests.folders.kinds import FolderKind, Link, RowTrace
+from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
@@ -60,8 +60,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
         if all(check.ok for check in checks):
             facts = facts_in(folder)
             wrong = [] if count_facts(facts) == manifest.counts else ["counts are not those of the facts"]
-            checks.append(found_check("counts", wrong, f"{len(facts):,} facts as the manifest counts them"))
-            checks.append(found_check("facts", list(_fact_faults(facts)), "each once; a block is held out whole"))
+            checks.append(check_faults("counts", wrong, f"{len(facts):,} facts as the manifest counts them"))
+            checks.append(check_faults("facts", list(_fact_faults(facts)), "each once; a block is held out whole"))
     if manifest.kind == EVALUATED:
         checks.append(check_table(folder, ANSWERS, ExpertAnswer))
         if all(check.ok for check in checks):
@@ -75,9 +75,9 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
                 for one in answers
                 if one.correct != (one.answer == one.expected)
             ]
-            checks.append(found_check("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
+            checks.append(check_faults("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
             kept = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
-            checks.append(found_check("general", kept, "base and plain answers were the same before and after"))
+            checks.append(check_faults("general", kept, "base and plain answers were the same before and after"))
     return checks
 
 
@@ -102,7 +102,7 @@ def find(folder: Path, wanted: str) -> RowTrace:
         domain = str(manifest.parameters.get("domain", manifest.kind.removeprefix("experts-")))
         if wanted != domain:
             raise UserError(f"{wanted}: {folder} belongs to {domain}; use that name")
-        return RowTrace((Link(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
+        return RowTrace((FolderLink(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
     every: Sequence[ExpertFact | ExpertAnswer] = facts_in(folder) if manifest.kind == DATA else _answers(folder)
     rows = [row for row in every if wanted in (row.id, row.block)]
     if not rows:
@@ -125,10 +125,10 @@ def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> RowTrace:
     for row in rows:
         if isinstance(row, ExpertFact):
             facts: dict[str, Any] = {"domain": row.domain, "value": row.value, "asked_as": row.answer, "held": row.held}
-            links.append(Link("fact", row.id, facts | {"code": row.code_sha256}))
+            links.append(FolderLink("fact", row.id, facts | {"code": row.code_sha256}))
         else:
             facts = {"question": row.question, "way": row.arm, "token_of": row.routed, "answer": row.answer}
-            links.append(Link("answer", row.id, facts | {"right": row.expected}))
+            links.append(FolderLink("answer", row.id, facts | {"right": row.expected}))
     return RowTrace(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from lemur.experts.domains.facts import NAMES, RELATIONS, ask, count_facts, document, questions, read_facts, wordings
-from lemur.experts.domains.settings import GENERAL, Settings, Training
+from lemur.experts.domains.settings import GENERAL, MixtureSettings, TuningSettings
 from lemur.experts.models.language import (
     Language,
     draw_tiny,
@@ -35,9 +35,9 @@ from manifests.folders.manifest import (
     FILE_NAME,
     Manifest,
     Stopwatch,
+    describe_parent,
     list_outputs,
     package_versions,
-    parent_of,
     read_manifest,
     write_manifest,
 )
@@ -64,7 +64,7 @@ _ENDS = ("", "", "n", "m", "r", "t", "s", "x", "l", "rm", "ck")
 class Workspace:
     """The stages of one settings file. `force`: rebuild stages that were built with other settings."""
 
-    settings: Settings
+    settings: MixtureSettings
     force: bool = False
 
     @property
@@ -274,7 +274,7 @@ class Workspace:
         return part.model_dump(mode="json", exclude={"model"}) | further | {"seed": self.settings.seed}
 
     def _train_on_facts(
-        self, folder: Path, language: Language, domains: Sequence[str], training: Training, label: str, key: str
+        self, folder: Path, language: Language, domains: Sequence[str], training: TuningSettings, label: str, key: str
     ) -> dict[str, Any]:
         """Train a model on all questions of these domains, in the training wordings."""
         rows = [row for domain in domains for row in questions(self.question_facts(domain), held=False)]
@@ -286,7 +286,7 @@ class Workspace:
         return {"questions": len(rows)} | self._train(folder, language, draw, training, label, key)
 
     def _train(
-        self, folder: Path, language: Language, draw: Draw, training: Training, label: str, key: str
+        self, folder: Path, language: Language, draw: Draw, training: TuningSettings, label: str, key: str
     ) -> dict[str, Any]:
         def compute_loss(step: random.Random) -> Tensor:
             drawn = [draw(step) for _ in range(training.batch)]
@@ -309,7 +309,7 @@ class Workspace:
         Args: fill: writes the files, with a cache key for checkpoints of an unfinished run, and returns the counts.
         Raises: UserError if it exists with other inputs and `force` is not set.
         """
-        above = [parent_of(folder) for folder in parents]
+        above = [describe_parent(folder) for folder in parents]
         if (out / FILE_NAME).is_file():
             there = read_manifest(out)
             if there.kind == kind and there.parameters == parameters and there.parents == above:

@@ -19,9 +19,9 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
 from manifests.folders.checks import Check, check_files
-from manifests.folders.kinds import FolderKind, Link, lines_text, manifest_link
+from manifests.folders.kinds import FolderKind, FolderLink, lines_text, manifest_link
 from manifests.folders.manifest import FILE_NAME, Manifest, Parent, read_manifest
-from manifests.provenance import inlined_blocks
+from manifests.provenance import find_inlined_blocks
 
 #: The file with the state of the stages of a `lemur run`.
 STATE = "stages.json"
@@ -69,7 +69,7 @@ def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
     return [replace(check, name=f"{name}: {check.name}") for name, check in checks]
 
 
-def trace(wanted: str, folders: Sequence[Path]) -> list[Link]:
+def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
     """Return the links of one row back to its source, in order.
 
     Args:
@@ -92,19 +92,19 @@ def trace(wanted: str, folders: Sequence[Path]) -> list[Link]:
     return links + _follow(manifest.parents, traced.codes, digests, depth=1)
 
 
-def _trace_file(path: Path, folders: Sequence[Path]) -> list[Link]:
+def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
     """Return the blocks that a file's comments name, each with its links in the first folder that has its code.
 
     Raises: UserError if it names none, or a folder is not finished.
     """
     try:
-        blocks = inlined_blocks(path.read_text(encoding="utf-8"))
+        blocks = find_inlined_blocks(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}; pass a Python file") from error
     if not blocks:
         raise UserError(f"{path}: none of its comments names a block; pass a file written by `lemur migrate`")
     manifests = {folder: read_manifest(folder) for folder in folders}
-    links = [Link("file", path.name, {"sha256": sha256_file(path)})]
+    links = [FolderLink("file", path.name, {"sha256": sha256_file(path)})]
     for block in blocks:
         facts: dict[str, Any] = {
             "site": f"{block.slot} (from line {block.line} on)",
@@ -117,11 +117,13 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[Link]:
         for folder, manifest in manifests.items():
             traced = _kind(folder, manifest).find_code(folder, block.code_sha256)
             if traced is not None:
-                links += [Link("block", block.block, facts | {"found": str(folder)}), *traced.links]
+                links += [FolderLink("block", block.block, facts | {"found": str(folder)}), *traced.links]
                 links.append(manifest_link(folder, manifest))
                 break
         else:
-            links.append(Link("block", block.block, facts | {"found": "in none of the folders" if folders else None}))
+            links.append(
+                FolderLink("block", block.block, facts | {"found": "in none of the folders" if folders else None})
+            )
     return links
 
 
@@ -134,7 +136,9 @@ def _kind(folder: Path, manifest: Manifest) -> FolderKind:
     return KINDS[manifest.kind]
 
 
-def _follow(parents: Sequence[Parent], codes: Sequence[str], digests: Mapping[str, Path], *, depth: int) -> list[Link]:
+def _follow(
+    parents: Sequence[Parent], codes: Sequence[str], digests: Mapping[str, Path], *, depth: int
+) -> list[FolderLink]:
     """Return the links of the parents among the folders, each with those of its own parents; others are only named."""
     links = []
     for parent in parents:
@@ -142,15 +146,15 @@ def _follow(parents: Sequence[Parent], codes: Sequence[str], digests: Mapping[st
         folder = digests.get(parent.sha256)
         if folder is None:
             facts["followed"] = "no: none of the folders has this manifest; name the one that does with --in"
-            links.append(Link("parent", parent.name, facts, depth))
+            links.append(FolderLink("parent", parent.name, facts, depth))
             continue
         manifest = read_manifest(folder)
         kind = _kind(folder, manifest)
         traces = [traced for code in codes if (traced := kind.find_code(folder, code)) is not None]
         facts["followed"] = f"{folder}: {len(traces)} of {len(codes)} codes are in it"
-        links.append(Link("parent", parent.name, facts, depth))
+        links.append(FolderLink("parent", parent.name, facts, depth))
         if traces:
-            links += [Link(link.what, link.name, link.facts, depth) for traced in traces for link in traced.links]
+            links += [FolderLink(link.what, link.name, link.facts, depth) for traced in traces for link in traced.links]
             links.append(manifest_link(folder, manifest, depth))
             further = list(dict.fromkeys(code for traced in traces for code in traced.codes))
             links += _follow(manifest.parents, further, digests, depth=depth + 1)

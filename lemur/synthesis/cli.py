@@ -10,7 +10,7 @@ from lemur_core.files.errors import UsageError
 app = typer.Typer()
 
 _PANEL = "Synthesis: specs in, new networks out"
-_MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "Training", "Resources and sandbox"
+_MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "ShortTraining", "Resources and sandbox"
 
 
 @app.command("synthesize", rich_help_panel=_PANEL)
@@ -148,22 +148,29 @@ def synthesize_(
         raise UsageError("--register: only trained networks are registered; add --train EPOCHS")
     if not blocks and not goal and parents is None:
         raise UsageError("--blocks 0: state what to write with --goal TEXT, or what to change with --parents")
-    from lemur.synthesis.command import Ask, Service, Training, print_synthesis, run_synthesis
+    from lemur.synthesis.command import Ask, Service, ShortTraining, print_synthesis, run_synthesis
     from lemur.synthesis.models.model import Sampling
-    from lemur.synthesis.prompting.plan import Choice
-    from manifests.provenance.licenses import NOASSERTION, stated_expression
+    from lemur.synthesis.prompting.plan import BlockPool
+    from manifests.provenance.licenses import NOASSERTION, parse_expression
 
     counts = run_synthesis(
         library,
         [model] if model is not None else list(compare or ()),
         out,
         Ask(
-            Choice(spec, search, blocks), goal, parents, n, rounds, plan, seed, Sampling(temperature, top_p, max_tokens)
+            BlockPool(spec, search, blocks),
+            goal,
+            parents,
+            n,
+            rounds,
+            plan,
+            seed,
+            Sampling(temperature, top_p, max_tokens),
         ),
         Service(base_url, key_env, concurrency, retries, timeout, token_budget, time_budget, ask_again),
         against=against or (),
-        training=Training(data, train, limit, register) if train is not None else None,
-        license_=license_ if license_ == NOASSERTION else stated_expression(license_),
+        training=ShortTraining(data, train, limit, register) if train is not None else None,
+        license_=license_ if license_ == NOASSERTION else parse_expression(license_),
         jobs=jobs,
         unsafe=unsafe_no_sandbox,
         force=force,

@@ -10,9 +10,9 @@ from typing import Any
 
 from lemur.synthesis.folder.write import PARAMETERS, collect_accepted, count_attempts, write_synthesis
 from lemur.synthesis.models.endpoint import Endpoint, check_url
-from lemur.synthesis.models.local import Local, model_name
-from lemur.synthesis.models.model import Asker, Budget, Model, Sampling
-from lemur.synthesis.prompting.plan import Attempt, Choice, digest_attempts, draw
+from lemur.synthesis.models.local import LocalModel, model_name
+from lemur.synthesis.models.model import Asker, Model, Sampling, TokenBudget
+from lemur.synthesis.prompting.plan import Attempt, BlockPool, digest_attempts, draw
 from lemur.synthesis.proving.loop import Tried, synthesize
 from lemur.synthesis.proving.steps import Prover
 from lemur_core.files.atomic import check_free, claim
@@ -31,7 +31,7 @@ from train.runs.register import archive, check_enters
 class Ask:
     """The requests to models, and how they are sampled."""
 
-    choice: Choice
+    choice: BlockPool
     goal: str = ""
     parents: Path | None = None
     attempts: int = 8
@@ -56,7 +56,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class ShortTraining:
     """A short training of accepted networks. `db`: the LEMUR database that they are added to."""
 
     data: str
@@ -73,7 +73,7 @@ def run_synthesis(
     service: Service,
     *,
     against: Sequence[Path] = (),
-    training: Training | None = None,
+    training: ShortTraining | None = None,
     license_: str = "NOASSERTION",
     jobs: int | None = None,
     unsafe: bool = False,
@@ -132,7 +132,7 @@ def _ask_model(
     name: str, url: str | None, attempts: Sequence[Attempt], ask: Ask, service: Service, prover: Prover
 ) -> list[Tried]:
     """Return all answers of one model. Raises: UserError if it returned none at all."""
-    budget = Budget(service.tokens, service.seconds)
+    budget = TokenBudget(service.tokens, service.seconds)
     model = _open(name, url, service, budget)
     with Asker(model, ask.sampling, budget, again=service.again) as asker:
         answers = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
@@ -162,9 +162,9 @@ def _places(models: Sequence[str], service: Service) -> list[tuple[str, str | No
     return places
 
 
-def _open(name: str, url: str | None, service: Service, budget: Budget) -> Model:
+def _open(name: str, url: str | None, service: Service, budget: TokenBudget) -> Model:
     if url is None:
-        return Local(name, budget=budget)
+        return LocalModel(name, budget=budget)
     return Endpoint(
         name,
         url,
@@ -188,7 +188,7 @@ def _alone(out: Path) -> Any:
 
 
 def _train(
-    tried: Sequence[Tried], training: Training, cifar10: Any, *, seed: int, unsafe: bool
+    tried: Sequence[Tried], training: ShortTraining, cifar10: Any, *, seed: int, unsafe: bool
 ) -> dict[str, CheckResult]:
     """Train each accepted network briefly and return the results by name; add them to the database if requested."""
     codes = {one.record.nn: one.record.code for one in tried if one.record.nn is not None}
@@ -219,7 +219,7 @@ def _train(
 
 
 def _parameters(
-    ask: Ask, models: Sequence[str], service: Service, training: Training | None, plan: str
+    ask: Ask, models: Sequence[str], service: Service, training: ShortTraining | None, plan: str
 ) -> dict[str, Any]:
     """Return the parameters for the manifest, without URLs of models or folders of this machine."""
     return {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lemur_core.files.errors import UsageError
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
-from lemur_core.files.markdown import shown
+from lemur_core.files.markdown import make_visible
 from lemur_core.graphs.graph import LEAVES, Graph, Node, refs_in
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _wrap(parts: Sequence[str], limit: int = 4) -> list[str]:
     """Join parts with commas into lines of limited length; beyond the limit, state how many more there are."""
     lines: list[str] = []
     for number, part in enumerate(parts):
-        part = shown(part, _CHARACTERS)
+        part = make_visible(part, _CHARACTERS)
         if lines and len(lines[-1]) + len(part) + 2 <= _CHARACTERS:
             lines[-1] += f", {part}"
         elif len(lines) == limit:
@@ -408,9 +408,9 @@ def space_out(wanted: Sequence[float], weights: Sequence[float], steps: Sequence
 
 def _lines(box: Box) -> Iterator[tuple[str, float, str]]:
     """Yield the lines of a box, each with its size and colour."""
-    yield shown(box.title, _CHARACTERS), _SIZE, INK
+    yield make_visible(box.title, _CHARACTERS), _SIZE, INK
     for line in box.lines:
-        yield shown(line, 2 * _CHARACTERS), _SMALL, INK
+        yield make_visible(line, 2 * _CHARACTERS), _SMALL, INK
 
 
 def _measure_box(box: Box) -> tuple[float, float]:

@@ -65,7 +65,7 @@ class _Pipeline(PipelineStep):  # type: ignore[misc]  # datatrove has no types
         return ()
 
 
-class _Local(LocalPipelineExecutor):  # type: ignore[misc]
+class _LocalExecutor(LocalPipelineExecutor):  # type: ignore[misc]
     """datatrove's tasks, markers and logs on this machine, each task in a monitored process."""
 
     def run_watched(self, pool: ProcessPoolExecutor) -> None:
@@ -136,7 +136,7 @@ def run_here(steps: Iterable[Step], work: Exchange, workers: int) -> None:
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_task_process)
     try:
         for step in steps:
-            executor = _Local([_Pipeline(step)], step.tasks, workers, logging_dir=_folder(work, step))
+            executor = _LocalExecutor([_Pipeline(step)], step.tasks, workers, logging_dir=_folder(work, step))
             before = len(executor.get_incomplete_ranks())
             try:
                 executor.run_watched(pool)

@@ -89,7 +89,7 @@ class Room:
     written: float
 
 
-def rooms(names: Sequence[str] = ()) -> list[Room]:
+def list_rooms(names: Sequence[str] = ()) -> list[Room]:
     """List the rooms of the cache, sorted by name.
 
     Args: names: of the rooms to list; empty for all.
@@ -120,7 +120,7 @@ def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
     Removed entries are computed or downloaded again when needed; a run that is using them may fail.
 
     Args:
-        chosen: from `rooms`.
+        chosen: from `list_rooms`.
         older_than: seconds since a file was last written; None removes the whole rooms.
     Returns: the bytes freed.
     """

@@ -40,7 +40,7 @@ def _read_releases() -> dict[str, dict[str, str | int]]:
     return loaded
 
 
-def with_codes() -> list[str]:
+def list_releases() -> list[str]:
     """List the releases that contain network codes.
 
     Returns: their versions, in the order of the shipped list; a release newer than this tool is not in it.
@@ -68,7 +68,9 @@ def _check_digest(wheel: Path, version: str) -> str:
 def _download(version: str, folder: Path) -> Path:
     facts = _read_releases().get(version)
     if facts is not None and not facts["codes"]:
-        raise UserError(f"nn-dataset {version} carries no network codes; releases that do: {', '.join(with_codes())}")
+        raise UserError(
+            f"nn-dataset {version} carries no network codes; releases that do: {', '.join(list_releases())}"
+        )
     size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
     note(f"fetching nn-dataset {version}{size} with pip download")
     part = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
@@ -79,7 +81,7 @@ def _download(version: str, folder: Path) -> Path:
         return target
     except UserError as error:
         if isinstance(error, AbsentError) and error.versions:
-            known = ", ".join(with_codes())
+            known = ", ".join(list_releases())
             raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
         raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
     finally:

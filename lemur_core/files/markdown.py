@@ -65,7 +65,7 @@ def article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
-def shown(text: str, limit: int = 0) -> str:
+def make_visible(text: str, limit: int = 0) -> str:
     """Escape the unprintable characters of a text.
 
     Args: limit: characters to keep, after escaping; 0 for all.
@@ -81,7 +81,7 @@ def code_span(text: str, limit: int = 80) -> str:
     Args: limit: characters to keep; 0 for all.
     Returns: the text in backticks; a `<code>` element where backticks would not be safe; `(no name)` for a blank text.
     """
-    text = shown(text, limit).replace("\t", " ")
+    text = make_visible(text, limit).replace("\t", " ")
     if not text.strip():
         return "(no name)"
     if _ODD.search(text) or text != text.strip():
@@ -96,7 +96,7 @@ def plain(text: str) -> str:
     Args: text: of foreign origin, such as the name of a family.
     Returns: Markdown that is safe inside and outside of tables, on one line.
     """
-    text = re.sub(r"([\\`*_\[\]<>#~$&])", r"\\\1", shown(text).replace("\t", " "))
+    text = re.sub(r"([\\`*_\[\]<>#~$&])", r"\\\1", make_visible(text).replace("\t", " "))
     return text.replace("|", "&#124;")
 
 

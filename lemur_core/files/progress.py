@@ -18,7 +18,7 @@ def quiet() -> bool:
 
 
 @contextlib.contextmanager
-def quieted(*, unless: bool = False) -> Iterator[None]:
+def hide_progress(*, unless: bool = False) -> Iterator[None]:
     """Hide progress until the end of the block, then restore the setting.
 
     Args: unless: change nothing.

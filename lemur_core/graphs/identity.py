@@ -80,7 +80,7 @@ def identities(graph: Graph) -> Identities:
 IDENTITIES = ("graph", "graph_widths", "graph_repeats")
 
 
-def identities_of(forms: Mapping[str, Graph]) -> dict[str, str]:
+def compute_identities(forms: Mapping[str, Graph]) -> dict[str, str]:
     """Return the identities of a network from its canonical graphs: G0 and G1 of all modes, G2 of eval mode.
 
     Args: forms: canonical graphs by mode; `eval` must be among them.

@@ -1,7 +1,7 @@
 """Merge the eval and the train run of one module: each operation once, with the differences between the modes marked.
 
 Both runs are in execution order, so the longest common subsequence of their operations pairs them. Operations of only
-one mode stay separate; where a paired operation reads different values in the two modes, a `Choice` holds both.
+one mode stay separate; where a paired operation reads different values in the two modes, a `ModeChoice` holds both.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModeChoice:
     """One value in eval mode, another in train mode."""
 
     eval: Any
@@ -35,7 +35,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Step:
+class ModeStep:
     """One operation; `nodes` holds its node in eval and in train mode, None where that mode does not execute it.
 
     `skipped`: the value that it passes on unchanged in eval mode, as dropout does.
@@ -61,15 +61,15 @@ class Step:
 
 
 @dataclass(slots=True)
-class Module:
+class ModeModule:
     """Both modes of a module: its steps in order, its outputs, and the buffers it writes, each with its mode."""
 
-    steps: list[Step]
+    steps: list[ModeStep]
     outputs: list[Argument]
     writes: list[tuple[Value, Argument, int | None]]
 
 
-def merge(evaluated: Graph, trained: Graph | None) -> Module:
+def merge(evaluated: Graph, trained: Graph | None) -> ModeModule:
     """Merge both modes; without a train run, the eval run is used for both."""
     return _Merge((evaluated, trained or evaluated), trained is not None).module()
 
@@ -87,10 +87,10 @@ class _Merge:
     def __init__(self, graphs: tuple[Graph, Graph], two: bool) -> None:
         self.graphs = graphs
         self.two = two
-        self.steps: list[Step] = []
+        self.steps: list[ModeStep] = []
         self.of: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
-    def module(self) -> Module:
+    def module(self) -> ModeModule:
         for places in self._order():
             self._take(places)
         one, other = self.graphs
@@ -98,7 +98,7 @@ class _Merge:
         for number in range(max(len(one.outputs), len(other.outputs))):
             refs = [graph.outputs[number] if number < len(graph.outputs) else None for graph in self.graphs]
             outputs.append(self._join(refs[EVAL], refs[TRAIN]))
-        return Module(self.steps, outputs, self._writes())
+        return ModeModule(self.steps, outputs, self._writes())
 
     def _writes(self) -> list[tuple[Value, Argument, int | None]]:
         by_mode: list[dict[Value, Argument]] = []
@@ -132,7 +132,7 @@ class _Merge:
         )
         number = len(self.steps)
         one, other = nodes
-        step = Step((one, other))
+        step = ModeStep((one, other))
         if one is not None and other is not None:
             ours, theirs = dict(one.arguments), dict(other.arguments)
             step.arguments = {name: self._join(ours.get(name), theirs.get(name)) for name in {**theirs, **ours}}
@@ -155,11 +155,11 @@ class _Merge:
     def _join(self, ours: Argument, theirs: Argument) -> Argument:
         if isinstance(ours, Ref) and isinstance(theirs, Ref):
             one, other = self._value(EVAL, ours), self._value(TRAIN, theirs)
-            return other if self._corresponds(other, one) else Choice(one, other)
+            return other if self._corresponds(other, one) else ModeChoice(one, other)
         if type(ours) is tuple and type(theirs) is tuple and len(ours) == len(theirs):
             return tuple(self._join(*items) for items in zip(ours, theirs, strict=True))
         ours, theirs = self._map_argument(EVAL, ours), self._map_argument(TRAIN, theirs)
-        return theirs if ours == theirs else Choice(ours, theirs)
+        return theirs if ours == theirs else ModeChoice(ours, theirs)
 
     def _corresponds(self, value: Value, wanted: Value) -> bool:
         """Return whether a value of train mode corresponds to `wanted` in eval mode."""

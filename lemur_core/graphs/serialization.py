@@ -31,7 +31,7 @@ _SIGNS = (("**", "^"), ("//", "÷"), ("*", "·"), (" ", ""))
 _Form = tuple[str, ...]  # an operation and the names of its arguments
 
 
-def to_notation(
+def serialize(
     graph: Graph, sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
 ) -> dict[str, Any]:
     """Serialize a graph.
@@ -43,7 +43,7 @@ def to_notation(
     forms = {} if evaluated is None else dict.fromkeys(map(_form, evaluated.nodes))
     before = len(forms)
     forms |= dict.fromkeys(map(_form, graph.nodes))
-    writer = _Writer({form: place for place, form in enumerate(forms)}, _first(sizes))
+    writer = _GraphWriter({form: place for place, form in enumerate(forms)}, _first(sizes))
     nodes = writer.whole(graph.nodes) if evaluated is None else writer.difference(graph, evaluated)
     return {
         "form": FORM,
@@ -55,13 +55,13 @@ def to_notation(
     }
 
 
-def from_notation(
+def deserialize(
     stored: Mapping[str, Any], sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
 ) -> Graph:
     """Read a serialized graph.
 
     Args:
-        stored: from `to_notation`.
+        stored: from `serialize`.
         sizes: the values of the sizes that formulas name; the first values count.
         evaluated: the graph of eval mode, if this one was written as the difference from it.
 
@@ -75,7 +75,7 @@ def from_notation(
         )
     try:
         before = [] if evaluated is None else list(dict.fromkeys(map(_form, evaluated.nodes)))
-        reader = _Reader([*before, *map(tuple, stored["operations"])], _first(sizes))
+        reader = _GraphReader([*before, *map(tuple, stored["operations"])], _first(sizes))
         reader.read(stored["nodes"], evaluated)
         writes = tuple((reader.value(target), reader.value(value)) for target, value in stored["writes"])
         return Graph(tuple(reader.nodes), tuple(reader.value(ref) for ref in stored["outputs"]), writes)
@@ -95,7 +95,7 @@ def _first(sizes: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _GraphWriter:
     places: Mapping[_Form, int]
     sizes: Mapping[str, float]
 
@@ -186,7 +186,7 @@ def _ref(ref: Ref) -> str:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _GraphReader:
     forms: Sequence[_Form]
     sizes: Mapping[str, float]
     nodes: list[Node] = field(default_factory=list)
@@ -268,8 +268,8 @@ def store(sized: Sized) -> dict[str, Any]:
     return {
         "sizes": {name: list(values) for name, values in sized.sizes.items()},
         "fixed": sized.fixed,
-        "eval": to_notation(sized.evaluated, sized.sizes),
-        "train": None if trained is None else to_notation(trained, sized.sizes, sized.evaluated),
+        "eval": serialize(sized.evaluated, sized.sizes),
+        "train": None if trained is None else serialize(trained, sized.sizes, sized.evaluated),
     }
 
 
@@ -278,7 +278,7 @@ def restore(stored: Mapping[str, Any]) -> Sized:
 
     Args: stored: from `store`, with `train_error`, which is not null if there is no train mode.
     Returns: both graphs; `trained` is the same object as `evaluated` if the modes are equal, None without train mode.
-    Raises: ValueError as `from_notation` does.
+    Raises: ValueError as `deserialize` does.
     """
     try:
         sizes = {name: tuple(values) for name, values in stored["sizes"].items()}
@@ -286,19 +286,19 @@ def restore(stored: Mapping[str, Any]) -> Sized:
         error, fixed = stored["train_error"], stored["fixed"]
     except (LookupError, TypeError, AttributeError) as missing:
         raise ValueError(f"another notation of graphs: {type(missing).__name__}: {missing}") from missing
-    evaluated = from_notation(both[0], sizes)
+    evaluated = deserialize(both[0], sizes)
     trained = None if error is not None else evaluated
     if both[1] is not None:
-        trained = from_notation(both[1], sizes, evaluated)
+        trained = deserialize(both[1], sizes, evaluated)
     return Sized(evaluated, trained, sizes, fixed)
 
 
-def forms_of(stored: Mapping[str, Any]) -> dict[str, Graph]:
+def load_graphs(stored: Mapping[str, Any]) -> dict[str, Graph]:
     """Return the graphs by mode of a spec, at the sizes of the first run.
 
     Args: stored: the spec's `algorithm`, as `restore` takes it.
     Returns: `eval`, and `train` unless there is no train mode.
-    Raises: ValueError as `from_notation` does.
+    Raises: ValueError as `deserialize` does.
     """
     sized = restore(stored)
     forms = {"eval": at(sized.evaluated)}

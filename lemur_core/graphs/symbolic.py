@@ -26,7 +26,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class _Observed:
+class _ObservedSize:
     """The values of one number in several runs."""
 
     values: tuple[float, ...]
@@ -82,7 +82,7 @@ def _join(values: Sequence[Argument]) -> Argument:
     if all(type(value) is tuple and len(value) == len(first) for value in values):
         return tuple(_join(items) for items in zip(*values, strict=True))
     if all(type(value) in (int, float) for value in values):
-        return _Observed(tuple(values))
+        return _ObservedSize(tuple(values))
     raise ValueError(f"{first!r} is something else at another size")
 
 
@@ -101,7 +101,7 @@ class Symbols:
 
         Args: runs: the runs in the graph; None for all.
         """
-        return _map_numbers(graph, lambda seen: self._size(seen.values, runs), _Observed)
+        return _map_numbers(graph, lambda seen: self._size(seen.values, runs), _ObservedSize)
 
     def _size(self, values: tuple[float, ...], runs: Sequence[int] | None) -> Size:
         if runs is None:

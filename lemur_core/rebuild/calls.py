@@ -40,17 +40,17 @@ CHOICE, COMPARE, SUM, PRODUCT, UNARY, POWER, ATOM = range(7)
 
 
 @dataclass(slots=True)
-class Call:
+class Operation:
     """One operation to write: its node, and its tensors as text; `kinds` are their types, `inner` the node whose result
     a reshape takes, if that is written nowhere else."""
 
     node: Node
     tensors: Mapping[str, Any]  # an argument that names tensors: a Text, or a list with None for absent ones
     kinds: Mapping[str, TensorType]
-    number: Callable[[Argument, "Call"], str]  # formats literals, and sizes that depend on the inputs
+    number: Callable[[Argument, "Operation"], str]  # formats literals, and sizes that depend on the inputs
     like: Text | None  # an input, for device and dtype
     like_dtype: str
-    inner: "Call | None" = None
+    inner: "Operation | None" = None
     takes: int = 1  # how many of its outputs are needed, up to the last one used
 
     def __getitem__(self, name: str) -> Text:
@@ -91,7 +91,7 @@ def _precedence(formula: str) -> int:
     return ATOM
 
 
-Emit = Callable[[Call], Text]
+Emit = Callable[[Operation], Text]
 #: Writers of operations that need a special form.
 EMITS: dict[str, Emit] = {}
 _FUNCTIONAL = frozenset(
@@ -173,7 +173,7 @@ def function(name: str, *operands: str, **named: str) -> Text:
     return Text(f"{name}({', '.join([*operands, *(f'{key}={value}' for key, value in named.items())])})", ATOM)
 
 
-def by_schema(call: Call) -> Text:
+def by_schema(call: Operation) -> Text:
     """Write an operation by its own signature, in `torch`, `F` or as a method. Raises: RebuildError if none has it."""
     op = call.node.op
     names = {name for name, _ in call.node.arguments} - {"draw"}
@@ -233,7 +233,7 @@ def _equals_default(value: Argument, default: Any) -> bool:
     )
 
 
-def _argument(call: Call, name: str) -> str:
+def _argument(call: Operation, name: str) -> str:
     tensor = call.tensors.get(name)
     if isinstance(tensor, list):
         return f"[{', '.join('None' if item is None else item.text for item in tensor)}]"

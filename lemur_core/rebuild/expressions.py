@@ -14,7 +14,7 @@ from lemur_core.rebuild.calls import (
     SUM,
     UNARY,
     UNKNOWN,
-    Call,
+    Operation,
     RebuildError,
     Text,
     by_schema,
@@ -41,7 +41,7 @@ _INFIX = {
 }
 
 
-def expression(call: Call) -> Text:
+def expression(call: Operation) -> Text:
     """Write one operation. Raises: RebuildError if there is no way to write it."""
     emit = EMITS.get(call.node.op)
     return emit(call) if emit else by_schema(call)
@@ -51,7 +51,7 @@ def expression(call: Call) -> Text:
 
 
 @emits(*_INFIX)
-def _infix(call: Call) -> Text:
+def _infix(call: Operation) -> Text:
     sign, binds = _INFIX[call.node.op]
     if call.has("rounding_mode"):
         return function(
@@ -68,12 +68,12 @@ def _infix(call: Call) -> Text:
 
 
 @emits("neg")
-def _negative(call: Call) -> Text:
+def _negative(call: Operation) -> Text:
     return Text(f"-{call['input'].within(POWER)}", UNARY)
 
 
 @emits("pow")
-def _power(call: Call) -> Text:
+def _power(call: Operation) -> Text:
     exponent = call.get("exponent")
     if isinstance(exponent, float) and exponent == int(exponent):
         return Text(f"{call.atom()} ** {int(exponent)}", POWER)
@@ -81,12 +81,12 @@ def _power(call: Call) -> Text:
 
 
 @emits("logical_not", "bitwise_not")
-def _not(call: Call) -> Text:
+def _not(call: Operation) -> Text:
     return Text(f"~{call['input'].within(ATOM)}", UNARY)
 
 
 @emits("cast")
-def _cast(call: Call) -> Text:
+def _cast(call: Operation) -> Text:
     short = {"float32": "float", "int64": "long", "bool": "bool", "float64": "double"}
     dtype = call.get("dtype")
     return (
@@ -97,22 +97,22 @@ def _cast(call: Call) -> Text:
 
 
 @emits("stop_gradient")
-def _detach(call: Call) -> Text:
+def _detach(call: Operation) -> Text:
     return function(f"{call.atom()}.detach")
 
 
 @emits("custom_gradient")
-def _as_it_is(call: Call) -> Text:
+def _as_it_is(call: Operation) -> Text:
     return call["input"]
 
 
 @emits("_softmax", "_log_softmax", "softmax", "log_softmax")
-def _softmax(call: Call) -> Text:
+def _softmax(call: Operation) -> Text:
     return function(f"{call.atom()}.{call.node.op.lstrip('_')}", call.literal("dim"))
 
 
 @emits("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod")
-def _reduce(call: Call) -> Text:
+def _reduce(call: Operation) -> Text:
     dims, op = call.get("dim"), call.node.op
     rank = len(call.kinds["input"].shape)
     named: dict[str, str] = {}
@@ -132,7 +132,7 @@ def _reduce(call: Call) -> Text:
 
 
 @emits("linalg_vector_norm")
-def _norm(call: Call) -> Text:
+def _norm(call: Operation) -> Text:
     named = {"dim": call.literal("dim")} if call.get("dim") is not None else {}
     if call.get("keepdim"):
         named["keepdim"] = "True"
@@ -145,7 +145,7 @@ def _norm(call: Call) -> Text:
 
 
 @emits("reshape")
-def _reshape(call: Call) -> Text:
+def _reshape(call: Operation) -> Text:
     source, target = call.kinds["input"].shape, tuple(call.get("shape"))
     selected = _select(call, source, target)
     if selected:
@@ -169,7 +169,7 @@ def _reshape(call: Call) -> Text:
     return function(f"{inner}.reshape", _dims(call, target))
 
 
-def _select(call: Call, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
+def _select(call: Operation, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
     """Write `x[:, 0]`: select one index of a dimension, which is removed."""
     inner = call.inner
     if inner is None or inner.node.op != "slice":
@@ -184,7 +184,7 @@ def _dim_argument(dim: int, rank: int) -> str:
     return "-1" if dim == rank - 1 and dim else str(dim)
 
 
-def _dims(call: Call, shape: Sequence[Dimension]) -> str:
+def _dims(call: Operation, shape: Sequence[Dimension]) -> str:
     """Write the sizes of a shape; the most complicated one becomes -1."""
     texts = [call.number(size, call) for size in shape]
     hard = [place for place, size in enumerate(shape) if isinstance(size, Size)]
@@ -195,7 +195,7 @@ def _dims(call: Call, shape: Sequence[Dimension]) -> str:
 
 
 @emits("permute")
-def _permute(call: Call) -> Text:
+def _permute(call: Operation) -> Text:
     dims = call.get("dims")
     moved = [place for place, dim in enumerate(dims) if place != dim]
     if len(moved) == 2:
@@ -204,7 +204,7 @@ def _permute(call: Call) -> Text:
 
 
 @emits("expand")
-def _expand(call: Call) -> Text:
+def _expand(call: Operation) -> Text:
     target, source = tuple(call.get("shape")), call.kinds["input"].shape
     kept = (*(None,) * (len(target) - len(source)), *source)
     texts = ["-1" if size == old else call.number(size, call) for size, old in zip(target, kept, strict=True)]
@@ -212,7 +212,7 @@ def _expand(call: Call) -> Text:
 
 
 @emits("slice")
-def _slice(call: Call) -> Text:
+def _slice(call: Operation) -> Text:
     dim, start, end, step = (call.get(name) for name in ("dim", "start", "end", "step"))
     size = call.kinds["input"].shape[dim]
     first = "" if start == 0 else call.number(start, call)
@@ -223,7 +223,7 @@ def _slice(call: Call) -> Text:
     return Text(f"{call.atom()}[{':, ' * dim}{first}:{last}{every}]", ATOM)
 
 
-def _end(call: Call, end: Dimension, size: Dimension) -> str:
+def _end(call: Operation, end: Dimension, size: Dimension) -> str:
     if isinstance(end, Size) and _from_end(end, size):
         return f"-{_from_end(end, size)}"
     return call.number(end, call)
@@ -237,20 +237,20 @@ def _from_end(place: Dimension, size: Dimension) -> int:
 
 
 @emits("cat")
-def _cat(call: Call) -> Text:
+def _cat(call: Operation) -> Text:
     parts = ", ".join(part.text for part in call.tensors["tensors"])
     dim = call.get("dim")
     return function("torch.cat", f"[{parts}]", *([] if dim == 0 else [str(dim)]))
 
 
 @emits("index")
-def _index(call: Call) -> Text:
+def _index(call: Operation) -> Text:
     places = [":" if item is None else item.text for item in call.tensors["indices"]]
     return Text(f"{call.atom()}[{', '.join(places)}]", ATOM)
 
 
 @emits("slice_scatter", "select_scatter", "diagonal_scatter")
-def _scatter(call: Call) -> Text:
+def _scatter(call: Operation) -> Text:
     # The end of a slice without one.
     last = 2**63 - 1
     rest = ((name, value) for name, value in call.node.arguments if name not in ("input", "src"))
@@ -270,7 +270,7 @@ def _scatter(call: Call) -> Text:
     "replication_pad3d",
     "_pad_circular",
 )
-def _pad(call: Call) -> Text:
+def _pad(call: Operation) -> Text:
     op = call.node.op
     pads = call.literal("pad" if call.get("pad") is not None else "padding")
     mode = "reflect" if "reflection" in op else "replicate" if "replication" in op else ""
@@ -284,16 +284,16 @@ def _pad(call: Call) -> Text:
 # --- tensors created without inputs -----------------------------------------------------------------------------------
 
 
-def _dtype_argument(call: Call, dtype: str) -> dict[str, str]:
+def _dtype_argument(call: Operation, dtype: str) -> dict[str, str]:
     return {} if dtype == call.like_dtype and call.like else {"dtype": dtype_text(dtype)}
 
 
-def _device_argument(call: Call) -> dict[str, str]:
+def _device_argument(call: Operation) -> dict[str, str]:
     return {"device": f"{call.like.within(ATOM)}.device"} if call.like else {}
 
 
 @emits("full")
-def _full(call: Call) -> Text:
+def _full(call: Operation) -> Text:
     shape = f"({', '.join(call.number(size, call) for size in call.get('shape'))}{',' * (len(call.get('shape')) == 1)})"
     value, dtype = call.get("value"), call.get("dtype")
     name = "zeros" if value == 0 else "ones" if value == 1 else "full"
@@ -304,7 +304,7 @@ def _full(call: Call) -> Text:
 
 
 @emits("arange")
-def _arange(call: Call) -> Text:
+def _arange(call: Operation) -> Text:
     start, step = call.get("start"), call.get("step")
     positional = [call.literal("end")]
     if start not in (0, None) or step not in (1, None):
@@ -319,13 +319,13 @@ def _arange(call: Call) -> Text:
 
 
 @emits("linspace", "logspace", "eye", "rand", "randn", "randint", "empty", "tril_indices", "triu_indices")
-def _create(call: Call) -> Text:
+def _create(call: Operation) -> Text:
     positional = [call.number(value, call) for name, value in call.node.arguments if name not in ("dtype", "draw")]
     return function(f"torch.{call.node.op}", *positional, dtype=dtype_text(call.get("dtype")), **_device_argument(call))
 
 
 @emits("uniform", "normal", "bernoulli")
-def _draw(call: Call) -> Text:
+def _draw(call: Operation) -> Text:
     """Write a tensor that is filled in place with random numbers."""
     op = call.node.op
     if isinstance(call.tensors.get("input"), Text):
@@ -345,7 +345,7 @@ def _draw(call: Call) -> Text:
 
 
 @emits("constant")
-def _constant(call: Call) -> Text:
+def _constant(call: Operation) -> Text:
     value, kind = call.get("value"), call.node.outputs[0]
     # 64 digits are a digest, stored in place of many values.
     if value is None or (isinstance(value, str) and len(value) == 64):

@@ -1,10 +1,10 @@
 """Write windows, grids, norms, attention and losses idiomatically: as functions of `torch.nn.functional`."""
 
 from lemur_core.graphs.symbolic import Size
-from lemur_core.rebuild.calls import REDUCTIONS, Call, RebuildError, Text, collapse_equal, emits, function
+from lemur_core.rebuild.calls import REDUCTIONS, Operation, RebuildError, Text, collapse_equal, emits, function
 
 
-def _window(call: Call) -> list[str]:
+def _window(call: Operation) -> list[str]:
     kernel, stride, padding = (collapse_equal(call.get(name)) for name in ("kernel_size", "stride", "padding"))
     positional = [call.number(kernel, call)]
     if stride not in (None, (), kernel):
@@ -24,7 +24,7 @@ def _window(call: Call) -> list[str]:
     "max_pool3d",
     "max_pool1d_with_indices",
 )
-def _max_pool(call: Call) -> Text:
+def _max_pool(call: Operation) -> Text:
     name = call.node.op.removesuffix("_with_indices")
     named = {} if collapse_equal(call.get("dilation")) in (None, 1) else {"dilation": call.literal("dilation")}
     if call.get("ceil_mode"):
@@ -35,7 +35,7 @@ def _max_pool(call: Call) -> Text:
 
 
 @emits("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _avg_pool(call: Call) -> Text:
+def _avg_pool(call: Operation) -> Text:
     named = {}
     if call.get("ceil_mode"):
         named["ceil_mode"] = "True"
@@ -56,7 +56,7 @@ def _avg_pool(call: Call) -> Text:
     "adaptive_avg_pool3d",
     "adaptive_max_pool1d",
 )
-def _adaptive(call: Call) -> Text:
+def _adaptive(call: Operation) -> Text:
     size = call.number(collapse_equal(call.get("output_size")), call)
     named = {"return_indices": "True"} if "max" in call.node.op and call.takes > 1 else {}
     return function(f"F.{call.node.op.lstrip('_')}", call["input"].text, size, **named)
@@ -78,7 +78,7 @@ _UPSAMPLES = {
 
 
 @emits(*_UPSAMPLES)
-def _interpolate(call: Call) -> Text:
+def _interpolate(call: Operation) -> Text:
     op = call.node.op
     named: dict[str, str] = {}
     factors = call.get("scale_factors") or tuple(
@@ -103,7 +103,7 @@ _SAMPLING = ("'bilinear'", "'nearest'", "'bicubic'"), ("'zeros'", "'border'", "'
 
 
 @emits("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
-def _grid(call: Call) -> Text:
+def _grid(call: Operation) -> Text:
     mode, padding = call.get("interpolation_mode"), call.get("padding_mode")
     named = {"mode": _SAMPLING[0][mode]} if mode else {}
     if padding:
@@ -113,16 +113,16 @@ def _grid(call: Call) -> Text:
 
 
 @emits("im2col")
-def _unfold(call: Call) -> Text:
+def _unfold(call: Operation) -> Text:
     return _folding(call, "F.unfold", [])
 
 
 @emits("col2im")
-def _fold(call: Call) -> Text:
+def _fold(call: Operation) -> Text:
     return _folding(call, "F.fold", [call.literal("output_size")])
 
 
-def _folding(call: Call, name: str, extra: list[str]) -> Text:
+def _folding(call: Operation, name: str, extra: list[str]) -> Text:
     named = {}
     for key, usual in (("dilation", 1), ("padding", 0), ("stride", 1)):
         if collapse_equal(call.get(key)) != usual:
@@ -133,7 +133,7 @@ def _folding(call: Call, name: str, extra: list[str]) -> Text:
 
 
 @emits("attention")
-def _attention(call: Call) -> Text:
+def _attention(call: Operation) -> Text:
     width = call.kinds["query"].shape[-1]
     named = {}
     if "attn_mask" in call.tensors:
@@ -152,7 +152,7 @@ def _attention(call: Call) -> Text:
 
 
 @emits("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-def _dropout(call: Call) -> Text:
+def _dropout(call: Operation) -> Text:
     op = call.node.op
     if op == "feature_dropout":
         op = {3: "dropout1d", 5: "dropout3d"}.get(len(call.node.outputs[0].shape), "dropout2d")
@@ -160,7 +160,7 @@ def _dropout(call: Call) -> Text:
 
 
 @emits("fractional_max_pool2d", "fractional_max_pool3d")
-def _fractional(call: Call) -> Text:
+def _fractional(call: Operation) -> Text:
     kernel = call.number(collapse_equal(call.get("kernel_size")), call)
     named = {"output_size": call.number(collapse_equal(call.get("output_size")), call)}
     if call.takes > 1:
@@ -171,7 +171,7 @@ def _fractional(call: Call) -> Text:
 
 
 @emits("nll_loss_forward", "nll_loss2d_forward")
-def _likelihood(call: Call) -> Text:
+def _likelihood(call: Operation) -> Text:
     named = {"weight": call["weight"].text} if "weight" in call.tensors else {}
     if call.get("ignore_index") != -100:
         named["ignore_index"] = call.literal("ignore_index")
@@ -182,12 +182,12 @@ def _likelihood(call: Call) -> Text:
 
 
 @emits("_weight_norm_interface")
-def _weight_norm(call: Call) -> Text:
+def _weight_norm(call: Operation) -> Text:
     return function("torch._weight_norm", call["v"].text, call["g"].text, call.literal("dim"))
 
 
 @emits("torchvision::deform_conv2d")
-def _deform_conv(call: Call) -> Text:
+def _deform_conv(call: Operation) -> Text:
     named = {}
     for name, key in (("stride", "stride"), ("pad", "padding"), ("dilation", "dilation")):
         value = collapse_equal((call.get(f"{name}_h"), call.get(f"{name}_w")))
@@ -200,7 +200,7 @@ def _deform_conv(call: Call) -> Text:
 
 
 @emits("torchvision::roi_align", "torchvision::roi_pool", "torchvision::ps_roi_align", "torchvision::ps_roi_pool")
-def _regions(call: Call) -> Text:
+def _regions(call: Operation) -> Text:
     op = call.node.op.removeprefix("torchvision::")
     size = call.number(collapse_equal((call.get("pooled_height"), call.get("pooled_width"))), call)
     named = {"spatial_scale": call.literal("spatial_scale")}
@@ -209,13 +209,13 @@ def _regions(call: Call) -> Text:
 
 
 @emits("torchvision::nms")
-def _nms(call: Call) -> Text:
+def _nms(call: Operation) -> Text:
     positional = (call[name].text for name in ("dets", "scores", "iou_threshold"))
     return function("torchvision.ops.nms", *positional)
 
 
 @emits("_trilinear")
-def _bilinear(call: Call) -> Text:
+def _bilinear(call: Operation) -> Text:
     positional = [call.get(name) for name in ("expand1", "expand2", "expand3", "sumdim")]
     # F.bilinear computes this pattern; for others there is no public function.
     if positional != [(1, 3), (0,), (1, 2), (2, 3)]:
@@ -224,7 +224,7 @@ def _bilinear(call: Call) -> Text:
 
 
 @emits("elu")
-def _elu(call: Call) -> Text:
+def _elu(call: Operation) -> Text:
     alpha, scale, inner = (call.get(name) for name in ("alpha", "scale", "input_scale"))
     # torch computes SELU as an ELU with these constants, and CELU as one with an input scale.
     if scale not in (None, 1.0):
@@ -240,22 +240,22 @@ _SELU = 1.0507009873554805, 1.6732632423543772
 
 
 @emits("_prelu_kernel")
-def _prelu(call: Call) -> Text:
+def _prelu(call: Operation) -> Text:
     return function("F.prelu", call["input"].text, f"{call.atom('weight')}.flatten()")
 
 
 @emits("native_channel_shuffle")
-def _shuffle(call: Call) -> Text:
+def _shuffle(call: Operation) -> Text:
     return function("F.channel_shuffle", call["input"].text, call.literal("groups"))
 
 
 @emits("embedding")
-def _embedding(call: Call) -> Text:
+def _embedding(call: Operation) -> Text:
     return function("F.embedding", call["indices"].text, call["weight"].text)
 
 
 @emits("layer_norm", "rms_norm")
-def _normalise(call: Call) -> Text:
+def _normalise(call: Operation) -> Text:
     shape = call.literal("normalized_shape")
     named = {name: call[name].text for name in ("weight", "bias") if name in call.tensors}
     if call.get("eps") is not None:
@@ -264,13 +264,13 @@ def _normalise(call: Call) -> Text:
 
 
 @emits("group_norm")
-def _group_norm(call: Call) -> Text:
+def _group_norm(call: Operation) -> Text:
     named = {name: call[name].text for name in ("weight", "bias") if name in call.tensors}
     return function("F.group_norm", call["input"].text, call.literal("num_groups"), **named, eps=call.literal("eps"))
 
 
 @emits("batch_norm", "instance_norm")
-def _statistics(call: Call) -> Text:
+def _statistics(call: Operation) -> Text:
     flag = "training" if call.node.op == "batch_norm" else "use_input_stats"
     names = ("running_mean", "running_var", "weight", "bias")
     named = {name: call[name].text for name in names if name in call.tensors}
@@ -285,20 +285,20 @@ def _statistics(call: Call) -> Text:
 
 
 @emits("linear")
-def _linear(call: Call) -> Text:
+def _linear(call: Operation) -> Text:
     positional = [call[name].text for name in ("input", "weight", "bias") if name in call.tensors]
     return function("F.linear", *positional)
 
 
 @emits("convolution")
-def _convolution(call: Call) -> Text:
+def _convolution(call: Operation) -> Text:
     rank = len(call.get("kernel"))
     positional = [call[name].text for name in ("input", "weight", "bias") if name in call.tensors]
     name = f"F.conv_transpose{rank}d" if call.get("transposed") else f"F.conv{rank}d"
     return function(name, *positional, **convolving(call))
 
 
-def convolving(call: Call) -> dict[str, str]:
+def convolving(call: Operation) -> dict[str, str]:
     """Return the arguments of a convolution besides its channels and kernel."""
     named = {}
     for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):

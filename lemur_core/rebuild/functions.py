@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from lemur_core.graphs.graph import Argument, Node
-from lemur_core.graphs.modes import Module, Step, Value
+from lemur_core.graphs.modes import ModeModule, ModeStep, Value
 from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.layers import values_in
 
@@ -22,12 +22,12 @@ class Custom:
     """
 
     takes: tuple[Value, ...]
-    forward: Module
-    backward: Module
+    forward: ModeModule
+    backward: ModeModule
     gradients: tuple[int | None, ...]
 
 
-def find_custom(module: Module, place: int) -> Custom:
+def find_custom(module: ModeModule, place: int) -> Custom:
     """Return the function whose result a step is.
 
     Raises: RebuildError if it has several results, draws random numbers, or differs between the modes.
@@ -58,7 +58,7 @@ def find_custom(module: Module, place: int) -> Custom:
     return Custom(tuple(takes), forward, backward, gradients)
 
 
-def _inner(module: Module, results: list[Value], sources: tuple[Value, ...]) -> list[int]:
+def _inner(module: ModeModule, results: list[Value], sources: tuple[Value, ...]) -> list[int]:
     """Return the steps between the sources, or the result's gradient, and these results."""
     depends: dict[int, bool] = {}
     ends = set(sources)
@@ -79,21 +79,21 @@ def _inner(module: Module, results: list[Value], sources: tuple[Value, ...]) -> 
 
 
 def _part(
-    module: Module,
+    module: ModeModule,
     inner: list[int],
     takes: list[Value | None],
     results: list[Value],
     last: Argument = None,
-) -> Module:
+) -> ModeModule:
     """Return some steps as a separate module, with inputs for the values they take."""
-    steps: list[Step] = []
+    steps: list[ModeStep] = []
     renumbered: dict[Value, Value] = {}
     for number, value in enumerate(takes):
         kind = last if value is None else module.steps[value.place].node.outputs[value.output]
         node = Node("input", (("number", number),), (kind,))
         if value is not None:
             renumbered[value] = Value(len(steps))
-        steps.append(Step((node, node)))
+        steps.append(ModeStep((node, node)))
     for place in inner:
         step = module.steps[place]
         if Value(place) in renumbered:
@@ -102,7 +102,7 @@ def _part(
         for output in range(len(step.node.outputs)):
             renumbered.setdefault(Value(place, output), Value(len(steps), output))
         steps.append(replace(step, arguments=arguments))
-    return Module(steps, [_renumber(value, renumbered) for value in results], [])
+    return ModeModule(steps, [_renumber(value, renumbered) for value in results], [])
 
 
 def _renumber(argument: Argument, renumbered: dict[Value, Value]) -> Argument:

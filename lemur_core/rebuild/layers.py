@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.graphs.graph import Argument, Node
-from lemur_core.graphs.modes import EVAL, TRAIN, Module, Step, Value
+from lemur_core.graphs.modes import EVAL, TRAIN, ModeModule, ModeStep, Value
 from lemur_core.graphs.symbolic import Size
 from lemur_core.rebuild.calls import collapse_equal
 
@@ -29,8 +29,8 @@ class Layer:
 
 @dataclass(slots=True)
 class _LayerCall:
-    step: Step
-    module: Module
+    step: ModeStep
+    module: ModeModule
 
     @property
     def node(self) -> Node:
@@ -47,7 +47,7 @@ class _LayerCall:
         return step.node if step.node.op in (kinds or ("parameter",)) else None
 
 
-def build_layer(step: Step, module: Module) -> Layer | None:
+def build_layer(step: ModeStep, module: ModeModule) -> Layer | None:
     """Return the unnamed layer of an operation; None if its parameters are not plain parameters."""
     builder = _BUILDERS.get(step.node.op)
     return builder(_LayerCall(step, module)) if builder else None
@@ -260,7 +260,7 @@ _BUILDERS: dict[str, Callable[[_LayerCall], Layer | None]] = {
 _WORD = re.compile(r"\W+")
 
 
-class Names:
+class UniqueNames:
     """Unique attribute names.
 
     A name follows the original's path: `layer1.0.conv` becomes `layer1_0_conv`.
@@ -281,7 +281,7 @@ class Names:
         return free
 
 
-def group_layers(module: Module, live: set[int]) -> tuple[dict[int, Layer], list[Layer]]:
+def group_layers(module: ModeModule, live: set[int]) -> tuple[dict[int, Layer], list[Layer]]:
     """Return the layers of a module: by the steps that call them, and each once in order of first use.
 
     A parameter of a layer is read only by calls of that layer; if another operation reads it as well, it becomes a

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lemur_core.graphs.modes import TRAIN, Step
+from lemur_core.graphs.modes import TRAIN, ModeStep
 from lemur_core.rebuild.calls import UNKNOWN
 from lemur_core.rebuild.layers import Layer
 
@@ -27,7 +27,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ModuleSource:
     """The parts of a module's source.
 
     Args:
@@ -40,11 +40,11 @@ class Parts:
     """
 
     name: str
-    steps: Sequence[Step]
+    steps: Sequence[ModeStep]
     input_names: Mapping[int, str]
     lines: Sequence[tuple[int | None, str]]
     layers: Sequence[Layer]
-    own: Mapping[str, tuple[str, Step]]
+    own: Mapping[str, tuple[str, ModeStep]]
     functions: Mapping[str, str]
     sizes: Mapping[str, tuple[str, int]]
     unknown: Sequence[str]
@@ -127,7 +127,7 @@ class Parts:
         return "\n".join([*lines, body])
 
 
-def _register(name: str, step: Step) -> str:
+def _register(name: str, step: ModeStep) -> str:
     """Write a parameter or buffer that belongs to no layer."""
     kind = step.node.outputs[0]
     shape = ", ".join(map(str, kind.shape)) if kind.shape else "()"

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
-from lemur_core.graphs.modes import EVAL, TRAIN, Choice, Module, Step, Value, merge
+from lemur_core.graphs.modes import EVAL, TRAIN, ModeChoice, ModeModule, ModeStep, Value, merge
 from lemur_core.graphs.symbolic import Size, names_in
-from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, function
+from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Operation, RebuildError, Text, function
 from lemur_core.rebuild.expressions import expression
 from lemur_core.rebuild.functions import OP, Custom, find_custom
-from lemur_core.rebuild.layers import Layer, Names, group_layers, values_in
-from lemur_core.rebuild.module_text import Parts, Rebuilt
+from lemur_core.rebuild.layers import Layer, UniqueNames, group_layers, values_in
+from lemur_core.rebuild.module_text import ModuleSource, Rebuilt
 
 _WIDTH = 110  # maximum width of a line of `forward`, without indentation and assignment
 _INLINE = 70  # maximum width of an inline expression
@@ -69,12 +69,12 @@ def rebuild(
     Raises: RebuildError if an operation cannot be written.
     """
     module = merge(evaluated, trained)
-    return _Writer(module, name, input_names(module.steps) if inputs is None else inputs).write(header)
+    return _ModuleWriter(module, name, input_names(module.steps) if inputs is None else inputs).write(header)
 
 
-def input_names(steps: Sequence[Step]) -> dict[int, str]:
+def input_names(steps: Sequence[ModeStep]) -> dict[int, str]:
     """Name each used input, by its index: `x` for `x`, `x_0` for `x.0`."""
-    names = Names((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
+    names = UniqueNames((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
     scopes = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
     return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(scopes.items())}
 
@@ -86,12 +86,12 @@ class _Pending:
     text: Text
     holds: list[Value]
     moves: bool  # whether its order matters: it draws random numbers, or changes a layer that is called again
-    call: Call | None = None
+    call: Operation | None = None
 
 
 @dataclass(slots=True)
-class _Writer:
-    module: Module
+class _ModuleWriter:
+    module: ModeModule
     name: str
     input_names: Mapping[int, str]
     lines: list[tuple[int | None, str]] = field(default_factory=list)
@@ -102,10 +102,10 @@ class _Writer:
     free: list[str] = field(default_factory=list)
     owners: dict[str, Value] = field(default_factory=dict)
     calls: dict[int, Layer] = field(default_factory=dict)
-    own: dict[str, tuple[str, Step]] = field(default_factory=dict)  # parameters of no layer, by the old name
+    own: dict[str, tuple[str, ModeStep]] = field(default_factory=dict)  # parameters of no layer, by the old name
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)  # where free sizes are read: input and dimension
     unknown: list[str] = field(default_factory=list)
-    names: Names = field(default_factory=lambda: Names(_RESERVED))
+    names: UniqueNames = field(default_factory=lambda: UniqueNames(_RESERVED))
     like: Text | None = None
     like_dtype: str = ""
     results: list[Text] = field(default_factory=list)
@@ -226,7 +226,7 @@ class _Writer:
     def _step(self, place: int) -> None:
         self.place = place
         step = self.module.steps[place]
-        if any(isinstance(value, Choice) for value in step.arguments.values()) and place not in self.calls:
+        if any(isinstance(value, ModeChoice) for value in step.arguments.values()) and place not in self.calls:
             self._settle(step)
         while True:
             # Too long a line: give its longest part a variable, and write it again.
@@ -269,7 +269,7 @@ class _Writer:
             and self.next_place == -1
         )
 
-    def _count_outputs(self, step: Step) -> int:
+    def _count_outputs(self, step: ModeStep) -> int:
         """Return how many outputs the Python expression has."""
         if step.node.op in ("batch_norm", "instance_norm"):
             # Further outputs are the updated statistics, which the layer keeps itself.
@@ -284,7 +284,7 @@ class _Writer:
             else len(step.node.outputs)
         )
 
-    def _unpack(self, step: Step, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
+    def _unpack(self, step: ModeStep, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
         place = used[0].place
         taken = self._release(holds)
         names = [
@@ -299,7 +299,7 @@ class _Writer:
             left = ", ".join(names)
         self.lines.append((step.mode, f"{left} = {text.text}"))
 
-    def _write(self, place: int, step: Step) -> tuple[Text, Call | None]:
+    def _write(self, place: int, step: ModeStep) -> tuple[Text, Operation | None]:
         layer = self.calls.get(place)
         if place in self.customs:
             custom = self.customs[place]
@@ -326,9 +326,9 @@ class _Writer:
     def _custom(self, custom: Custom) -> str:
         """Return the name of a function with a custom gradient; functions with the same text share one."""
         names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
-        forward = _Writer(custom.forward, "", dict(enumerate(names)))
+        forward = _ModuleWriter(custom.forward, "", dict(enumerate(names)))
         forward._run()
-        backward = _Writer(custom.backward, "", dict(enumerate([*names, "grad"])))
+        backward = _ModuleWriter(custom.backward, "", dict(enumerate([*names, "grad"])))
         backward._run()
         left = ", ".join(names) + ("," if len(names) == 1 else "")
         # Its `return` lists the results; autograd wants one gradient per argument instead.
@@ -352,7 +352,7 @@ class _Writer:
         )
         return self.functions.setdefault(text, f"Function{len(self.functions) + 1}")
 
-    def _state(self, step: Step) -> tuple[Argument, ...]:
+    def _state(self, step: ModeStep) -> tuple[Argument, ...]:
         """Return the initial state of a recurrent layer, unless it is zero."""
         value = step.arguments.get("hx")
         parts = value if isinstance(value, tuple) else (value,)
@@ -362,13 +362,13 @@ class _Writer:
         node = self.module.steps[value.place].node
         return node.op == "full" and node.get("value") == 0
 
-    def _call(self, step: Step) -> Call:
+    def _call(self, step: ModeStep) -> Operation:
         node = step.node
         tensors: dict[str, Any] = {}
         kinds: dict[str, TensorType] = {}
         inner = None
         for name, value in step.arguments.items():
-            if isinstance(value, Value | Choice) and values_in(value):
+            if isinstance(value, Value | ModeChoice) and values_in(value):
                 tensors[name] = self._text(value)
                 first = values_in(value)[-1]
                 kinds[name] = self._kind(first)
@@ -376,14 +376,16 @@ class _Writer:
                 inner = waiting.call if waiting else inner
             elif isinstance(value, tuple) and values_in(value):
                 tensors[name] = [None if item is None else self._text(item) for item in value]
-        return Call(node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._count_outputs(step))
+        return Operation(
+            node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._count_outputs(step)
+        )
 
     def _kind(self, value: Value) -> TensorType:
         step = self.module.steps[value.place]
         return step.node.outputs[value.output]
 
     def _text(self, value: Argument) -> Text:
-        if isinstance(value, Choice):
+        if isinstance(value, ModeChoice):
             one, other = self._text(value.eval), self._text(value.train)
             return Text(f"{other.within(CHOICE + 1)} if self.training else {one.within(CHOICE)}", CHOICE)
         if not isinstance(value, Value):
@@ -394,7 +396,7 @@ class _Writer:
             return self.texts[value]
         return self._leaf(self.module.steps[value.place])
 
-    def _leaf(self, step: Step) -> Text:
+    def _leaf(self, step: ModeStep) -> Text:
         if step.node.op not in ("parameter", "buffer"):
             raise RebuildError(f"{step.node.op} outside of where it has a meaning")
         old = step.node.scope
@@ -406,10 +408,10 @@ class _Writer:
             self.own[old] = (self.names.of(old, "weight"), step)
         return Text(f"self.{self.own[old][0]}", ATOM)
 
-    def _settle(self, step: Step) -> None:
+    def _settle(self, step: ModeStep) -> None:
         """Assign a value that differs between the modes to a variable."""
         for name, value in step.arguments.items():
-            if isinstance(value, Choice) and values_in(value):
+            if isinstance(value, ModeChoice) and values_in(value):
                 text = self._text(value)
                 if len(text.text) <= _INLINE:
                     continue
@@ -419,24 +421,24 @@ class _Writer:
                     self.pending.pop(one, None)
                 taken = self._release(holds)
                 joined = Value(len(self.module.steps), 0)
-                self.module.steps.append(Step(self._find_nodes(value)))
+                self.module.steps.append(ModeStep(self._find_nodes(value)))
                 variable = self._variable(joined, taken)
                 self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
                 self.uses[joined] = 1
                 step.arguments[name] = joined
 
-    def _find_nodes(self, value: Choice) -> tuple[Any, Any]:
+    def _find_nodes(self, value: ModeChoice) -> tuple[Any, Any]:
         node = self.module.steps[values_in(value)[-1].place].node
         return node, node
 
-    def _number(self, value: Argument, call: Call | None) -> str:
+    def _number(self, value: Argument, call: Operation | None) -> str:
         if isinstance(value, Size):
             return self._size(value)
         if type(value) is tuple:
             return f"({', '.join(self._number(item, call) for item in value)}{',' * (len(value) == 1)})"
         if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
             return f'float("{value}")'
-        if isinstance(value, Choice):
+        if isinstance(value, ModeChoice):
             return f"{self._number(value.train, call)} if self.training else {self._number(value.eval, call)}"
         return repr(value)
 
@@ -488,8 +490,8 @@ class _Writer:
             self.uses[value] = 0
         return name
 
-    def _parts(self, layers: Sequence[Layer] = ()) -> Parts:
-        return Parts(
+    def _parts(self, layers: Sequence[Layer] = ()) -> ModuleSource:
+        return ModuleSource(
             self.name,
             self.module.steps,
             self.input_names,

@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.sandbox.client import Sandbox
-from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 
@@ -221,7 +221,7 @@ def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
     Args: runtime: further distributions, by name or named set.
     Returns: the versions of the declared runtime, of `runtime`, and of their dependencies, by distribution.
     """
-    return dict(declared_runtime(tuple(runtime)).versions)
+    return dict(find_runtime(tuple(runtime)).versions)
 
 
 @cache
@@ -250,7 +250,7 @@ def code_digest(entry: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def reason_of(outcome: Outcome, limit: int = 400) -> str:
+def describe_failure(outcome: Outcome, limit: int = 400) -> str:
     """Return why a job gave no answer, in one short line.
 
     Args: limit: the maximum number of characters.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.confine import MACHINE_FILES
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Channel, Job, Message
 from lemur_core.sandbox.server.processes import remove_folder
@@ -77,7 +77,7 @@ def prepare_interpreter(runtime: Sequence[str], extra: Sequence[Path], home: Pat
     for extra_path in extra:
         if not extra_path.exists():
             raise UserError(f"{extra_path}: does not exist, so jobs cannot be let read it")
-    visible = declared_runtime(tuple(runtime))
+    visible = find_runtime(tuple(runtime))
     links = str(visible.folder())
     own = [sys.base_prefix, sys.base_exec_prefix, str(Path(os.__file__).parent)]
     real_home = home.resolve()

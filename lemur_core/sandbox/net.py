@@ -24,7 +24,7 @@ import torchvision
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
-from lemur_core.sandbox.server.foreign import NETWORK, list_causes, load, message_of, one_line
+from lemur_core.sandbox.server.foreign import NETWORK, list_causes, load, one_line, read_message
 
 _MESSAGE_CHARACTERS = 240
 _LINE_CHARACTERS = 100
@@ -46,7 +46,7 @@ class NetError(Exception):
     @classmethod
     def of(cls, error: BaseException, category: str, tried: str) -> "NetError":
         """Return a NetError with the facts of a foreign exception."""
-        message = one_line(message_of(error), _MESSAGE_CHARACTERS)
+        message = one_line(read_message(error), _MESSAGE_CHARACTERS)
         failure = cls(category, f"{type(error).__name__}: {message}")
         failure.step, failure.tried = category, tried
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_FILE)]
@@ -98,7 +98,7 @@ def step(category: str, tried: str = "") -> Iterator[None]:
     except (NetError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        if "can't allocate memory" in message_of(error):  # PyTorch's allocator
+        if "can't allocate memory" in read_message(error):  # PyTorch's allocator
             raise
         raise NetError.of(error, category, tried) from error
 
@@ -167,11 +167,11 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     seed_all(int(payload.get("seed", 0)))
     stub_weights()
     case = payload["case"]
-    hand_over_vocabulary(case["words"])
+    install_vocabulary(case["words"])
     try:
         module = execute(payload["code"])
         net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), payload["prm"]).eval()
-        inputs = inputs_of(case)
+        inputs = make_inputs(case)
         with step("forward_failed", f"input {_describe_tensor(inputs)}"), torch.no_grad():
             output = net(inputs)
         _check(output, case["output"])
@@ -180,7 +180,7 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     return {"runs": True}
 
 
-def inputs_of(case: dict[str, Any]) -> Tensor:
+def make_inputs(case: dict[str, Any]) -> Tensor:
     """Return random inputs for a network of this case.
 
     Args: case: `in_shape`, `dtype`, and `values`: the bounds, of which the upper one does not occur.
@@ -208,7 +208,7 @@ def _check(output: object, expected: list[int] | None) -> None:
         raise NetError("not_finite", f"forward gives {_describe_tensor(output)} with infinite values or NaN")
 
 
-def hand_over_vocabulary(words: int) -> None:
+def install_vocabulary(words: int) -> None:
     """Set the vocabulary where networks import it: a global in the module of LEMUR's caption loader.
 
     Args: words: its size, with the four special words; 0 for none.

@@ -94,7 +94,7 @@ class Runtime:
 
 
 @functools.cache
-def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
+def find_runtime(further: tuple[str, ...] = ()) -> Runtime:
     """Return the declared runtime as installed here, with its dependencies.
 
     Args: further: names of distributions, or of `NAMED_SETS`, in addition to `DECLARED`.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from lemur_core.files.progress import progress
-from lemur_core.sandbox.cached import CachedSandbox, reason_of
+from lemur_core.sandbox.cached import CachedSandbox, describe_failure
 from lemur_core.sandbox.server.jobs import Failure, Job, Limits, Outcome, Status
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Reply(Generic[Answer]):
 
     def ending(self, limit: int = 400) -> str:
         """Return how a job without an answer ended, the same in every run: its status, and one line of its message."""
-        return f"{self.outcome.status.value}: {reason_of(self.outcome, limit)}"
+        return f"{self.outcome.status.value}: {describe_failure(self.outcome, limit)}"
 
     def failure(self, limit: int) -> Failure:
         """Return how a job without an answer ended, in one line: its status and message."""

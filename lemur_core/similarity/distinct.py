@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from lemur_core.similarity.features.minhash import PERMUTATIONS, IntArray, banding_for
 from lemur_core.similarity.features.parts import outline_code
-from lemur_core.similarity.features.views import Views, views_of
+from lemur_core.similarity.features.views import Views, compute_views
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.pool import map_codes
-from lemur_core.similarity.selection import Standing, Verdict, select
+from lemur_core.similarity.selection import KeptSet, Verdict, select
 
 #: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
 LEXICAL, STRUCTURAL = 0.90, 0.95
@@ -59,12 +59,12 @@ def decide(codes: Sequence[str], graphs: Mapping[int, str], *, jobs: int | None 
     Args: graphs: known identities of computation graphs (G0), by the index of the code.
     """
     views = {index: view for index, view in enumerate(_compute_views(codes, jobs)) if isinstance(view, Views)}
-    table = _Table(len(codes), views)
+    table = _HashTable(len(codes), views)
     lexical = LexicalIndex(table, LEXICAL, banding_for(LEXICAL))
-    return select(list(views), Standing(table, lexical, StructuralIndex(table.elements, STRUCTURAL), graphs))
+    return select(list(views), KeptSet(table, lexical, StructuralIndex(table.elements, STRUCTURAL), graphs))
 
 
-class _Table:
+class _HashTable:
     """Class numbers of the codes by index: equal views have equal numbers, -1 without views."""
 
     def __init__(self, count: int, views: Mapping[int, Views]) -> None:
@@ -105,4 +105,4 @@ def _compute_views(codes: Sequence[str], jobs: int | None) -> list[Views | str]:
 
 def _compute_view(code: str) -> Views | str:
     outline = outline_code(code)
-    return outline if isinstance(outline, str) else views_of(code, outline)
+    return outline if isinstance(outline, str) else compute_views(code, outline)

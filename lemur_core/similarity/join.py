@@ -220,7 +220,7 @@ def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float
         effort += 1
 
 
-def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> tuple[IntArray, IntArray]:
+def link_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> tuple[IntArray, IntArray]:
     """Return index pairs with Jaccard >= threshold that have the same components as all such pairs.
 
     LSH proposes (a pair at the threshold is missed at most once in ten million), the exact Jaccard decides; pairs that

@@ -14,10 +14,10 @@ arXiv:1202.3205.
 
 from collections.abc import Collection, Sequence
 
-from lemur_core.similarity.selection import Standing, Verdict
+from lemur_core.similarity.selection import KeptSet, Verdict
 
 
-def keepers(order: Sequence[int], own: Collection[int], blockers: dict[int, int], stand: Standing) -> list[int]:
+def find_kept(order: Sequence[int], own: Collection[int], blockers: dict[int, int], stand: KeptSet) -> list[int]:
     """Return those of `own` that are not near a better open code: they are kept.
 
     Args:
@@ -42,7 +42,7 @@ def keepers(order: Sequence[int], own: Collection[int], blockers: dict[int, int]
     return kept
 
 
-def fallen(order: Sequence[int], fresh: Collection[int], stand: Standing) -> list[int]:
+def find_removed(order: Sequence[int], fresh: Collection[int], stand: KeptSet) -> list[int]:
     """Return the open codes that are near a better one just kept: they are removed.
 
     Args:
@@ -61,7 +61,7 @@ def fallen(order: Sequence[int], fresh: Collection[int], stand: Standing) -> lis
     return removed
 
 
-def witnesses(order: Sequence[int], kept: Collection[int], stand: Standing) -> dict[int, Verdict]:
+def find_verdicts(order: Sequence[int], kept: Collection[int], stand: KeptSet) -> dict[int, Verdict]:
     """Return the verdicts of all codes of `order`, once the kept ones are known.
 
     Args:
@@ -83,7 +83,7 @@ def witnesses(order: Sequence[int], kept: Collection[int], stand: Standing) -> d
     return verdicts
 
 
-def select_in_rounds(order: Sequence[int], stand: Standing, rounds: list[int] | None = None) -> dict[int, Verdict]:
+def select_in_rounds(order: Sequence[int], stand: KeptSet, rounds: list[int] | None = None) -> dict[int, Verdict]:
     """Decide every record, as `select` does.
 
     Args:
@@ -94,10 +94,10 @@ def select_in_rounds(order: Sequence[int], stand: Standing, rounds: list[int] | 
     blockers: dict[int, int] = {}
     still_open = list(order)
     while still_open:
-        fresh = set(keepers(still_open, set(still_open), blockers, stand))
-        gone = set(fallen(still_open, fresh, stand))
+        fresh = set(find_kept(still_open, set(still_open), blockers, stand))
+        gone = set(find_removed(still_open, fresh, stand))
         kept |= fresh
         still_open = [code for code in still_open if code not in fresh and code not in gone]
         if rounds is not None:
             rounds.append(len(fresh) + len(gone))
-    return witnesses(order, kept, stand)
+    return find_verdicts(order, kept, stand)

@@ -54,7 +54,7 @@ Differ = Callable[[int, int], bool]
 Admit = Callable[[int], Verdict | None]
 
 
-class Standing:
+class KeptSet:
     """The kept codes, best first, queried for those near another code.
 
     Args:
@@ -127,7 +127,7 @@ class Standing:
         return (neighbour for neighbour in index.near(item) if not self.differ(code, self._codes[neighbour.place]))
 
 
-def select(order: Sequence[int], kept: Standing, admit: Admit | None = None) -> dict[int, Verdict]:
+def select(order: Sequence[int], kept: KeptSet, admit: Admit | None = None) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:

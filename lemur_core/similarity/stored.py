@@ -35,7 +35,7 @@ Elements = npt.NDArray[np.uint64]
 _STEP = 20_000
 
 
-class Items(ShingleSets, Protocol):
+class StoredItems(ShingleSets, Protocol):
     """Items 0..n-1 by their class numbers, shape (n,), like `curate.model.features.FeatureTable`."""
 
     tree: IntArray
@@ -48,7 +48,7 @@ class Items(ShingleSets, Protocol):
         ...
 
 
-def write_index(folder: Path, items: Items, lowest: float, structural: float) -> None:
+def write_index(folder: Path, items: StoredItems, lowest: float, structural: float) -> None:
     """Write the index of all items into an empty folder.
 
     Args:

@@ -101,7 +101,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
     for key, times in Counter(part.key for part in parts).items():
         if times > 1:
             raise UserError(f"{key}: appears twice; name each part once")
-    files = [_File(part) for part in parts]
+    files = [_BundleFile(part) for part in parts]
     future = any(file.future for file in files)
     for file in files:
         if future and not file.future and file.reads_annotations:
@@ -138,7 +138,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
 
 
 @dataclass(slots=True)
-class _Unit:
+class _BundleUnit:
     """A unit that is kept or dropped as a whole: a statement, or a top-level `if` or `try` with its contents."""
 
     start: int
@@ -175,7 +175,7 @@ class _Unit:
         return re.search(stored.replace("NAME", name).encode(), self.text) is not None
 
 
-class _File:
+class _BundleFile:
     """A parsed part."""
 
     def __init__(self, part: Part) -> None:
@@ -196,7 +196,7 @@ class _File:
         strings = [node for node in ast.walk(self.tree) if isinstance(node, ast.JoinedStr)]
         self.printed = [span for span in map(self.lines.span, strings) if _PRINTED.search(self.text, *span)]
         self.units = self._read_units()
-        self.binding: dict[str, list[_Unit]] = {}
+        self.binding: dict[str, list[_BundleUnit]] = {}
         for unit in self.units:
             for name in unit.binds:
                 self.binding.setdefault(name, []).append(unit)
@@ -212,10 +212,10 @@ class _File:
         """Return the error that says why the part cannot be merged with others."""
         return UserError(f"{self.part.key}: line {line}: {text}; it cannot share a file with others, use another block")
 
-    def _read_units(self) -> list[_Unit]:
+    def _read_units(self) -> list[_BundleUnit]:
         """Return the file's units in order, without its docstring and `__all__`."""
         blocks = self.facts.blocks
-        units: dict[int, _Unit] = {}
+        units: dict[int, _BundleUnit] = {}
         end = 0
         for statement in self.facts.statements:
             whole = blocks[statement.path[0][0]] if statement.path else statement
@@ -223,7 +223,7 @@ class _File:
                 between = self.text[end : whole.start]
                 gap = between[len(between.rstrip()) :].count(b"\n")
                 end = whole.end
-                units[whole.start] = _Unit(
+                units[whole.start] = _BundleUnit(
                     whole.start, end, gap, _COMMENTS.sub(b"", self.text[whole.start : end].rstrip())
                 )
             unit = units[whole.start]
@@ -279,7 +279,7 @@ class _File:
 
     # -- what can be shared ------------------------------------------------------------------------------------------
 
-    def contents(self) -> Iterator[tuple[str, Hashable, list[_Unit]]]:
+    def contents(self) -> Iterator[tuple[str, Hashable, list[_BundleUnit]]]:
         """Yield, for each global, its name, its text, and the units that bind it or may change it."""
         things = {one.bound: one.thing for one in self.imports}
         data: set[str] = set()  # globals that are not an import, class, function or constant
@@ -296,7 +296,7 @@ class _File:
                 units = [unit for unit in self.units if name in unit.binds or unit.may_change(name)]
             yield name, tuple(unit.text for unit in units), units
 
-    def _starts_in(self, node: ast.stmt, unit: _Unit) -> bool:
+    def _starts_in(self, node: ast.stmt, unit: _BundleUnit) -> bool:
         return unit.start <= self.lines.start(node.lineno) < unit.end
 
     # -- text --------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class _File:
         """Return the part's text without hoisted imports and the units of an earlier part."""
         header = [f"# {line}".rstrip() for text in self.part.header for line in text.split("\n")]
         pieces = ["\n".join(header)] if header else []
-        before: _Unit | None = None
+        before: _BundleUnit | None = None
         for number, unit in enumerate(self.units):
             if number in copies:
                 continue
@@ -316,7 +316,7 @@ class _File:
             before = unit
         return "".join(pieces)
 
-    def _render_unit(self, unit: _Unit, names: Mapping[str, str]) -> str:
+    def _render_unit(self, unit: _BundleUnit, names: Mapping[str, str]) -> str:
         """Return a unit's text with its names changed in place."""
         edits = []
         for use in unit.uses:
@@ -329,7 +329,7 @@ class _File:
             edits += self._import_edits(statement, names)
         return apply(self.text, unit.start, unit.end, edits).rstrip()
 
-    def _check_renaming(self, name: str, start: int, unit: _Unit) -> None:
+    def _check_renaming(self, name: str, start: int, unit: _BundleUnit) -> None:
         line = self.lines.number(start if start >= 0 else unit.start)
         if start < 0:
             what = "is named in a string, or where the name of a class body may be meant"
@@ -361,7 +361,7 @@ class _File:
                 text = "".join(f"{indent}{line}\n" for line in lines)
                 yield Edit(start, end, text if statement.kind == IMPORT else "; ".join(lines))
 
-    def _old_name(self, unit: _Unit, names: Mapping[str, str]) -> str:
+    def _old_name(self, unit: _BundleUnit, names: Mapping[str, str]) -> str:
         """Return a line that restores the old `__name__` of a renamed class, if the part reads such names."""
         name = next(iter(unit.binds), "")
         if unit.kind != CLASS or names[name] == name:
@@ -413,9 +413,9 @@ def _is_frozen(node: ast.stmt, data: Container[str]) -> bool:
 # -- all parts -------------------------------------------------------------------------------------------------------
 
 
-def _color_globals(files: Sequence[_File]) -> dict[_Symbol, int]:
+def _color_globals(files: Sequence[_BundleFile]) -> dict[_Symbol, int]:
     """Return a color number for each global; interchangeable globals have the same one."""
-    content: dict[_Symbol, list[_Unit]] = {}
+    content: dict[_Symbol, list[_BundleUnit]] = {}
     first: dict[_Symbol, Hashable] = {}
     for number, file in enumerate(files):
         for name, thing, units in file.contents():
@@ -436,12 +436,12 @@ def _number_values(colour: Mapping[_Symbol, Hashable]) -> dict[_Symbol, int]:
     return {symbol: numbers.setdefault(value, len(numbers)) for symbol, value in colour.items()}
 
 
-def _list_globals(part: int, unit: _Unit, colour: Mapping[_Symbol, int]) -> tuple[tuple[str, int], ...]:
+def _list_globals(part: int, unit: _BundleUnit, colour: Mapping[_Symbol, int]) -> tuple[tuple[str, int], ...]:
     """Return the globals that a unit names, with their colors; -1 for built-in ones."""
     return tuple((name, colour.get((part, name), -1)) for name in sorted(unit.mentions))
 
 
-def _find_copies(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> Iterator[set[int]]:
+def _find_copies(files: Sequence[_BundleFile], colour: Mapping[_Symbol, int]) -> Iterator[set[int]]:
     """Yield, for each part, the units that do the same to the same globals as a unit of an earlier part."""
     seen: set[Hashable] = set()
     for number, file in enumerate(files):
@@ -455,7 +455,7 @@ def _find_copies(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> Itera
         seen.update(keys)
 
 
-def _choose_names(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> list[dict[str, str]]:
+def _choose_names(files: Sequence[_BundleFile], colour: Mapping[_Symbol, int]) -> list[dict[str, str]]:
     """Return, for each part, the new names of its globals: their own unless an earlier part uses it differently.
 
     A global also cannot take a name that another part reads and does not bind (a built-in one).

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lemur_core.source.facts import AT_CALL, AT_DEFINITION, Change, Search
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, ObjectChange, Search
 
 #: Methods that add to a container.
 FILLING = frozenset({
@@ -49,7 +49,7 @@ class _Frame:
         self.bound -= shared
 
 
-def find_changes(node: ast.stmt) -> tuple[Change, ...]:
+def find_changes(node: ast.stmt) -> tuple[ObjectChange, ...]:
     """Return the changes that a top-level statement makes when it runs, and its functions when they are called."""
     loops: _Aliases = {}
     for item in _inside(node):
@@ -58,7 +58,9 @@ def find_changes(node: ast.stmt) -> tuple[Change, ...]:
     return tuple(dict.fromkeys(_changes(node, loops, (), "", "")))
 
 
-def _changes(node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: str, method: str) -> Iterator[Change]:
+def _changes(
+    node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: str, method: str
+) -> Iterator[ObjectChange]:
     """Yield the changes inside a node.
 
     Args: loops: its loop variables at module level. frames: the enclosing functions. kind: the enclosing top-level
@@ -78,7 +80,7 @@ def _changes(node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: s
             # Attributes that an object sets on itself affect no other code.
             if not (how[0] == "." and own):
                 for chain in _resolve(target, loops, frames):
-                    yield Change(chain, how, when, method)
+                    yield ObjectChange(chain, how, when, method)
     for child in ast.iter_child_nodes(node):
         yield from _changes(child, loops, frames, kind, method)
 
@@ -128,7 +130,7 @@ def _direct_changes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth: int = 0) -> Iterator[tuple[str, ...]]:
-    """Yield the objects that an expression may refer to, as chains like in `Change`; none for a function's own
+    """Yield the objects that an expression may refer to, as chains like in `ObjectChange`; none for a function's own
     objects.
     """
     attributes: list[str] = []
@@ -182,7 +184,7 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
 # -- dynamic lookups by string ---------------------------------------------------------------------------------------
 
 
-class Sought(NamedTuple):
+class DynamicLookup(NamedTuple):
     """An expression that looks up code by a string."""
 
     node: ast.expr  # the call or subscript
@@ -194,18 +196,20 @@ def find_searches(node: ast.stmt) -> tuple[Search, ...]:
     """Return the dynamic lookups of a statement."""
     lookups = [lookup for item in ast.walk(node) if (lookup := search_at(item)) is not None]
     return tuple(
-        dict.fromkeys(Search(kind, pattern_of(argument), expression.lineno) for expression, kind, argument in lookups)
+        dict.fromkeys(
+            Search(kind, build_pattern(argument), expression.lineno) for expression, kind, argument in lookups
+        )
     )
 
 
-def search_at(node: ast.AST) -> Sought | None:
+def search_at(node: ast.AST) -> DynamicLookup | None:
     """Return the lookup that a node itself makes, if any.
 
     Args: node: its children are not searched.
     Returns: None for statements, and for expressions that look up nothing by a string.
     """
     kind, argument = _classify_lookup(node)
-    return Sought(node, kind, argument) if kind and isinstance(node, ast.expr) else None
+    return DynamicLookup(node, kind, argument) if kind and isinstance(node, ast.expr) else None
 
 
 def _classify_lookup(node: ast.AST) -> tuple[str, ast.expr | None]:
@@ -235,7 +239,7 @@ def _is_globals(node: ast.expr) -> bool:
     return named and isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules"
 
 
-def pattern_of(node: ast.expr | None) -> str:
+def build_pattern(node: ast.expr | None) -> str:
     """Return a regular expression of the possible strings of an expression.
 
     Args: node: None if a lookup has no argument.
@@ -244,9 +248,9 @@ def pattern_of(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(pattern_of(part) for part in node.values)
+        return "".join(build_pattern(part) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return pattern_of(node.left) + pattern_of(node.right)
+        return build_pattern(node.left) + build_pattern(node.right)
     if isinstance(node, ast.IfExp):
-        return f"(?:{pattern_of(node.body)}|{pattern_of(node.orelse)})"
+        return f"(?:{build_pattern(node.body)}|{build_pattern(node.orelse)})"
     return ".*"

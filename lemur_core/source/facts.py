@@ -51,7 +51,7 @@ class LocalImport(NamedTuple):
     is_global: bool  # it binds a global name: under `global`, or in a top-level statement
 
 
-class Store(NamedTuple):
+class NameStore(NamedTuple):
     """One binding of a global name (also in a `global` statement), for renaming."""
 
     name: str
@@ -59,7 +59,7 @@ class Store(NamedTuple):
     end: int
 
 
-class Change(NamedTuple):
+class ObjectChange(NamedTuple):
     """One change of an object that it does not create: `TABLE["x"] = f`, `cls.kinds.append(f)`."""
 
     #: Global name and attributes; the first is "" for a method's own object, "*" for a parameter; "[]" at the end: an
@@ -103,7 +103,7 @@ class Statement(NamedTuple):
     late: tuple[str, ...]  # names that its functions bind as `global`
     touches: tuple[str, ...]  # global names whose object it changes: X.append(1), X["a"] = 1, X.a = 1
     uses: tuple[Use, ...]
-    stores: tuple[Store, ...]
+    stores: tuple[NameStore, ...]
     aliases: tuple[Alias, ...]  # of an import statement
     locals: tuple[LocalImport, ...]
     decorators: tuple[Decorator, ...]
@@ -111,11 +111,11 @@ class Statement(NamedTuple):
     types: tuple[str, ...]  # string literals that name a class to build: dict(type="BN")
     shadows: tuple[str, ...]  # names bound in the scopes inside it
     registers: bool  # a decorator that returns its argument, or creates such a decorator
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ObjectChange, ...] = ()
     searches: tuple[Search, ...] = ()
 
 
-class Block(NamedTuple):
+class ConditionalBlock(NamedTuple):
     """A top-level `if` or `try`, whose suites contain statements or further blocks."""
 
     number: int
@@ -154,7 +154,7 @@ class FileFacts(NamedTuple):
     """Everything that resolution needs to know of one file."""
 
     statements: tuple[Statement, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[ConditionalBlock, ...]
     classes: tuple[ClassFacts, ...]
     exports: tuple[str, ...] | None  # __all__, where it is a literal
     future: tuple[str, ...]  # names imported from __future__

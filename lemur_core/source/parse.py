@@ -11,14 +11,14 @@ from lemur_core.source.facts import (
     IMPORT,
     OTHER,
     STAR,
-    Block,
     ClassFacts,
+    ConditionalBlock,
     Decorator,
     FileFacts,
     Statement,
 )
 from lemur_core.source.nested import find_nested_classes
-from lemur_core.source.scopes import BUILTINS, Names, catches_import, import_aliases
+from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases
 from lemur_core.source.text import Lines, normalise
 
 Path = tuple[tuple[int, int], ...]
@@ -38,14 +38,14 @@ def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
         tree = ast.parse(text)
     except ValueError as error:  # null bytes
         raise SyntaxError(str(error)) from None
-    return _Reader(Lines(text)).read(tree, BUILTINS if builtins else frozenset())
+    return _FactsVisitor(Lines(text)).read(tree, BUILTINS if builtins else frozenset())
 
 
-class _Reader:
+class _FactsVisitor:
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        self.drafts: list[tuple[Statement, Names]] = []
-        self.blocks: list[tuple[Block, Names]] = []
+        self.drafts: list[tuple[Statement, ScopeNames]] = []
+        self.blocks: list[tuple[ConditionalBlock, ScopeNames]] = []
         self.classes: list[ClassFacts] = []
         self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with their statement numbers
 
@@ -79,7 +79,7 @@ class _Reader:
 
     def _block(self, node: ast.If | ast.Try, path: Path) -> None:
         index = len(self.blocks)
-        names = Names(self.lines)
+        names = ScopeNames(self.lines)
         suites: list[tuple[str, Sequence[ast.stmt]]] = [("body", node.body)]
         errors: list[str] = []
         if isinstance(node, ast.If):
@@ -98,7 +98,7 @@ class _Reader:
             suites.append(("finally", node.finalbody))
         spans = tuple((role, *self._span(body)) for role, body in suites)
         start, end = self._line_span(node)
-        block = Block(index, kind, start, end, path, (), spans, static, tuple(errors))
+        block = ConditionalBlock(index, kind, start, end, path, (), spans, static, tuple(errors))
         self.blocks.append((block, names))
         for number, (_, body) in enumerate(suites):
             self._suite(body, (*path, (index, number)))
@@ -132,7 +132,7 @@ class _Reader:
             self.classes.append(_class_facts(node, index))
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None:
             self.scopes.append((node, index))
-        draft, names = before or (None, Names(self.lines))
+        draft, names = before or (None, ScopeNames(self.lines))
         names.visit(node)
         start, end = self._line_span(node)
         kind = _kind(node)
@@ -179,10 +179,12 @@ class _Reader:
                     keys += [c.value for c in listed if isinstance(c, ast.Constant) and isinstance(c.value, str)]
             assert item.end_lineno is not None
             start, end = self.lines.start(item.lineno), self.lines.start(item.end_lineno + 1)
-            yield Decorator(dotted(call.func if call else item), item.col_offset - 1, start, end, tuple(keys))
+            yield Decorator(
+                split_dotted_name(call.func if call else item), item.col_offset - 1, start, end, tuple(keys)
+            )
 
 
-def dotted(node: ast.expr) -> tuple[str, ...]:
+def split_dotted_name(node: ast.expr) -> tuple[str, ...]:
     """Return the names of an attribute chain.
 
     Args: node: any expression.
@@ -232,9 +234,13 @@ def _changes(nodes: Sequence[ast.AST], name: str) -> bool:
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
             return True
-        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and dotted(node)[:1] == (name,):
+        if (
+            isinstance(node, ast.Attribute)
+            and not isinstance(node.ctx, ast.Load)
+            and split_dotted_name(node)[:1] == (name,)
+        ):
             return True
-        if isinstance(node, ast.Call) and dotted(node.func) == ("setattr",):
+        if isinstance(node, ast.Call) and split_dotted_name(node.func) == ("setattr",):
             return True
     return False
 
@@ -276,7 +282,7 @@ def _kind(node: ast.stmt) -> str:
 def _static_test(test: ast.expr) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return {"never": "always", "always": "never"}.get(_static_test(test.operand), "")
-    name = dotted(test)[-1:]
+    name = split_dotted_name(test)[-1:]
     if name == ("TYPE_CHECKING",):
         return "never"
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
@@ -290,13 +296,15 @@ def _class_facts(node: ast.ClassDef, statement: int) -> ClassFacts:
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
             methods.append(item.name)
-            if any(dotted(d)[-1:] in {("abstractmethod",), ("abstractproperty",)} for d in item.decorator_list):
+            if any(
+                split_dotted_name(d)[-1:] in {("abstractmethod",), ("abstractproperty",)} for d in item.decorator_list
+            ):
                 abstract.append(item.name)
         elif isinstance(item, ast.Assign):
             methods += [t.id for t in item.targets if isinstance(t, ast.Name)]
         elif isinstance(item, ast.If | ast.Try):
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
-    bases = tuple(dotted(_drop_subscript(base)) for base in node.bases)
+    bases = tuple(split_dotted_name(_drop_subscript(base)) for base in node.bases)
     return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract))
 
 

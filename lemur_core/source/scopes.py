@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
-from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, Store, Use
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, NameStore, Use
 from lemur_core.source.text import Lines
 
 BUILTINS = frozenset(dir(builtins)) | {
@@ -45,7 +45,7 @@ class _Scope:
         self.first.setdefault(name, offset)
 
 
-class Names:
+class ScopeNames:
     """Names of one statement; read `uses()`, `binds`, `stores`, `locals`, `touches`, `calls`, `types` after `visit`."""
 
     def __init__(self, lines: Lines) -> None:
@@ -54,7 +54,7 @@ class Names:
         self._loads: list[tuple[_Scope, Use]] = []
         self._callees: set[ast.expr] = set()
         self._kinds: set[ast.expr] = set()  # classes in `isinstance` checks
-        self._global_stores: list[tuple[_Scope, Store]] = []
+        self._global_stores: list[tuple[_Scope, NameStore]] = []
         self._local_scopes: list[_Scope] = []
         self._scopes: list[_Scope] = []
         self._locals: list[LocalImport] = []
@@ -80,7 +80,7 @@ class Names:
         return tuple(dict.fromkeys(store.name for store in self.stores if store.name not in self._module.bound))
 
     @property
-    def stores(self) -> tuple[Store, ...]:
+    def stores(self) -> tuple[NameStore, ...]:
         """Bindings of global names, sorted."""
         return tuple(
             sorted(
@@ -155,7 +155,7 @@ class Names:
         self._scopes.append(scope)
         return scope
 
-    def _bind(self, scope: _Scope, store: Store, since: int = 0) -> None:
+    def _bind(self, scope: _Scope, store: NameStore, since: int = 0) -> None:
         """Bind a name; a class body reads its own from `since` on: in `x = x` the value is still the outer one."""
         self._global_stores.append((scope, store))
         scope.bind(store.name, max(store.start, since or self._simple_end))
@@ -170,11 +170,11 @@ class Names:
         assert node.end_col_offset is not None
         return self._lines.offset(node.end_lineno, node.end_col_offset)
 
-    def _word(self, name: str, start: int, end: int) -> Store:
+    def _word(self, name: str, start: int, end: int) -> NameStore:
         """Return the position of a name as a whole word between two offsets."""
         match = re.compile(rb"(?<![\w.])" + re.escape(name.encode()) + rb"(?!\w)").search(self._lines.text, start, end)
         at = match.start() if match else start
-        return Store(name, at, at + len(name.encode()))
+        return NameStore(name, at, at + len(name.encode()))
 
     # -- the walk ------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Names:
         if isinstance(node.ctx, ast.Load):
             self._loads.append((scope, Use(node.id, (), when, start, (end,), -1, *self._part(node))))
         else:
-            self._bind(scope, Store(node.id, start, end))
+            self._bind(scope, NameStore(node.id, start, end))
 
     def _attribute(self, node: ast.Attribute, scope: _Scope, when: int) -> None:
         chain: list[ast.Attribute] = []
@@ -390,7 +390,7 @@ class Names:
         holder = scope
         while holder.kind == _COMPREHENSION and holder.parent is not None:
             holder = holder.parent
-        self._bind(holder, Store(node.target.id, self._start(node.target), self._end(node.target)))
+        self._bind(holder, NameStore(node.target.id, self._start(node.target), self._end(node.target)))
 
     def _global(self, node: ast.Global, scope: _Scope, _when: int) -> None:
         scope.globals.update(node.names)
@@ -485,25 +485,25 @@ def _takes_import_error(node: ast.expr | None) -> bool:
 
 
 _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
-    ast.Name: Names._name,
-    ast.Attribute: Names._attribute,
-    ast.Subscript: Names._subscript,
-    ast.Constant: Names._constant,
-    ast.Call: Names._call,
-    ast.Dict: Names._dict,
-    ast.Expr: Names._expression,
-    ast.AugAssign: Names._augment,
-    ast.AnnAssign: Names._annotation,
-    ast.Lambda: Names._lambda,
-    ast.ClassDef: Names._class,
-    ast.NamedExpr: Names._walrus,
-    ast.Global: Names._global,
-    ast.Nonlocal: Names._nonlocal,
-    ast.ExceptHandler: Names._handler,
-    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Names._function),
-    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), Names._comprehension),
-    **dict.fromkeys((ast.For, ast.AsyncFor), Names._loop),
-    **dict.fromkeys((ast.Try, ast.TryStar), Names._try),
-    **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), Names._capture),
-    **dict.fromkeys((ast.Import, ast.ImportFrom), Names._import),
+    ast.Name: ScopeNames._name,
+    ast.Attribute: ScopeNames._attribute,
+    ast.Subscript: ScopeNames._subscript,
+    ast.Constant: ScopeNames._constant,
+    ast.Call: ScopeNames._call,
+    ast.Dict: ScopeNames._dict,
+    ast.Expr: ScopeNames._expression,
+    ast.AugAssign: ScopeNames._augment,
+    ast.AnnAssign: ScopeNames._annotation,
+    ast.Lambda: ScopeNames._lambda,
+    ast.ClassDef: ScopeNames._class,
+    ast.NamedExpr: ScopeNames._walrus,
+    ast.Global: ScopeNames._global,
+    ast.Nonlocal: ScopeNames._nonlocal,
+    ast.ExceptHandler: ScopeNames._handler,
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), ScopeNames._function),
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), ScopeNames._comprehension),
+    **dict.fromkeys((ast.For, ast.AsyncFor), ScopeNames._loop),
+    **dict.fromkeys((ast.Try, ast.TryStar), ScopeNames._try),
+    **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), ScopeNames._capture),
+    **dict.fromkeys((ast.Import, ast.ImportFrom), ScopeNames._import),
 }

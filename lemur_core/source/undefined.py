@@ -31,7 +31,7 @@ def drop_unevaluated(tree: ast.Module) -> None:
                         inner.value = None
 
 
-def undefined_names(tree: ast.Module) -> dict[str, str]:
+def find_undefined_names(tree: ast.Module) -> dict[str, str]:
     """Return the undefined names by pyflakes; also star imports, which hide such names.
 
     Args: tree: of a whole module.

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from lemur_core.files.markdown import block, code_span, count, percent, plural, shown, table
+from lemur_core.files.markdown import block, code_span, count, make_visible, percent, plural, table
 from lemur_core.similarity.features.text import SHINGLE
 from manifests.conversations.conversation import DROPS, THRESHOLD, Chat
 
@@ -109,6 +109,6 @@ def _examples(chat: Chat) -> list[str]:
 
 def _shorten(text: str) -> list[str]:
     """Return the first and last lines of a text, each truncated to a fixed width."""
-    lines = [shown(line, _WIDTH) for line in text.split("\n")]
+    lines = [make_visible(line, _WIDTH) for line in text.split("\n")]
     left_out = len(lines) - _HEAD - _TAIL
     return [*lines[:_HEAD], f"… {plural(left_out, 'line')} …", *lines[-_TAIL:]] if left_out > 1 else lines

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.markdown import block
-from lemur_core.similarity.features.text import near_pairs, shingles, tokens_of
+from lemur_core.similarity.features.text import near_pairs, shingles, split_tokens
 from manifests.folders.tables import write_table, write_tables
 from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
@@ -185,8 +185,8 @@ def conversation_id(subject: str, kind: str, variant: str | None = None) -> str:
 
 
 def count_tokens(texts: Iterable[str]) -> int:
-    """Return the total length of the texts; see `tokens_of`."""
-    return sum(len(tokens_of(text)) for text in texts)
+    """Return the total length of the texts; see `split_tokens`."""
+    return sum(len(split_tokens(text)) for text in texts)
 
 
 def count_chat(
@@ -279,7 +279,7 @@ def fence(text: str, language: str = "python") -> str:
     return "\n".join(block([text.removesuffix("\n")], language)[:-1])
 
 
-def fenced_codes(content: str) -> list[str]:
+def read_fenced_code(content: str) -> list[str]:
     """Return the code of all Python blocks that `fence` wrote in a message.
 
     Args: content: the text of one message.

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UserError
 from manifests.conversations.conversation import DROPS, TABLES, conversation_id, count_chat, count_tokens
-from manifests.folders.checks import Check, found_check
+from manifests.folders.checks import Check, check_faults
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import rows_by_split
 from manifests.records import CHAT_ROLES
@@ -145,11 +145,11 @@ def check_rows(
     repeated = [f"{id_[:12]} occurs {number} times" for id_, number in sorted(ids.items()) if number > 1]
     number = f"{len(rows):,} conversations"
     return [
-        found_check(facts[0], wrong, f"{number}{facts[1]}"),
-        found_check("chat splits", misplaced, f"{number}, each in the split of what it is about"),
-        found_check("chat ids", repeated, f"{len(ids):,} ids, each once"),
-        found_check(
+        check_faults(facts[0], wrong, f"{number}{facts[1]}"),
+        check_faults("chat splits", misplaced, f"{number}, each in the split of what it is about"),
+        check_faults("chat ids", repeated, f"{len(ids):,} ids, each once"),
+        check_faults(
             "chat explained", unexplained, f"{len(splits):,} {subject}s, for each kind a conversation or a reason"
         ),
-        found_check("chat counts", miscounted, f"{number} and {len(drops):,} drops as stated"),
+        check_faults("chat counts", miscounted, f"{number} and {len(drops):,} drops as stated"),
     ]

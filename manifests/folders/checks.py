@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, is_of_page
-from manifests.folders.tables import CROISSANT, Configs, offered_tables
+from manifests.folders.tables import CROISSANT, Configs, select_tables
 from manifests.records import Record, arrow_schema, first_fault
 
 
@@ -41,7 +41,7 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         if sha256_file(folder / name) != listed[name].sha256
     ]
     wrong += _page_faults(folder, every - present)
-    return found_check("digests", wrong, f"{len(listed)} files as the manifest states")
+    return check_faults("digests", wrong, f"{len(listed)} files as the manifest states")
 
 
 def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
@@ -71,10 +71,10 @@ def check_description(folder: Path, manifest: Manifest, configs: Configs) -> lis
         return []
     from manifests.folders.croissant import croissant_faults
 
-    tables = offered_tables(configs, rows)
+    tables = select_tables(configs, rows)
     files = sum(len(table.paths(folder)) for table in tables)
     wrong = croissant_faults(folder, tables)
-    return [found_check(CROISSANT, wrong, f"{files} files of {len(tables)} tables as they are")]
+    return [check_faults(CROISSANT, wrong, f"{files} files of {len(tables)} tables as they are")]
 
 
 def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
@@ -110,7 +110,7 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
             wrong.append(f"{path.name}: {first_fault(error)}")
     if not files:
         wrong.append(f"no file {pattern}")
-    return found_check(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")
+    return check_faults(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")
 
 
 def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: type[Record]) -> list[str]:
@@ -126,7 +126,7 @@ def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: t
     return faults
 
 
-def found_check(name: str, wrong: list[str], fine: str) -> Check:
+def check_faults(name: str, wrong: list[str], fine: str) -> Check:
     """Return a check that fails with the first three faults, or passes if there are none.
 
     Args:

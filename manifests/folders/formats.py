@@ -13,7 +13,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from manifests.folders.checks import Check, check_table
 from manifests.folders.manifest import Manifest, package_versions, read_manifest
-from manifests.folders.tables import Configs, R, card_yaml, offered_tables, read_rows
+from manifests.folders.tables import Configs, R, card_yaml, read_rows, select_tables
 from manifests.provenance import TABLE
 from manifests.records import (
     SPLITS,
@@ -100,7 +100,7 @@ class FolderFormat:
         # Slow to import, and needed only where a folder is written.
         from manifests.folders.croissant import About, write_croissant
 
-        tables = offered_tables(self.tables, rows)
+        tables = select_tables(self.tables, rows)
         tags = ["neural-architecture", *self.tags]
         yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size)
         write_text(folder / CARD, f"{yaml}\n# {card.name}\n\n{card.text}")

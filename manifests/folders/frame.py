@@ -37,7 +37,7 @@ Cell = str | int | float | Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Heavy:
+class OptionalContent:
     """Content that is left out if the page would become too large: lines of a text, or any JSON value."""
 
     content: Any
@@ -58,7 +58,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class EntryLibrary:
     """Entries that can be searched, filtered, sorted and opened.
 
     `views` are the contents of the entries, in the same order, built as they are written. `total` also counts entries
@@ -86,7 +86,7 @@ class Page:
     kind: str
     lead: str
     views: Sequence[View] = field(default=())
-    library: Library | None = None
+    library: EntryLibrary | None = None
 
 
 # -- views --------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def code(title: str, text: str, path: str | None = None) -> View:
     Args: title, text, path: the heading, the code, and its file relative to the folder; None for code without a file.
     Returns: a view of kind `code`; its text is left out if the page would become too large.
     """
-    return {"view": "code", "title": title, "text": Heavy(text.split("\n")), "path": path}
+    return {"view": "code", "title": title, "text": OptionalContent(text.split("\n")), "path": path}
 
 
 def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: str = "") -> View:
@@ -176,8 +176,8 @@ def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: st
 
     Returns: a view of kind `versions`, for the entries of a library alone: no other view has further names.
     """
-    rows = [(told, Heavy(lines.split("\n"))) for told, lines in others]
-    return {"view": "versions", "title": title, "text": Heavy(text.split("\n")), "rows": rows, "intro": intro}
+    rows = [(told, OptionalContent(lines.split("\n"))) for told, lines in others]
+    return {"view": "versions", "title": title, "text": OptionalContent(text.split("\n")), "rows": rows, "intro": intro}
 
 
 def graph(title: str, boxes: Sequence[Any]) -> View:
@@ -187,7 +187,7 @@ def graph(title: str, boxes: Sequence[Any]) -> View:
     Returns: a view of kind `graph`; its boxes are left out if the page would become too large.
     """
     rows = [(box.title, box.lines, box.reads, box.kind) for box in boxes]
-    return {"view": "graph", "title": title, "boxes": Heavy({"boxes": rows})}
+    return {"view": "graph", "title": title, "boxes": OptionalContent({"boxes": rows})}
 
 
 def curves(
@@ -351,7 +351,7 @@ class Shards:
 
     def _plain(self, value: object) -> Any:
         """Encode heavy content as JSON: a text as runs of lines, each with its first line and length."""
-        assert isinstance(value, Heavy), value
+        assert isinstance(value, OptionalContent), value
         if self._bare:
             self.left_out += 1
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.markdown import shown
+from lemur_core.files.markdown import make_visible
 from manifests.folders.checks import Check
 from manifests.folders.formats import FolderFormat
 from manifests.folders.frame import Page
@@ -19,7 +19,7 @@ _LABEL, _FACT = 11, 13  # columns
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FolderLink:
     """One step of a chain back to source lines. `depth` counts the parent folders traversed."""
 
     what: str
@@ -35,14 +35,14 @@ class Link:
         """Return the printed lines: kind and name, then one fact per line."""
         stated = [(key, _text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
         facts = [f"  {key.replace('_', ' '):<{_FACT}} {text}" for key, text in stated]
-        return [shown(f"{'  ' * self.depth}{line}") for line in (f"{self.what:<{_LABEL}}{self.name}", *facts)]
+        return [make_visible(f"{'  ' * self.depth}{line}") for line in (f"{self.what:<{_LABEL}}{self.name}", *facts)]
 
 
 @dataclass(frozen=True, slots=True)
 class RowTrace:
     """A folder's information about a row: its links, and the SHA-256 of codes in it that its parents may hold."""
 
-    links: tuple[Link, ...]
+    links: tuple[FolderLink, ...]
     codes: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ class FolderKind:
     page: Callable[[Path, Manifest], Page] | None = None
 
 
-def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:
+def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> FolderLink:
     """Return the manifest of a folder as a link of a chain.
 
     Args:
@@ -80,7 +80,7 @@ def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:
     Returns: a link with kind, SHA-256 of the file, and versions.
     """
     facts = {"kind": manifest.kind, "sha256": sha256_file(folder / FILE_NAME), "versions": manifest.versions}
-    return Link("manifest", str(folder / FILE_NAME), facts, depth)
+    return FolderLink("manifest", str(folder / FILE_NAME), facts, depth)
 
 
 def lines_text(first: int, last: int) -> str:

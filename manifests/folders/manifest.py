@@ -143,7 +143,7 @@ def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
     ]
 
 
-def parent_of(folder: Path) -> Parent:
+def describe_parent(folder: Path) -> Parent:
     """Return the entry by which the manifest of another folder refers to this one.
 
     Args: folder: a finished folder, by any path to it.

@@ -46,7 +46,7 @@ class Table:
         return [path for pattern in self.files.values() for path in sorted(folder.glob(pattern))]
 
 
-def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
+def select_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
     """Return the configurations and splits that have rows: `datasets` rejects empty ones.
 
     Args:
@@ -176,7 +176,7 @@ def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: 
     """Return the YAML block of a dataset card: one configuration per table.
 
     Args:
-        tables: the configurations, from `offered_tables`.
+        tables: the configurations, from `select_tables`.
         default: the configuration that `datasets` opens without a name.
         pretty_name: the title of the data set.
         tags: of the Hub.

@@ -21,7 +21,7 @@ FULL, LEAN = "blocks/", "lean/"
 QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
 
 
-def lean_path(file: str) -> str:
+def minimized_path(file: str) -> str:
     """Return the path of the minimized form of a block from that of its closed file.
 
     Args: file: as in column `file` of the table: `blocks/NAME.py`.
@@ -65,7 +65,7 @@ def read_parts(folder: Path) -> Parts:
     return Parts(made_from, licenses)
 
 
-def barred(licenses: set[str]) -> list[str]:
+def find_blocking_licenses(licenses: set[str]) -> list[str]:
     """Return the licenses that are unknown or not permissive: code under one may not be redistributed.
 
     Args: licenses: SPDX expressions.
@@ -74,7 +74,7 @@ def barred(licenses: set[str]) -> list[str]:
     return sorted(name for name in licenses if not is_permissive(name))
 
 
-def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
+def find_blocked_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
     """Return source and license of each block whose code may not be redistributed, by block.
 
     A block contains code of several sources, so all of their licenses must permit it.
@@ -88,7 +88,7 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
     for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
         if row["code_sha256"] is None:
             continue
-        if wrong := barred(parts.licenses(row)):
+        if wrong := find_blocking_licenses(parts.licenses(row)):
             blocked[row["block"]] = (row["source"], " AND ".join(wrong))
     return blocked
 
@@ -107,7 +107,7 @@ SLOT_HEADING = "Slot "
 
 
 def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the provenance of the block of a slot, as comment lines that `inlined_blocks` reads.
+    """Return the provenance of the block of a slot, as comment lines that `find_inlined_blocks` reads.
 
     Args:
         slot, name: of the slot, and of the block that fills it.
@@ -162,7 +162,7 @@ class Inlined:
     line: int  # of the comment, in the network's file
 
 
-def inlined_blocks(code: str) -> list[Inlined]:
+def find_inlined_blocks(code: str) -> list[Inlined]:
     """Return the blocks that a network's file names; none for a file that was not assembled.
 
     Args: code: the text of the file, whose comments `provenance_lines` wrote.

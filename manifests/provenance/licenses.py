@@ -75,7 +75,7 @@ def license_of_text(text: str) -> str:
         next((name for name, phrases in family if all(phrase in plain for phrase in phrases)), NOASSERTION)
         for family in _FAMILIES
     )
-    expression = all_of(name for name in firsts if name != NOASSERTION)
+    expression = combine_licenses(name for name in firsts if name != NOASSERTION)
     return NOASSERTION if is_permissive(expression) and _LIMITS.search(plain) else expression
 
 
@@ -126,7 +126,7 @@ def _holds(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
-def all_of(expressions: Iterable[str]) -> str:
+def combine_licenses(expressions: Iterable[str]) -> str:
     """Combine expressions with AND.
 
     Args: expressions: canonical SPDX expressions, or NOASSERTION.
@@ -146,7 +146,7 @@ def _parts(expression: str) -> list[str]:
     return [f"({expression})"] if any(" OR " in re.sub(r"\([^()]*\)", "", part) for part in parts) else parts
 
 
-def stated_expression(text: str) -> str:
+def parse_expression(text: str) -> str:
     """Return the canonical form of an SPDX expression entered by a user.
 
     Args: text: the value of `--license`.
@@ -179,10 +179,11 @@ def license_of_code(code: str, source: str, stated: str | None = None) -> str | 
         source: the license of all codes of the source.
         stated: the user's license for codes that state none; it does not apply to this code.
 
-    Returns: the expressions as the code spells them, joined as by `all_of`; a source of unknown license adds nothing.
+    Returns: the expressions as the code spells them, joined as by `combine_licenses`; a source of unknown
+        license adds nothing.
     """
     own = licenses_of_code(code)
-    return all_of({*own, *({source} - {stated, NOASSERTION})}) if own else None
+    return combine_licenses({*own, *({source} - {stated, NOASSERTION})}) if own else None
 
 
 #: Trove classifiers that name one license; "BSD License" and the like do not.
@@ -230,7 +231,7 @@ def find_license(stated: str, texts: Sequence[str]) -> str:
     """
     if stated != NOASSERTION:
         return stated
-    return all_of({license_of_text(text) for text in texts} - {NOASSERTION})
+    return combine_licenses({license_of_text(text) for text in texts} - {NOASSERTION})
 
 
 def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import read_manifest
 from manifests.publish.hub import Hub
-from manifests.publish.publishing import Published, publish, pull
+from manifests.publish.publishing import PublishReport, publish, pull
 
 _LISTED = 20  # files of each kind on a terminal; --json lists all of them
 
@@ -29,7 +29,7 @@ def run_publish(
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")
 
-    def confirm(plan: Published) -> bool:
+    def confirm(plan: PublishReport) -> bool:
         for line in _describe_plan(plan):
             note(line)
         print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -58,7 +58,7 @@ def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bo
         print(f"{out}: {plural(done.files, 'file')}, {size}, as the manifest states; commit {done.commit}")
 
 
-def _describe_plan(plan: Published) -> Iterator[str]:
+def _describe_plan(plan: PublishReport) -> Iterator[str]:
     changes = plan.changes
     for label, names in (("add", changes.added), ("change", changes.changed), ("remove", changes.removed)):
         for name in names[:_LISTED]:
@@ -77,7 +77,7 @@ def _describe_plan(plan: Published) -> Iterator[str]:
     yield from (f"note      {text}" for text in plan.notes)
 
 
-def _describe_outcome(done: Published, *, dry_run: bool) -> str:
+def _describe_outcome(done: PublishReport, *, dry_run: bool) -> str:
     where = f"{done.repo_id} at {done.revision}"
     if not done.makes:
         return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
@@ -91,7 +91,7 @@ def _describe_outcome(done: Published, *, dry_run: bool) -> str:
     return f"{where}: {done.changes}{creates}; nothing was published (dry run)"
 
 
-def _summary(done: Published) -> dict[str, object]:
+def _summary(done: PublishReport) -> dict[str, object]:
     return {
         **{name: getattr(done, name) for name in ("repo_id", "revision", "commit", "created", "branch_made")},
         "tag_made": done.tag,

@@ -15,13 +15,13 @@ from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
 from manifests.publish.screen import check_digests, check_findings, screen
-from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, staged
+from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, stage_files
 
 _FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishReport:
     """The outcome of publishing a folder, or of a dry run.
 
     `commit` is None if nothing was committed: a dry run, or publishing was cancelled.
@@ -56,9 +56,9 @@ def publish(
     dry_run: bool = False,
     not_secret: Collection[str] = (),
     page: bool = False,
-    confirm: Callable[[Published], bool] | None = None,
+    confirm: Callable[[PublishReport], bool] | None = None,
     hub: Hub | None = None,
-) -> Published:
+) -> PublishReport:
     """Publish a finished folder as a dataset repository of the Hub, in one commit or not at all.
 
     Args:
@@ -86,7 +86,7 @@ def publish(
     failed = [check for check in verify(folder) if not check.ok]
     if failed:
         raise UserError(f"{folder}: {failed[0].name}: {failed[0].detail}; see `lemur verify`; create the folder again")
-    with staged(folder, page=page) as ready, hub.session():
+    with stage_files(folder, page=page) as ready, hub.session():
         local = {name: local_file(path) for name, path in ready.files.items()}  # everything below refers to these bytes
         # The checks ran before these bytes were taken.
         if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
@@ -115,9 +115,9 @@ def _make_plan(
     local: Mapping[str, LocalFile],
     tag: str | None,
     notes: Sequence[str],
-) -> Published:
+) -> PublishReport:
     sizes = {name: local[name].size for name in (*changes.added, *changes.changed)}
-    return Published(
+    return PublishReport(
         repository.repo_id,
         repository.branch,
         commit=None,

@@ -28,10 +28,10 @@ from manifests.provenance import (
     LINE,
     QUOTED_LINE,
     TABLE,
-    barred,
-    barred_blocks,
-    inlined_blocks,
-    lean_path,
+    find_blocked_blocks,
+    find_blocking_licenses,
+    find_inlined_blocks,
+    minimized_path,
     read_parts,
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive, licenses_of_code
@@ -74,7 +74,7 @@ class Staged:
 
 
 @contextlib.contextmanager
-def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
+def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     """Yield the publishable files of a verified folder; changed files exist until the end of the block.
 
     Args: page: also its page, which contains nothing that may not be redistributed.
@@ -90,7 +90,7 @@ def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub accepts no file named {name}; create the folder again without it")
     _refuse_blocked_networks(folder, manifest)
-    without = barred_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
+    without = find_blocked_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
     if manifest.kind == "snapshot":
         without = _find_blocked_codes(folder, manifest)
     if not without:
@@ -106,12 +106,12 @@ def _refuse_blocked_networks(folder: Path, manifest: Manifest) -> None:
     for network in runs if manifest.kind in _TRAINED else ():
         blocks, own = _read_licenses(network)
         for block, licenses in blocks.items():
-            if wrong := " AND ".join(barred(licenses)):
+            if wrong := " AND ".join(find_blocking_licenses(licenses)):
                 raise UserError(
                     f"{network}: holds {block}, whose licence ({wrong}) is not known to let its code be passed on;"
                     " nothing was published: assemble the network from other blocks"
                 )
-        if wrong := " AND ".join(barred(own)):
+        if wrong := " AND ".join(find_blocking_licenses(own)):
             raise UserError(
                 f"{network}: its licence ({wrong}) is not known to let it be passed on; nothing was published: if it is"
                 " yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
@@ -126,7 +126,7 @@ def _read_licenses(network: Path) -> tuple[dict[str, set[str]], set[str]]:
     run, by_block = network.parent, defaultdict[str, set[str]](set)
     try:
         code = network.read_text(encoding="utf-8")
-        for block in inlined_blocks(code):
+        for block in find_inlined_blocks(code):
             by_block[block.block].add(block.license)
         record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
         for part in record.ingredients:
@@ -286,7 +286,7 @@ def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]
             minimized_out = pc.and_(out, pc.invert(free))
             gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
             minimized = (name for name in table["file"].filter(minimized_out).to_pylist() if name is not None)
-            gone.update(lean_path(name) for name in minimized)
+            gone.update(minimized_path(name) for name in minimized)
             bare = pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE)
             nothing = pa.scalar(None, pa.string())
             for name, where, column in (

@@ -46,7 +46,7 @@ _MESSAGES = {
 }
 
 
-def said_of(fault: Mapping[str, Any]) -> str:
+def describe_fault(fault: Mapping[str, Any]) -> str:
     """Return a plain message for one of Pydantic's errors.
 
     Args: fault: an element of `ValidationError.errors()`.
@@ -66,7 +66,7 @@ def first_fault(error: ValidationError) -> str:
     """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where + ': ' if where else ''}{said_of(first)}"
+    return f"{where + ': ' if where else ''}{describe_fault(first)}"
 
 
 _LICENSE = "SPDX expression of the code: as stated by itself, its source, its origin; NOASSERTION where one is unknown"

@@ -49,10 +49,12 @@ class CorpusSource(Record):
         """Return the locations of the source, in order. Args: fetch: of the corpus, the default for its sources."""
         wanted = self.fetch or fetch
         known = (self,) if self.alternative is None else (self, self.alternative)
-        return tuple(place for place in known if wanted == "either" or kind_of(place.source) in ("folder", wanted))
+        return tuple(
+            place for place in known if wanted == "either" or classify_source(place.source) in ("folder", wanted)
+        )
 
 
-class Corpus(Record):
+class SourceCorpus(Record):
     """Sources in the order in which a bare name is looked up, if their priorities are equal."""
 
     name: str = Field(min_length=1)
@@ -81,7 +83,7 @@ class Corpus(Record):
         return self
 
 
-def kind_of(source: str) -> Literal["git", "folder", "package"]:
+def classify_source(source: str) -> Literal["git", "folder", "package"]:
     """Return the kind of source that a text names, without accessing it."""
     if source.startswith("git+"):
         return "git"
@@ -93,7 +95,7 @@ def corpus_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def load_corpus(name: str) -> Corpus:
+def load_corpus(name: str) -> SourceCorpus:
     """Load a bundled corpus, or one described by a JSON file.
 
     Args: name: a bundled name, which wins over a file of that name, or the path of a file.
@@ -103,7 +105,7 @@ def load_corpus(name: str) -> Corpus:
     shipped = FOLDER / f"{name}.json"
     path = shipped if name in corpus_names() else Path(name)
     try:
-        return Corpus.model_validate_json(path.read_bytes())
+        return SourceCorpus.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         kind = UserError if path.suffix else UsageError
         raise kind(f"{name}: no such corpus; there are {', '.join(corpus_names())}, or name a JSON file") from None

@@ -6,8 +6,8 @@ from typing import Any
 
 from extract.model.results import Result, code_columns
 from extract.proofs.trace import trace_all
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
 from tests.builders import extractions
 from tests.builders.suites import read_files
 
@@ -33,8 +33,8 @@ def network(
 
 def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """What classes compute, by a name of one's own: the name of the class and its code."""
-    pairs = [Pair(key, name, code, "", (), (), ARGUMENTS) for key, (name, code) in codes.items()]
-    with Index(folder / "facts.sqlite") as index:
+    pairs = [BlockWithOriginal(key, name, code, "", (), (), ARGUMENTS) for key, (name, code) in codes.items()]
+    with FactsIndex(folder / "facts.sqlite") as index:
         return {one.block: dict(one.answer or {}) for one in trace_all(pairs, index, jobs=1)}
 
 

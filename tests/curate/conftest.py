@@ -18,15 +18,15 @@ from curate.dedup.strict import curate_strict
 from curate.model.corpus import CodeFile, Corpus, read_corpus
 from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
-from curate.published.outcome import Outcome
-from curate.sources.rows import BATCH_ROWS, Source, to_batch
+from curate.published.outcome import CurationOutcome
+from curate.sources.rows import BATCH_ROWS, RecordSource, to_batch
 from lemur_core.similarity.selection import Verdict
 from manifests.folders.manifest import Input
 
 Row = dict[str, Any]
 
 
-class MemorySource(Source):
+class MemorySource(RecordSource):
     """Rows that are in memory already."""
 
     def __init__(self, rows: Iterable[Row], batch_rows: int = BATCH_ROWS) -> None:
@@ -47,7 +47,7 @@ class Curated:
 
     rows: list[Row]
     corpus: Corpus
-    outcome: Outcome
+    outcome: CurationOutcome
     options: CurateOptions
 
     @property

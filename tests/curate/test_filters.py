@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from curate.compat.profile import curate_like_nndup
 from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions, matching_prefix
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 from lemur_core.files.errors import UserError
 from tests.builders.suites import table
 
@@ -78,7 +78,7 @@ def test_rows_are_left_out_by_value(
             assert decision.reason == f"{first} is {row[first] or 'not stated'} (--{first})"
 
 
-def like_nndup(memory_source: Any, rows: list[dict[str, Any]], **chosen: Any) -> Outcome:
+def like_nndup(memory_source: Any, rows: list[dict[str, Any]], **chosen: Any) -> CurationOutcome:
     with tempfile.TemporaryDirectory() as folder, CodeFile(Path(folder) / "codes") as codes:
         options = CurateOptions(profile="nn-dup", **chosen)
         return curate_like_nndup(read_corpus(memory_source(rows), codes, "abstract", 1), options, 1)

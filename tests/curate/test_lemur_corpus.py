@@ -25,12 +25,12 @@ from curate.model.origins import Origins
 from curate.model.records import build_records
 from curate.run.pipeline import curate
 from curate.sources.lemur import LemurRelease
-from curate.sources.rows import BATCH_ROWS, Source
+from curate.sources.rows import BATCH_ROWS, RecordSource
 from lemur_core.similarity.features.classes import class_texts
 from lemur_core.similarity.features.minhash import banding_for
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.rounds import select_in_rounds
-from lemur_core.similarity.selection import Standing, select
+from lemur_core.similarity.selection import KeptSet, select
 from manifests.folders.manifest import Input, Manifest
 from tests.curate.test_origins import extraction
 
@@ -53,10 +53,10 @@ def run(real_rows: LemurRelease, tmp_path_factory: pytest.TempPathFactory) -> Ru
     return Run(folder, manifest, pq.read_table(folder / "decisions.parquet"), records)
 
 
-class Part(Source):
+class Part(RecordSource):
     """The rows of half of the names."""
 
-    def __init__(self, whole: Source, half: int) -> None:
+    def __init__(self, whole: RecordSource, half: int) -> None:
         super().__init__(f"half {half}")
         self._whole, self._half = whole, half
 
@@ -239,8 +239,8 @@ def test_rounds_decide_as_one_after_the_other(real_rows: LemurRelease, tmp_path:
         corpus = read_corpus(real_rows, codes, "abstract", None)
     features, order = corpus.features, build_records(corpus, CurateOptions()).order
 
-    def stand() -> Standing:
-        return Standing(
+    def stand() -> KeptSet:
+        return KeptSet(
             features, LexicalIndex(features, 0.9, banding_for(0.9)), StructuralIndex(features.elements, 0.95)
         )
 

@@ -24,7 +24,7 @@ import curate.compat.code as text
 from curate.compat.code import NnDupFeatures, get_family, nndup_features
 from curate.compat.profile import NnDupResult, curate_nndup
 from curate.compat.stages import SKETCH_SCHEME, NnDupOptions, sketch_options
-from curate.sources.rows import Source
+from curate.sources.rows import RecordSource
 from lemur_core.files.errors import UserError
 
 PEER = """
@@ -347,7 +347,7 @@ def written_rows(codes: int) -> list[Row]:
     return [*kept_order, *(row for row in rows if row not in kept_order)]
 
 
-def sampled_rows(source: Source, networks: int) -> list[Row]:
+def sampled_rows(source: RecordSource, networks: int) -> list[Row]:
     """The rows of a sample of real networks, at most three of each and none that tie with another of the network."""
     table = pa.Table.from_batches(list(source.batches())).select(["nn", "nn_code", "accuracy"])
     names = table["nn"].to_pylist()
@@ -391,7 +391,7 @@ def test_sketches_are_those_that_their_scheme_names() -> None:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_decides_like_the_released_package_on_real_networks(real_rows: Source, tmp_path: Path) -> None:
+def test_decides_like_the_released_package_on_real_networks(real_rows: RecordSource, tmp_path: Path) -> None:
     rows = sampled_rows(real_rows, 60)
     runs = {name: RUNS[name] for name in ("defaults", "included", "thresholds")}  # the peer's rescue takes hours
     run_peer(rows, runs, tmp_path)

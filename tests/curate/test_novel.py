@@ -17,8 +17,8 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.results import Result, code_columns
 from extract.proofs.trace import trace_all
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
 from tests.builders import extractions
@@ -224,8 +224,8 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
         "init": {"args": ["64"], "kwargs": {"reduced": "8"}},
         "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
     }
-    with Index(tmp_path / "facts.sqlite") as index:
-        (traced,) = trace_all([Pair("gate", "Gate", TEXTS["GATE"], "", (), (), arguments)], index, jobs=1)
+    with FactsIndex(tmp_path / "facts.sqlite") as index:
+        (traced,) = trace_all([BlockWithOriginal("gate", "Gate", TEXTS["GATE"], "", (), (), arguments)], index, jobs=1)
     assert traced.answer is not None, traced.error
     of = extractions.source(tmp_path, "alpha@1.0")
     columns = {"graph": traced.answer["graph"], "graph_widths": traced.answer["graph_widths"]}

@@ -22,7 +22,7 @@ from lemur_core.similarity.features.classes import ClassIndex, class_texts
 from lemur_core.similarity.features.minhash import jaccard
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from manifests.provenance.licenses import is_permissive
-from manifests.publish.staged import staged
+from manifests.publish.staged import stage_files
 
 Write = Callable[..., Path]
 
@@ -165,7 +165,7 @@ def test_a_snapshot_with_origins(
     report = (out / "report.md").read_text()
     assert "2 kept records of 3 and 1 removed code have a class of one of them" in report
     assert "| `yolo@1::yolo.Gate` | `AGPL-3.0` | 1.000 |" in report
-    with staged(out) as ready:
+    with stage_files(out) as ready:
         assert [item.told for item in ready.withheld] == [
             {"source": "yolo@1", "license": "AGPL-3.0 AND MIT", "codes": 2}
         ]

@@ -16,7 +16,7 @@ from curate.folder.report import write_report
 from curate.model.corpus import CodeFile, read_corpus
 from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
-from curate.published.outcome import Outcome, count_decisions
+from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
@@ -346,7 +346,7 @@ def written(folder: Path, rows: Sequence[Row], decisions: list[Verdict], options
         "families": {},
         "scores": {},
     }
-    outcome = Outcome(decisions, **{**nothing, "weights": {}, **kept})
+    outcome = CurationOutcome(decisions, **{**nothing, "weights": {}, **kept})
     with CodeFile(folder / "codes") as file:
         corpus = read_corpus(source, file, options.tokens, jobs=1)
         write_report(folder, corpus, outcome, count_decisions(corpus, outcome), options, source.name)

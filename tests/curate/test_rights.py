@@ -21,8 +21,8 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive, license_of_code
-from manifests.publish.staged import Staged, staged
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
+from manifests.publish.staged import Staged, stage_files
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"
 APACHE = '"""A network.\n\nSPDX-License-Identifier: Apache-2.0\n"""\n'
@@ -80,7 +80,7 @@ def test_a_code_says_its_own_licence(mit: Path) -> None:
 
 
 def test_what_is_published(mit: Path, tmp_path: Path) -> None:
-    with staged(mit, page=True) as ready:
+    with stage_files(mit, page=True) as ready:
         out = copied(ready, tmp_path / "out")
     assert [item.told for item in ready.withheld] == [{"source": "memory", "license": "GPL-3.0-only", "codes": 2}]
     assert read_manifest(out).details["withheld"] == [item.told for item in ready.withheld]
@@ -95,7 +95,7 @@ def test_what_is_published(mit: Path, tmp_path: Path) -> None:
     )
     assert ("MultiheadAttention" in shown, "SqueezeExcite" in shown) == (False, True)
     assert [check.name for check in verify(out) if not check.ok] == []
-    with staged(out) as again:
+    with stage_files(out) as again:
         assert (
             copied(again, tmp_path / "again").joinpath("manifest.json").read_bytes()
             == (out / "manifest.json").read_bytes()
@@ -103,7 +103,7 @@ def test_what_is_published(mit: Path, tmp_path: Path) -> None:
 
 
 def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
-    with staged(mit) as ready:
+    with stage_files(mit) as ready:
         published = copied(ready, tmp_path / "published")
     (kept,) = (row for row in rows_of(mit).values() if "split" in row and row["license"] == "GPL-3.0-only")
     for folder, faults in (
@@ -127,7 +127,7 @@ def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
     folder = snapshot()
     assert {row["license"] for row in rows_of(folder).values()} == {NOASSERTION, "GPL-3.0-only", "Apache-2.0"}
     with pytest.raises(UserError, match=r"the licence of its codes \(NOASSERTION\)"):
-        staged(folder).__enter__()
+        stage_files(folder).__enter__()
 
 
 def test_rows_say_their_own_licence(
@@ -169,5 +169,5 @@ def test_no_licence_is_weaker_than_what_is_known(
         source, {} if told is None else {0: told}, None if origin is None else {0: Origin("a::B", 1.0, origin, "B")}
     ).of(0)
     known = [*own, *([origin] if origin else []), *([] if own and source in (stated, NOASSERTION) else [source])]
-    assert is_permissive(found) == all(map(is_permissive, known)) == is_permissive(all_of(known))
+    assert is_permissive(found) == all(map(is_permissive, known)) == is_permissive(combine_licenses(known))
     assert is_withheld(found, "MIT") == (not is_permissive(found))

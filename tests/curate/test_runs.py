@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from curate.compute.runs import Case, RunChecker, RunResult, case_of, category_left_out, reason_to_leave_out
+from curate.compute.runs import InputCase, RunChecker, RunResult, build_case, category_left_out, reason_to_leave_out
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.server.foreign import one_line
 
@@ -88,14 +88,14 @@ def row(code: str, **changed: Any) -> Row:
     ],
 )
 def test_what_a_network_is_given(task: str, dataset: str, transform: str, expected: tuple[object, ...]) -> None:
-    case = case_of(task, dataset, transform)
-    assert isinstance(case, Case)
+    case = build_case(task, dataset, transform)
+    assert isinstance(case, InputCase)
     assert (case.in_shape, case.out_shape, case.dtype, case.output) == expected
 
 
 def test_text_to_image_gets_the_shapes_of_its_own_loader() -> None:
-    case = case_of("txt-image", "coco", "complex_512")
-    assert isinstance(case, Case)
+    case = build_case("txt-image", "coco", "complex_512")
+    assert isinstance(case, InputCase)
     assert (case.in_shape, case.dtype) == ((2, 3, 512, 512), "float32")
     assert case.out_shape == ({"vocab_size": 30_000}, (3, 512, 512), None)
 
@@ -113,7 +113,7 @@ def test_text_to_image_gets_the_shapes_of_its_own_loader() -> None:
     ],
 )
 def test_why_that_cannot_be_told(task: str | None, dataset: str | None, transform: object, reason: str) -> None:
-    found = case_of(task, dataset, transform)
+    found = build_case(task, dataset, transform)
     assert isinstance(found, str)
     assert reason in found
 

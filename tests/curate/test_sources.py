@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.sources import join_sources, open_source, open_sources
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Source
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.manifest import Input
 from tests.builders import extractions
 
 
-def rows_of(source: Source) -> list[dict[str, Any]]:
+def rows_of(source: RecordSource) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for batch in source.batches():
         assert batch.schema == ROW_SCHEMA

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.sources import find_source_parents, open_source, open_sources
-from manifests.folders.manifest import Parent, parent_of
+from manifests.folders.manifest import Parent, describe_parent
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def test_rows_have_the_folder_that_lists_their_file_as_parent(
     (code / "blocks" / "a.py").write_text("x = 1\n")
     finished(code, "extraction")
     for place in (records, records / "train.parquet"):
-        assert parents(place) == [parent_of(snapshot)]
-    assert parents(code) == [parent_of(code)]
-    assert parents(records, code / "blocks") == [parent_of(code), parent_of(snapshot)]
+        assert parents(place) == [describe_parent(snapshot)]
+    assert parents(code) == [describe_parent(code)]
+    assert parents(records, code / "blocks") == [describe_parent(code), describe_parent(snapshot)]
     copy = Path(shutil.copy(records / "train.parquet", tmp_path / "rows.parquet"))
     assert parents(copy) == []
     assert parents(Path(shutil.copy(copy, snapshot / "data" / "more.parquet"))) == [], "not a file of the snapshot"

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curate.sources import open_source
-from curate.sources.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, Source
+from curate.sources.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, RecordSource
 from lemur_core.files.errors import UserError
 from tests.builders.suites import table
 
@@ -26,7 +26,7 @@ GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def rows_of(source: Source) -> list[dict[str, Any]]:
+def rows_of(source: RecordSource) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for batch in source.batches():
         assert batch.schema == ROW_SCHEMA

@@ -11,10 +11,10 @@ import pytest
 
 from extract.extractor import BlockExtractor
 from extract.model.results import _names
-from extract.proofs.name_resolution import Bound, BoundNames, compare_bindings, section, to_columns
+from extract.proofs.name_resolution import BoundFile, BoundNames, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
 from extract.proofs.validate import Missing
-from extract.resolve.index import Index
+from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Failure
 from manifests.records import Block
 
@@ -203,13 +203,13 @@ def test_members_of_sets_and_enums_are_found_in_any_order() -> None:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    with Index(tmp_path / "facts.sqlite") as opened:
+def index(tmp_path: Path) -> Iterator[FactsIndex]:
+    with FactsIndex(tmp_path / "facts.sqlite") as opened:
         yield opened
 
 
 @pytest.mark.slow
-def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
+def test_files_against_their_package(tmp_path: Path, index: FactsIndex) -> None:
     """Each in isolation: a block that cannot be imported, fails, or exits reports nothing and affects no other."""
     site = tmp_path / "site"
     for path, text in {
@@ -227,7 +227,7 @@ def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
         "dies": (ORIGINAL, "lib.dies"),
         "gone": (ORIGINAL, "lib.gone"),
     }
-    bound = [Bound(key, "Net", code, module, (site,), "0" * 64, ()) for key, (code, module) in files.items()]
+    bound = [BoundFile(key, "Net", code, module, (site,), "0" * 64, ()) for key, (code, module) in files.items()]
     found = dict(compare_bindings(bound, index, jobs=1))
     assert set(found) == set(files)
     assert found["same"] == to_columns(BoundNames(3, 3, 0, ()))

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import extract
-from extract.model.blocks import find_block, lines_of, load_block, match, show_block
+from extract.model.blocks import describe_block, find_block, load_block, match, show_block
 from extract.model.results import code_columns
 from extract.model.specs import draw_block
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.serialization import to_notation
+from lemur_core.graphs.serialization import serialize
 from lemur_core.graphs.tracing.trace import trace
 from manifests.records import Block
 from tests.builders import extractions, sample_blocks
@@ -81,12 +81,12 @@ def test_the_first_of_several_is_shown_and_the_others_are_listed(folder: Path) -
     found = find_block(folder, "Attention")
     assert found.row.block == "alpha@1.0::alpha.blocks.Attention"
     assert found.others == ("beta@2.0::beta.blocks.Attention (executed)",)
-    assert lines_of(found)[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
+    assert describe_block(found)[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
     assert find_block(folder, "beta::Attention").others == ()
 
 
 def test_the_lines_of_a_block(folder: Path) -> None:
-    lines = dict(line.split(maxsplit=1) for line in lines_of(find_block(folder, "alpha::Einops")))
+    lines = dict(line.split(maxsplit=1) for line in describe_block(find_block(folder, "alpha::Einops")))
     assert lines["block"] == "alpha@1.0::alpha.blocks.Einops"
     assert lines["from"] == "alpha/blocks.py, lines 3-9"
     assert lines["origin"] == "pkg:pypi/alpha@1.0"
@@ -100,7 +100,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
 
 
 def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
-    lines = lines_of(find_block(folder, "Squeeze"))
+    lines = describe_block(find_block(folder, "Squeeze"))
     place = lines.index("runs as   block = Squeeze(16, ratio=0.5)")
     assert lines[place + 1 : place + 6] == [
         "          block(torch.randn((2, 16, 8, 8)))",
@@ -109,11 +109,11 @@ def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
         "observed  280 parameters; gradients reach 4 of 4 tensors; train and eval differ",
         "layers    Conv2d 2, Gate 1, ReLU 1",
     ]
-    assert "observed  not readable; run `lemur verify`" in lines_of(find_block(folder, "Odd"))
+    assert "observed  not readable; run `lemur verify`" in describe_block(find_block(folder, "Odd"))
 
 
 def test_what_was_not_found_for_sure_is_told(folder: Path) -> None:
-    lines = lines_of(find_block(folder, "Guess"))
+    lines = describe_block(find_block(folder, "Guess"))
     place = lines.index("inferred  s::m.d0 [registry, 0.80]")
     assert lines[place + 1] == "          s::m.d1 [registry, 0.80]"
     assert lines[place + 8] == "          and 2 more"
@@ -197,7 +197,7 @@ def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -
     with pytest.raises(UserError, match="damaged extraction"):
         find_block(tmp_path, "Attention")
     (tmp_path / "required_repos.json").write_text("{}")
-    found: Sequence[Any] = lines_of(find_block(tmp_path, "Attention"))
+    found: Sequence[Any] = describe_block(find_block(tmp_path, "Attention"))
     assert any(line.startswith("swhid     swh:1:cnt:") for line in found)
 
 
@@ -256,9 +256,9 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "out" / "specs.jsonl"
     specs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     graph = trace(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), lambda: [torch.rand(2, 3, 8, 8)])
-    other = to_notation(graph) | {"torch": "1.0"}
+    other = serialize(graph) | {"torch": "1.0"}
     names = [spec["name"] for spec in specs]
-    for name, stored in (("Squeeze", to_notation(graph)), ("Gated", other)):
+    for name, stored in (("Squeeze", serialize(graph)), ("Gated", other)):
         nothing = dict.fromkeys(("returns", "train_error", "fixed", "rebuilds", "train"))
         rest = {
             "sentences": [],

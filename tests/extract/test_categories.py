@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.model.categories import CATEGORIES, OTHER, category_of, words_of
+from extract.model.categories import CATEGORIES, OTHER, find_category, split_words
 from tests.builders.suites import table
 
 #: Names from the paper's list of targets.
@@ -38,17 +38,17 @@ BY_NAME = {
 
 @pytest.mark.parametrize(("name", "category"), [(n, c) for c, names in BY_NAME.items() for n in names.split()])
 def test_by_name(name: str, category: str) -> None:
-    assert category_of(name, f"repository.models.{name}", ["nn.Module"]) == category
+    assert find_category(name, f"repository.models.{name}", ["nn.Module"]) == category
 
 
 @table(__file__, "categories.md", "Beyond the name", globals())
 def test_beyond_the_name(qualname: str, bases: list[str], category: str) -> None:
-    assert category_of(qualname.rpartition(".")[2], qualname, bases) == category
+    assert find_category(qualname.rpartition(".")[2], qualname, bases) == category
 
 
 @table(__file__, "categories.md", "Words", globals())
 def test_words(name: str, words: str) -> None:
-    assert words_of(name) == words
+    assert split_words(name) == words
 
 
 def test_all_categories_are_used() -> None:
@@ -59,12 +59,12 @@ def test_all_categories_are_used() -> None:
 @given(st.text(max_size=20), st.lists(st.text(max_size=8), max_size=4), st.lists(st.text(max_size=12), max_size=2))
 def test_anything_has_one_category(name: str, places: list[str], bases: list[str]) -> None:
     qualname = ".".join([*places, name])
-    found = category_of(name, qualname, bases)
+    found = find_category(name, qualname, bases)
     assert found in CATEGORIES
-    assert category_of(name, qualname, list(bases)) == found
+    assert find_category(name, qualname, list(bases)) == found
 
 
 def test_the_rules_are_not_slow() -> None:
     """No pattern backtracks catastrophically: long names of every kind are fast."""
     for name in ("A" * 300, "Conv" * 80, "a_" * 150, "RandomBatch" * 30, "NormAct" * 50):
-        assert category_of(name, name, []) in CATEGORIES
+        assert find_category(name, name, []) in CATEGORIES

@@ -12,8 +12,8 @@ import torch
 
 from extract.extractor import BlockExtractor
 from extract.proofs.equivalence_guest import digest
-from extract.proofs.validate import Comparison, Missing, Pair, Signature, compare, compare_all
-from extract.resolve.index import Index
+from extract.proofs.validate import BlockWithOriginal, EquivalenceResult, Missing, Signature, compare, compare_all
+from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Failure, cached
@@ -120,18 +120,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
         yield opened
 
 
-def pair(site: Path, case: str) -> Pair:
+def pair(site: Path, case: str) -> BlockWithOriginal:
     code, name, module, _, _ = CASES[case]
-    return Pair(case, name, code, module, ("lib", "other"), (site,), ARGUMENTS)
+    return BlockWithOriginal(case, name, code, module, ("lib", "other"), (site,), ARGUMENTS)
 
 
 @pytest.fixture(scope="module")
-def compared(site: Path, index: Index) -> dict[str, Comparison]:
+def compared(site: Path, index: FactsIndex) -> dict[str, EquivalenceResult]:
     found = list(compare_all([pair(site, case) for case in CASES], index, jobs=1))
     assert sorted(comparison.block for comparison in found) == sorted(CASES)
     return {comparison.block: comparison for comparison in found}
@@ -139,7 +139,7 @@ def compared(site: Path, index: Index) -> dict[str, Comparison]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_copy_against_its_original(compared: Mapping[str, Comparison], case: str) -> None:
+def test_a_copy_against_its_original(compared: Mapping[str, EquivalenceResult], case: str) -> None:
     _, _, _, expected, said = CASES[case]
     assert compared[case].fidelity == expected, compared[case].detail
     assert said in compared[case].detail
@@ -149,7 +149,7 @@ def test_a_copy_against_its_original(compared: Mapping[str, Comparison], case: s
 
 @pytest.mark.slow
 def test_what_was_compared_is_not_compared_again(
-    compared: Mapping[str, Comparison], site: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+    compared: Mapping[str, EquivalenceResult], site: Path, index: FactsIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: object) -> None:
         raise AssertionError("a sandbox was started")
@@ -158,22 +158,30 @@ def test_what_was_compared_is_not_compared_again(
     again = list(compare_all([pair(site, case) for case in CASES], index, jobs=1))
     assert {comparison.block: comparison for comparison in again} == compared
     with pytest.raises(AssertionError, match="was started"):
-        list(compare_all([Pair("new", "Gate", GATE + "\n", "lib.gates", ("lib",), (site,), ARGUMENTS)], index, jobs=1))
+        list(
+            compare_all(
+                [BlockWithOriginal("new", "Gate", GATE + "\n", "lib.gates", ("lib",), (site,), ARGUMENTS)],
+                index,
+                jobs=1,
+            )
+        )
 
 
 @pytest.mark.slow
-def test_twice_the_same(compared: Mapping[str, Comparison], site: Path, tmp_path: Path) -> None:
+def test_twice_the_same(compared: Mapping[str, EquivalenceResult], site: Path, tmp_path: Path) -> None:
     """Also in another order, in other processes, and without a cache."""
     chosen = ["the state after training", "an initial value", "a train output", "the same"]
-    with Index(tmp_path / "facts.sqlite") as empty:
+    with FactsIndex(tmp_path / "facts.sqlite") as empty:
         again = list(compare_all([pair(site, case) for case in chosen], empty, jobs=1))
     assert {comparison.block: comparison for comparison in again} == {case: compared[case] for case in chosen}
 
 
 @pytest.mark.slow
 def test_originals_do_not_disturb_each_other(site: Path, tmp_path: Path) -> None:
-    pairs = [Pair(name, name, COUNTED, "lib.counted", ("lib",), (site,), ARGUMENTS) for name in ("One", "Two")]
-    with Index(tmp_path / "facts.sqlite") as empty:
+    pairs = [
+        BlockWithOriginal(name, name, COUNTED, "lib.counted", ("lib",), (site,), ARGUMENTS) for name in ("One", "Two")
+    ]
+    with FactsIndex(tmp_path / "facts.sqlite") as empty:
         found = {comparison.block: comparison.fidelity for comparison in compare_all(pairs, empty, jobs=1)}
     assert found == {"One": "match", "Two": "match"}
 
@@ -204,7 +212,7 @@ SIGNED = Signature(("a (2,)",), "1" * 64, "2" * 64, "3" * 64, "4" * 64)
     ],
 )  # fmt: skip
 def test_compare(ours: Any, theirs: Any, expected: Any, detail: str) -> None:
-    assert compare("b", ours, theirs) == Comparison("b", expected, detail)
+    assert compare("b", ours, theirs) == EquivalenceResult("b", expected, detail)
 
 
 X = torch.tensor([1.0, 2.0])
@@ -239,7 +247,7 @@ def test_digests(one: object, other: object, equal: bool) -> None:
 
 
 @pytest.mark.slow
-def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: Index) -> None:
+def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: FactsIndex) -> None:
     """The cache key of an outcome includes the source of the original."""
     found = []
     for text in ("import no_such_package\n", "X = 1\n"):
@@ -247,7 +255,7 @@ def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: Ind
         (tmp_path / "lib" / "__init__.py").write_text(text)
         (tmp_path / "lib" / "gates.py").write_text(GATE)
         source = open_source(f"{tmp_path / 'lib'}")
-        mended = Pair("b", "Gate", GATE, "lib.gates", ("lib",), (tmp_path,), ARGUMENTS, source.digest)
+        mended = BlockWithOriginal("b", "Gate", GATE, "lib.gates", ("lib",), (tmp_path,), ARGUMENTS, source.digest)
         found += [comparison.fidelity for comparison in compare_all([mended], index, jobs=1)]
     assert found == [None, "match"]
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.folder.verify import verify
-from extract.minimize.header import LeanFile, lean_columns, lean_file, requires_of
-from extract.minimize.stage import Leaned, Running, lean_all, list_sizes
+from extract.minimize.header import MinimizedFile, list_requirements, minimized_columns, write_header
+from extract.minimize.stage import MinimizeResult, RunnableBlock, list_sizes, minimize_all
 from extract.model.blocks import load_block, show_block
 from extract.model.results import Result
 from extract.proofs.trace import trace_all
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
-from manifests.publish.staged import staged
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
+from manifests.publish.staged import stage_files
 from tests.builders import extractions
 from tests.builders.suites import read_files
 
@@ -47,12 +47,12 @@ HINTS = {
 }
 
 
-def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> Running:
-    return Running(Pair(block, "Gate", code, "", (), (), arguments), OBSERVED, **more)
+def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> RunnableBlock:
+    return RunnableBlock(BlockWithOriginal(block, "Gate", code, "", (), (), arguments), OBSERVED, **more)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizeResult]:
     plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
     pairs = [
         pair("gate", TEXTS["FULL"], ARGUMENTS),
@@ -63,11 +63,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
         pair("changes", TEXTS["CHANGES"], plain),
         pair("unmade", TEXTS["FAILS"], ARGUMENTS),
     ]
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        return {one.block: one for one in lean_all(pairs, index, jobs=1)}
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+        return {one.block: one for one in minimize_all(pairs, index, jobs=1)}
 
 
-def test_what_stays(found: dict[str, Leaned]) -> None:
+def test_what_stays(found: dict[str, MinimizeResult]) -> None:
     lean = found["gate"].lean
     assert lean is not None, found["gate"].error
     assert lean.text.strip() == TEXTS["LEAN"].strip()
@@ -75,7 +75,7 @@ def test_what_stays(found: dict[str, Leaned]) -> None:
     assert set(lean.cut["definition"]) == {"Swish", "swish_2", "by_graph"}
 
 
-def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, Leaned]) -> None:
+def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeResult]) -> None:
     """Arguments that were tried and work are checked, too; if one raises an error, both forms raise it."""
     one = found["sets"]
     assert one.lean is not None, one.error
@@ -94,27 +94,27 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, Leaned]) ->
         torch.manual_seed(2)
         results.append(gate(x))
     assert torch.equal(*results)
-    head = lean_file(one, TEXTS["FULL"], ARGUMENTS, ("a", "b"), {}, {"a": "MIT"}).code.partition("\n\n")[0]
+    head = write_header(one, TEXTS["FULL"], ARGUMENTS, ("a", "b"), {}, {"a": "MIT"}).code.partition("\n\n")[0]
     assert "with (8, deep=True) and forward(torch.randn(2, 8, 6, 6)), with (4, act='relu', fail=True)" in " ".join(
         head.replace("#  ", "").split()
     )
 
 
-def test_what_is_asked_for_by_a_string_is_there(found: dict[str, Leaned]) -> None:
+def test_what_is_asked_for_by_a_string_is_there(found: dict[str, MinimizeResult]) -> None:
     lean = found["asks"].lean
     assert lean is not None
     with pytest.raises(NotImplementedError, match="left out of the lean form: Extra"):
         run(lean.text, "extra")
 
 
-def test_what_is_loaded_tells_nothing_of_definitions(found: dict[str, Leaned]) -> None:
+def test_what_is_loaded_tells_nothing_of_definitions(found: dict[str, MinimizeResult]) -> None:
     lean = found["loads"].lean
     assert lean is not None, found["loads"].error
     assert "in sys.modules" in lean.text
     assert "Extra" not in lean.text
 
 
-def test_scopes_stay_as_they_are(found: dict[str, Leaned]) -> None:
+def test_scopes_stay_as_they_are(found: dict[str, MinimizeResult]) -> None:
     lean = found["local"].lean
     assert lean is not None
     assert lean.text.split() == TEXTS["LOCAL"].replace("import torch\n", "", 1).split()
@@ -122,7 +122,7 @@ def test_scopes_stay_as_they_are(found: dict[str, Leaned]) -> None:
         run(lean.text, False, True)(torch.ones(1))
 
 
-def test_no_lean_form_without_proof(found: dict[str, Leaned]) -> None:
+def test_no_lean_form_without_proof(found: dict[str, MinimizeResult]) -> None:
     assert found["changes"].lean is None
     assert (found["changes"].error or "").startswith("not as the full form: eval")
     assert found["unmade"].lean is None
@@ -168,7 +168,7 @@ def test_never_another_result(act: str, deep: bool, hard: int | None, fail: bool
         assert torch.equal(full, lean)
 
 
-def test_a_file_says_what_it_is_good_for(found: dict[str, Leaned]) -> None:
+def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> None:
     lean = found["gate"].lean
     assert lean is not None
     root, parts, other = (
@@ -177,7 +177,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, Leaned]) -> None:
         ("beta@1.0", "beta/parts.py"),
     )
     places = {"Gate": root, "rare": parts, "swish_2": other}
-    file = lean_file(
+    file = write_header(
         found["gate"], TEXTS["FULL"], ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"}
     )
     assert (file.license, file.requires) == ("MIT", ())
@@ -191,7 +191,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, Leaned]) -> None:
 
 
 def test_requirements_are_the_imports() -> None:
-    assert requires_of("import os\nimport torch\n\n\ndef f():\n    from cv2 import x\n    import yaml\n") == (
+    assert list_requirements("import os\nimport torch\n\n\ndef f():\n    from cv2 import x\n    import yaml\n") == (
         "PyYAML",
         "opencv-python",
     )
@@ -205,7 +205,7 @@ def test_sizes_are_those_that_were_seen_to_work() -> None:
 def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
     code = TEXTS["FULL"].replace("import networkx\n", "").replace("x.dim() == 3", "x.dim() == 9")
     one = pair("gate", code, ARGUMENTS)
-    with Index(tmp_path / "facts.sqlite") as index:
+    with FactsIndex(tmp_path / "facts.sqlite") as index:
         (traced,) = trace_all([one.pair], index, jobs=1)
     assert traced.answer is not None, traced.error
     assert traced.answer["sizes"].keys() == {"B", "H", "W"}
@@ -220,16 +220,16 @@ def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
 # --- in a folder -----------------------------------------------------------------------------------------------------
 
 
-def results(folder: Path, lean: LeanFile) -> list[Result]:
+def results(folder: Path, lean: MinimizedFile) -> list[Result]:
     of = extractions.source(folder, "beta@1.0")
-    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **lean_columns(lean))
+    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **minimized_columns(lean))
     return [Result(row.model_copy(update={"lean_error": None}), ((of.name, "beta/blocks.py"),))]
 
 
 def written(folder: Path, license_: str) -> Path:
     of = extractions.source(folder, "beta@1.0")
     code = extractions.code_of("beta@1.0::beta.blocks.Made", license_)
-    rows = results(folder, LeanFile(code, (), license_))
+    rows = results(folder, MinimizedFile(code, (), license_))
     extractions.write(folder / "out", rows, [of], level="backward")
     return folder / "out"
 
@@ -253,7 +253,7 @@ def test_a_folder_with_lean_forms_is_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize("license_", ["GPL-3.0-only", "MIT"])
 def test_publishing_goes_by_the_lean_licence_where_the_full_code_stays_out(tmp_path: Path, license_: str) -> None:
     out = written(tmp_path, license_)
-    with staged(out) as ready:
+    with stage_files(out) as ready:
         (row,) = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
         assert row["code"] is None
         assert (row["lean_code"] is not None) == (license_ == "MIT")
@@ -266,10 +266,10 @@ def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tm
     """The source files of a lean form are a subset of those of its full form."""
     of = extractions.source(tmp_path, "alpha@1.0")
     row = extractions.block(of, "Made", level="backward", error_kind=None, error=None)
-    lean = lean_columns(LeanFile(extractions.code_of(row.block, "MIT"), (), "MIT"))
+    lean = minimized_columns(MinimizedFile(extractions.code_of(row.block, "MIT"), (), "MIT"))
     result = Result(row.model_copy(update={**lean, "lean_error": None}), ((of.name, "alpha/blocks.py"),))
     extractions.write(tmp_path / "out", [result], [of], level="backward")
-    with staged(tmp_path / "out") as ready:
+    with stage_files(tmp_path / "out") as ready:
         (found,) = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
         assert found["code"] is not None
         assert found["lean_code"] is not None
@@ -280,7 +280,7 @@ def test_only_a_lean_form_is_shown_and_loaded_where_only_that_was_published(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = written(tmp_path, "MIT")
-    with staged(out) as ready:
+    with stage_files(out) as ready:
         for name, path in ready.files.items():
             (tmp_path / "pulled" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "pulled" / name).write_bytes(path.read_bytes())

@@ -79,7 +79,7 @@ def test_the_papers_own_examples_fall_where_it_puts_them() -> None:
         "Utility modules": ["DropPath", "PatchEmbed"],
     }
     found = {
-        name: to_paper_category(categories.category_of(name, f"x.{name}", ["nn.Module"]))
+        name: to_paper_category(categories.find_category(name, f"x.{name}", ["nn.Module"]))
         for names in examples.values()
         for name in names
     }

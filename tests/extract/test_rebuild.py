@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from extract.proofs.rebuild import Original, Rewritten, count_rewritten, rebuild_all, rebuild_to
+from extract.proofs.rebuild import RebuildJob, RebuildOutcome, count_rewritten, rebuild_all, rebuild_to
 from extract.proofs.trace import trace_all
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
-from extract.specs.algorithm import algorithm_of, judged, stored_of
-from extract.specs.make import line_of, make_spec
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
+from extract.specs.algorithm import add_rebuild_outcome, build_algorithm, store_graphs
+from extract.specs.make import make_spec, to_line
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.identity import identities_of
-from lemur_core.graphs.serialization import forms_of
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import load_graphs
 from manifests.records import Block, Spec
 from tests.builders import extractions
 from tests.builders.suites import read_files
@@ -57,29 +57,31 @@ def another_formula(stored: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    pairs = [Pair(name, "Blur", code, "", (), (), arguments) for name, (code, arguments, _) in CODES.items()]
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+    pairs = [
+        BlockWithOriginal(name, "Blur", code, "", (), (), arguments) for name, (code, arguments, _) in CODES.items()
+    ]
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
         return {one.block: dict(one.answer or {}) for one in trace_all(pairs, index, jobs=1)}
 
 
 @pytest.fixture(scope="module")
-def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rewritten]:
+def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, RebuildOutcome]:
     specs = []
     for name, (code, arguments, names) in CODES.items():
-        stored = stored_of(answers[name], names)
-        pair = Pair(name, "Blur", code, "", (), (), arguments)
-        specs.append(Original(name, stored, answers[name]["graph"], ABOUT, pair))
-        specs.append(Original(f"{name} alone", stored, answers[name]["graph"], ABOUT))
+        stored = store_graphs(answers[name], names)
+        pair = BlockWithOriginal(name, "Blur", code, "", (), (), arguments)
+        specs.append(RebuildJob(name, stored, answers[name]["graph"], ABOUT, pair))
+        specs.append(RebuildJob(f"{name} alone", stored, answers[name]["graph"], ABOUT))
         if name == "blur":
             for what, change in (("kernel", another_kernel), ("formula", another_formula)):
                 wrong = changed(stored, change)
-                specs.append(Original(what, wrong, answers[name]["graph"], ABOUT, pair))
-                specs.append(Original(f"{what} alone", wrong, answers[name]["graph"], ABOUT))
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+                specs.append(RebuildJob(what, wrong, answers[name]["graph"], ABOUT, pair))
+                specs.append(RebuildJob(f"{what} alone", wrong, answers[name]["graph"], ABOUT))
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
         return {one.block: one for one in rebuild_all(specs, index, jobs=1)}
 
 
-def test_written_and_equal(told: dict[str, Rewritten]) -> None:
+def test_written_and_equal(told: dict[str, RebuildOutcome]) -> None:
     one = told["blur"]
     assert (one.step, one.cause, one.rebuilds) == ("equal", "", True)
     assert one.answer.same_graph
@@ -92,30 +94,32 @@ def test_written_and_equal(told: dict[str, Rewritten]) -> None:
     assert "def forward(self, image, skip):" in source, "what is not used is not taken"
 
 
-def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, Rewritten]) -> None:
+def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, RebuildOutcome]) -> None:
     assert told["blur alone"].step == "traced"
     first, other = (told[name].answer.source.partition("\n") for name in ("blur alone", "blur"))
     assert first[2] == other[2]
     assert told["draws alone"].step == "traced"
 
 
-def test_a_wrong_spec_fails(told: dict[str, Rewritten]) -> None:
+def test_a_wrong_spec_fails(told: dict[str, RebuildOutcome]) -> None:
     assert told["kernel"].rebuilds != True  # noqa: E712 (the string would be true)
     assert told["kernel alone"].step == "written"
 
 
-def test_formulas_that_do_not_hold_are_left_out(told: dict[str, Rewritten], answers: dict[str, dict[str, Any]]) -> None:
+def test_formulas_that_do_not_hold_are_left_out(
+    told: dict[str, RebuildOutcome], answers: dict[str, dict[str, Any]]
+) -> None:
     found = told["formula"]
     assert found.step == "equal"
     assert "at [" in found.answer.sizes_fail
-    algorithm = algorithm_of(judged(answers["blur"], found.rebuilds, found.answer.sizes_fail), NAMES)
+    algorithm = build_algorithm(add_rebuild_outcome(answers["blur"], found.rebuilds, found.answer.sizes_fail), NAMES)
     assert algorithm.sizes == {}
     assert algorithm.fixed is not None
     assert algorithm.fixed.startswith("the formulas do not hold: ")
-    assert identities_of(forms_of(dict(algorithm)))["graph"] == answers["blur"]["graph"]
+    assert compute_identities(load_graphs(dict(algorithm)))["graph"] == answers["blur"]["graph"]
 
 
-def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, Rewritten]) -> None:
+def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, RebuildOutcome]) -> None:
     assert told["table"].step == "read"
     assert told["table"].rebuilds == "a constant of float32 50 whose values no graph holds"
     assert told["table"].kind == "what no graph holds"
@@ -129,7 +133,7 @@ def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, Rewritten]) -> Non
 @pytest.fixture
 def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
     source = extractions.source(tmp_path, "alpha@1.0")
-    found = judged(answers["blur"], True, None)
+    found = add_rebuild_outcome(answers["blur"], True, None)
     row: Block = extractions.block(
         source,
         "Blur",
@@ -144,7 +148,7 @@ def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
         n_lines=12,
     )
     path = tmp_path / "spec.jsonl"
-    path.write_text(line_of(make_spec(row, found)) + "\n", encoding="utf-8")
+    path.write_text(to_line(make_spec(row, found)) + "\n", encoding="utf-8")
     return path
 
 

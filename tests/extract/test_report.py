@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from extract.folder.report import find_goal, list_failures, summary_text
 from extract.folder.report_figures import level_colors
 from extract.model.results import wilson
-from lemur_core.files.markdown import code_span, plain, shown, table
+from lemur_core.files.markdown import code_span, make_visible, plain, table
 from manifests.folders.manifest import read_manifest
 from manifests.records import LEVELS, Block
 from tests.builders import extractions
@@ -167,7 +167,7 @@ def test_odd_names_and_messages_break_nothing(kind: str, error: str, license_: s
     lines = table(["a", "b", "c"], [[code_span(kind), plain(error), code_span(license_)]])
     assert lines[2].count("|") == 4
     assert all(char.isprintable() for line in lines for char in line)
-    assert "\n" not in shown(error)
+    assert "\n" not in make_visible(error)
 
 
 # --- failures -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from extract.model.results import code_columns
-from extract.resolve.requirements import add_versions, imports_of, qualify_swhid, requirements_text, runtime_versions
+from extract.resolve.requirements import (
+    add_versions,
+    list_runtime_imports,
+    qualify_swhid,
+    requirements_text,
+    runtime_versions,
+)
 from extract.resolve.standins import SOURCE_NAME, replacement_source
 from manifests.provenance.swhid import Swhid, content_swhid, directory_swhid
 from tests.builders import extractions
@@ -117,7 +123,7 @@ def test_versions_are_those_that_the_sources_ask_for(
     ],
 )
 def test_the_runtime_that_code_imports(code: str, expected: set[str]) -> None:
-    assert imports_of(code) == expected
+    assert list_runtime_imports(code) == expected
 
 
 def test_the_runtime_is_required_as_the_source_states_it(tmp_path: Path, sources: Sequence[Any]) -> None:

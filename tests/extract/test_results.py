@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.model.results import at_least, choose, count_rows, count_targets, reached, wilson
+from extract.model.results import at_least, choose, count_reached, count_rows, count_targets, wilson
 from manifests.records import LEVELS, Block
 
 NAMES = ("Attention", "Scale", "Block")
@@ -49,7 +49,7 @@ rows = st.lists(
 @given(rows)
 def test_counts_add_up(rows: list[Block]) -> None:
     counts = count_rows(rows)
-    assert counts["blocks"] == sum(counts["levels"].values()) == counts["reached"]["discovered"] == len(rows)
+    assert counts["blocks"] == sum(counts["levels"].values()) == counts["count_reached"]["discovered"] == len(rows)
     for group in ("sources", "categories"):
         assert sum(sum(levels.values()) for levels in counts[group].values()) == len(rows)
         for level in LEVELS:
@@ -57,13 +57,13 @@ def test_counts_add_up(rows: list[Block]) -> None:
     assert sum(counts["failures"].values()) == sum(item.error_kind is not None for item in rows)
     assert sum(counts["fidelity"].values()) == sum(item.fidelity is not None for item in rows)
     assert counts["lines"] == sum(item.n_lines or 0 for item in rows)
-    ladder = list(counts["reached"].values())
+    ladder = list(counts["count_reached"].values())
     assert ladder == sorted(ladder, reverse=True)
     assert list(counts["sources"]) == list(dict.fromkeys(item.source for item in rows))
 
 
 def test_the_ladder() -> None:
-    assert list(reached({"compiled": 2, "executed": 3}).values()) == [5, 5, 5, 5, 3, 0, 0, 0]
+    assert list(count_reached({"compiled": 2, "executed": 3}).values()) == [5, 5, 5, 5, 3, 0, 0, 0]
     assert [at_least("executed", level) for level in LEVELS] == [True] * 5 + [False] * 3
 
 
@@ -93,8 +93,8 @@ def test_targets() -> None:
     rows = [row(level="compiled"), row(source="beta@2.0"), row("Attention")]
     found = count_targets(rows, ["Scale", "Attention", "Gone", "Scale", "beta@2.0::pkg.Scale"])
     assert (found["names"], found["found"], found["missing"]) == (4, 3, ["Gone"])
-    assert found["reached"]["compiled"] == 3
-    assert found["reached"]["executed"] == 2
+    assert found["count_reached"]["compiled"] == 3
+    assert found["count_reached"]["executed"] == 2
     assert count_rows(rows, ["Gone"])["targets"]["found"] == 0
     assert "targets" not in count_rows(rows)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from extract.search.command import search_folder
 from extract.search.index import open_index
 from extract.search.ranking import Filters, SearchResult, search
-from extract.search.words import SYNONYMS, stem, terms_of
-from extract.specs.make import line_of, make_spec
+from extract.search.words import SYNONYMS, split_query, stem
+from extract.specs.make import make_spec, to_line
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
 from manifests.records import Block
@@ -58,7 +58,7 @@ def write(folder: Path, lines: Sequence[str], kind: str = "extraction") -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("search") / "out", [line_of(make_spec(row)) for row in blocks()])
+    return write(tmp_path_factory.mktemp("search") / "out", [to_line(make_spec(row)) for row in blocks()])
 
 
 def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> SearchResult:
@@ -141,8 +141,8 @@ def test_nothing_is_found(folder: Path, query: str, filters: dict[str, Any], say
 @pytest.mark.parametrize("group", SYNONYMS, ids=lambda group: group[0])
 def test_synonyms_stand_for_each_other(group: tuple[str, ...]) -> None:
     for phrase in group:
-        assert terms_of(phrase) == [group]
-        assert terms_of(f"tiny {phrase.upper()} thing") == [("tiny",), group, ("thing",)]
+        assert split_query(phrase) == [group]
+        assert split_query(f"tiny {phrase.upper()} thing") == [("tiny",), group, ("thing",)]
     assert sum(group[0] in other for other in SYNONYMS) == 1
 
 
@@ -170,7 +170,7 @@ def test_stems(words: str, one: str) -> None:
 
 def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    where = write(tmp_path / "out", [line_of(make_spec(row)) for row in blocks()])
+    where = write(tmp_path / "out", [to_line(make_spec(row)) for row in blocks()])
     first = names(where, "window attention")
     (kept,) = (tmp_path / "cache" / "search").iterdir()
     made_first = kept.read_bytes()
@@ -246,7 +246,7 @@ def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    facts = json.loads(line_of(make_spec(layer("Gate"))))
+    facts = json.loads(to_line(make_spec(layer("Gate"))))
     hostile = {**facts, "name": "Gate\x1b[31m", "license": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
     folder = write(tmp_path / "out", [json.dumps(hostile)])
     search_folder(folder, "gate", Filters(), spec_file=None)

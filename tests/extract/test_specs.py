@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.specs.behaviour import infer_behaviour
-from extract.specs.make import line_of, make_spec, worked_of
+from extract.specs.make import make_spec, read_arguments, to_line
 from extract.specs.notation import format_expression, format_type, format_value
-from extract.specs.outline import outline_of
-from extract.specs.splits import Place, place_specs
+from extract.specs.outline import read_outline
+from extract.specs.splits import SplitAssignment, assign_splits
 from lemur_core.similarity.features.text import near_pairs, shingles
 from manifests.records import Block, Observed, Spec
 from tests.builders import sample_blocks
@@ -92,7 +92,7 @@ def test_summaries(changes: dict[str, Any], summary: str) -> None:
 
 
 def test_no_word_of_a_docstring() -> None:
-    line = line_of(make_spec(sample_blocks.block(**sample_blocks.observed())))
+    line = to_line(make_spec(sample_blocks.block(**sample_blocks.observed())))
     assert not {"Recalibrates", "papers", "found"} & set(line.replace('"', " ").split())
 
 
@@ -105,7 +105,7 @@ def test_broken_columns_are_as_if_absent(stored: str) -> None:
 
 def test_a_line_has_sorted_keys_and_comes_back() -> None:
     spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
-    facts = json.loads(line_of(spec))
+    facts = json.loads(to_line(spec))
     assert list(facts) == sorted(facts)
     assert Spec.model_validate(facts) == spec
 
@@ -132,7 +132,7 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
         tree = ast.parse(code)
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        outline = outline_of(code)
+        outline = read_outline(code)
         assert list(outline.classes) == list(dict.fromkeys(classes)), file.name
         assert functions <= outline.functions, file.name
 
@@ -169,7 +169,7 @@ def test_several_outputs_keep_no_shape() -> None:
     ],
 )
 def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward: str) -> None:
-    worked = worked_of(json.dumps(arguments))
+    worked = read_arguments(json.dumps(arguments))
     assert worked is not None
     assert worked.constructor_call("A") == constructor
     assert worked.forward_call() == forward
@@ -187,13 +187,13 @@ def text_of(name: str, *, doc: str = "", extra: str = "", ends: str = "") -> str
     )
 
 
-def places(*given: tuple[str, str], source: str = "alpha@1.0", seed: int = 42) -> list[Place]:
+def places(*given: tuple[str, str], source: str = "alpha@1.0", seed: int = 42) -> list[SplitAssignment]:
     """Return the splits of blocks with these names and codes; no two of them were observed to behave the same."""
     rows = [
         sample_blocks.block(code, name, source=f"{source}{n}", module=f"m{n}", **sample_blocks.observed(parameters=n))
         for n, (name, code) in enumerate(given)
     ]
-    return place_specs([make_spec(row) for row in rows], [row.code for row in rows], seed)
+    return assign_splits([make_spec(row) for row in rows], [row.code for row in rows], seed)
 
 
 def same(one: tuple[str, str], other: tuple[str, str]) -> bool:
@@ -229,7 +229,7 @@ def test_equal_designs_are_one_group() -> None:
             text_of("Third").replace(", Third=None", ""), "Third", **sample_blocks.observed(parameters=281)
         )
     ]
-    found = place_specs([make_spec(row) for row in rows], [row.code or "" for row in rows], 42)
+    found = assign_splits([make_spec(row) for row in rows], [row.code or "" for row in rows], 42)
     assert found[0].cluster == found[1].cluster != found[2].cluster
 
 
@@ -258,8 +258,8 @@ def test_order_plays_no_part(order: list[int], seed: int) -> None:
         sample_blocks.block(text_of(f"Name{n % 12}"), f"Name{n % 12}", module=f"m{n}") for n in range(14)
     ]
     specs = [make_spec(row) for row in rows]
-    plain = place_specs(specs, [row.code or "" for row in rows], seed)
-    mixed = place_specs([specs[n] for n in order], [rows[n].code or "" for n in order], seed)
+    plain = assign_splits(specs, [row.code or "" for row in rows], seed)
+    mixed = assign_splits([specs[n] for n in order], [rows[n].code or "" for n in order], seed)
     assert mixed == [plain[n] for n in order]
 
 

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from extract.search.command import make_candidate
-from extract.specs.make import LIMIT, find_repeat, line_of, make_spec, strip_header
+from extract.specs.make import LIMIT, find_repeat, make_spec, strip_header, to_line
 from manifests.records import Block
 from tests.builders import sample_blocks
 
@@ -55,7 +55,7 @@ def passages(facts: dict[str, Any], code: str) -> list[tuple[str, ...]]:
 
 def check(row: Block) -> None:
     spec = make_spec(row)
-    facts = json.loads(line_of(spec))
+    facts = json.loads(to_line(spec))
     assert row.code is not None
     assert passages(facts, row.code) == [], row.block
     assert passages(make_candidate(facts), row.code) == [], row.block

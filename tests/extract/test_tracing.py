@@ -9,18 +9,18 @@ import pytest
 
 from extract.folder.verify import check_graphs, verify
 from extract.model.results import Result, code_columns
-from extract.proofs.trace import Traced, trace_all
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
-from extract.search.alike import Computation, alike, block_in, lines_of
+from extract.proofs.trace import BlockTrace, trace_all
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
+from extract.search.alike import BlockComputation, block_in, find_similar, format_lines
 from extract.search.index import open_index
 from extract.search.ranking import Filters
-from extract.specs.algorithm import algorithm_of
+from extract.specs.algorithm import build_algorithm
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.identity import identities_of, similarity, subtrees
-from lemur_core.graphs.serialization import forms_of
+from lemur_core.graphs.identity import compute_identities, similarity, subtrees
+from lemur_core.graphs.serialization import load_graphs
 from manifests.folders.manifest import read_manifest
-from manifests.publish.staged import staged
+from manifests.publish.staged import stage_files
 from manifests.records import Block, Spec
 from tests.builders import extractions
 from tests.builders.suites import read_files
@@ -50,12 +50,12 @@ TOLD = (
 )
 
 
-def pair(block: str, code: str, arguments: dict[str, Any], name: str = "Gate") -> Pair:
-    return Pair(block, name, code, "", (), (), arguments)
+def pair(block: str, code: str, arguments: dict[str, Any], name: str = "Gate") -> BlockWithOriginal:
+    return BlockWithOriginal(block, name, code, "", (), (), arguments)
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockTrace]:
     pairs = [
         pair("gate", TEXTS["GATE"], ARGUMENTS),
         pair("renamed", RENAMED, ARGUMENTS, "Softener"),
@@ -63,7 +63,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
         pair("lazy", TEXTS["LAZY"], PLAIN),
         pair("fails", FAILS, PLAIN),
     ]
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
         found = {one.block: one for one in trace_all(pairs, index, jobs=1)}
         again = {one.block: one for one in trace_all(pairs, index, jobs=1)}
     assert all(one.reused for one in again.values()), "a rerun costs nothing"
@@ -73,27 +73,27 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
     return found
 
 
-def answer(one: Traced) -> dict[str, Any]:
+def answer(one: BlockTrace) -> dict[str, Any]:
     assert one.answer is not None, one.error
     return dict(one.answer)
 
 
-def test_names_play_no_part(traced: dict[str, Traced]) -> None:
+def test_names_play_no_part(traced: dict[str, BlockTrace]) -> None:
     one, other = (answer(traced[block]) for block in ("gate", "renamed"))
     assert one["graph"] == other["graph"]
-    told = [algorithm_of(each, ["image"]) for each in (one, other)]
+    told = [build_algorithm(each, ["image"]) for each in (one, other)]
     assert told[0].sentences == told[1].sentences == TOLD
 
 
-def test_what_is_told_of_a_run(traced: dict[str, Traced]) -> None:
+def test_what_is_told_of_a_run(traced: dict[str, BlockTrace]) -> None:
     found = answer(traced["gate"])
     assert found["route"] == "meta"
     assert found["returns"] == {"items": [["y", "tensor"], ["weight", ["tensor", None]]]}
     assert found["dead_classes"] == ["Kernel"]
     assert found["unused_parameters"] == ["dead.bias", "dead.weight"]
-    algorithm = algorithm_of(found, ["image"])
-    forms = forms_of(dict(algorithm))
-    assert identities_of(forms)["graph"] == found["graph"]
+    algorithm = build_algorithm(found, ["image"])
+    forms = load_graphs(dict(algorithm))
+    assert compute_identities(forms)["graph"] == found["graph"]
     by_op = {op: [n.scope for n in forms["eval"].nodes if n.op == op] for op in ("input", "parameter")}
     assert by_op["input"] == ["image"]
     assert sorted(by_op["parameter"]) == ["down.bias", "down.weight", "up.bias", "up.weight"]
@@ -101,26 +101,26 @@ def test_what_is_told_of_a_run(traced: dict[str, Traced]) -> None:
     assert algorithm.train_error is None
 
 
-def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, Traced]) -> None:
-    algorithm = algorithm_of(answer(traced["gate"]), ["image"])
+def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, BlockTrace]) -> None:
+    algorithm = build_algorithm(answer(traced["gate"]), ["image"])
     assert algorithm.fixed is None
     assert {name: values[0] for name, values in algorithm.sizes.items()} == {"B": 2, "H": 6, "W": 6}
     assert all(len(set(values)) >= 3 for values in algorithm.sizes.values())
     form = algorithm.eval["operations"].index(["input", "number", "trained"])
     assert [node[1:] for node in algorithm.eval["nodes"] if node[0] == form] == [[0, True, "float32 B×64×H×W", "image"]]
-    assert algorithm_of(answer(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
+    assert build_algorithm(answer(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
 
 
-def test_values_are_had_on_the_cpu(traced: dict[str, Traced]) -> None:
+def test_values_are_had_on_the_cpu(traced: dict[str, BlockTrace]) -> None:
     found = answer(traced["values"])
     assert (found["route"], found["reads_values"]) == ("cpu", True)
 
 
-def test_lazy_modules_take_their_shapes_first(traced: dict[str, Traced]) -> None:
-    assert algorithm_of(answer(traced["lazy"]), ["x"]).sentences == ("from the input: linear 3 to 5.",)
+def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockTrace]) -> None:
+    assert build_algorithm(answer(traced["lazy"]), ["x"]).sentences == ("from the input: linear 3 to 5.",)
 
 
-def test_what_does_not_run_says_why(traced: dict[str, Traced]) -> None:
+def test_what_does_not_run_says_why(traced: dict[str, BlockTrace]) -> None:
     assert traced["fails"].answer is None
     assert traced["fails"].error == "runtime_error: ValueError: no"
 
@@ -129,7 +129,7 @@ def test_what_does_not_run_says_why(traced: dict[str, Traced]) -> None:
 
 
 @pytest.fixture(scope="module")
-def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(traced: dict[str, BlockTrace], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
     base = tmp_path_factory.mktemp("traced")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
@@ -200,7 +200,7 @@ def test_verify_finds_a_graph_that_is_not_the_stated_one(sound: Path, change: An
 
 def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> None:
     before = specs_of(sound)
-    with staged(sound) as ready:
+    with stage_files(sound) as ready:
         after = [Spec.model_validate_json(line) for line in ready.files["specs.jsonl"].read_text().splitlines()]
         tables = [path for name, path in ready.files.items() if name.startswith("data/specs/")]
         rows = {row["block"]: row for path in tables for row in pq.read_table(path).to_pylist()}
@@ -223,17 +223,17 @@ def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> No
 def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
     index = open_index(sound)
     wanted = block_in(sound, "alpha::Gate")
-    form = forms_of(dict(specs_of(sound)[0].algorithm))["eval"]  # type: ignore[arg-type]
+    form = load_graphs(dict(specs_of(sound)[0].algorithm))["eval"]  # type: ignore[arg-type]
     keys = {name[:16]: count for name, count in subtrees(form).items()}
     assert wanted.labels == keys
-    hits, matched = alike(sound, index, wanted, Filters(), 10)
+    hits, matched = find_similar(sound, index, wanted, Filters(), 10)
     assert matched == 1
     assert [(hit.block.partition("@")[0], hit.similarity, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
-    told = lines_of(wanted, hits, matched)
+    told = format_lines(wanted, hits, matched)
     assert told[0] == f"like {wanted.block}"
     assert told[2] == f"1.000  same               {hits[0].block}  (Other)"
     with pytest.raises(UserError, match="--source gamma: no block"):
-        alike(sound, index, wanted, Filters(sources=("gamma",)), 10)
+        find_similar(sound, index, wanted, Filters(sources=("gamma",)), 10)
 
 
 def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
@@ -242,7 +242,7 @@ def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
     exact = similarity(half, index.labels.of(1))
     assert 0 < exact < 1
     assert index.labels.similar(half) == pytest.approx([exact, exact])
-    hits, _ = alike(sound, index, Computation("half", half, None, None), Filters(), 10)
+    hits, _ = find_similar(sound, index, BlockComputation("half", half, None, None), Filters(), 10)
     assert [(hit.similarity, hit.agreement) for hit in hits] == [(pytest.approx(exact), "different")] * 2
     with pytest.raises(UserError, match="nothing: no block that passes has a graph with anything in common"):
-        alike(sound, index, Computation("nothing", {"0" * 16: 1}, None, None), Filters(), 10)
+        find_similar(sound, index, BlockComputation("nothing", {"0" * 16: 1}, None, None), Filters(), 10)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from extract.proofs import validate
-from extract.proofs.validate import Candidate, Verdict, check_text, validate_all
-from extract.resolve.index import Index
+from extract.proofs.validate import BlockVerdict, Candidate, check_text, validate_all
+from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import ATTEMPTS
 from manifests.records import Level
@@ -64,13 +64,13 @@ def candidates(names: Iterable[str] = BLOCKS) -> list[Candidate]:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def judged(index: Index) -> Iterator[list[tuple[Candidate, Verdict]]]:
+def judged(index: FactsIndex) -> Iterator[list[tuple[Candidate, BlockVerdict]]]:
     """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validate, "_SEARCH_LIMITS", Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31))
@@ -79,13 +79,13 @@ def judged(index: Index) -> Iterator[list[tuple[Candidate, Verdict]]]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(judged: list[tuple[Candidate, Verdict]]) -> dict[str, Verdict]:
+def verdicts(judged: list[tuple[Candidate, BlockVerdict]]) -> dict[str, BlockVerdict]:
     return {found.key: verdict for found, verdict in judged}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
-def test_how_far_a_block_comes(verdicts: dict[str, Verdict], name: str) -> None:
+def test_how_far_a_block_comes(verdicts: dict[str, BlockVerdict], name: str) -> None:
     _, level, kind, said = BLOCKS[name]
     verdict = verdicts[name]
     assert (verdict.level, verdict.kind) == (level, kind), verdict.error
@@ -97,7 +97,7 @@ def test_how_far_a_block_comes(verdicts: dict[str, Verdict], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_arguments_and_observations_are_kept_from_constructed_on(verdicts: dict[str, Verdict]) -> None:
+def test_arguments_and_observations_are_kept_from_constructed_on(verdicts: dict[str, BlockVerdict]) -> None:
     for name, (_, level, _, _) in BLOCKS.items():
         assert (verdicts[name].arguments is not None) == (level in ("constructed", "forward", "backward")), name
         assert (verdicts[name].observed is not None) == (verdicts[name].arguments is not None)
@@ -110,7 +110,7 @@ def test_arguments_and_observations_are_kept_from_constructed_on(verdicts: dict[
 
 @pytest.mark.slow
 def test_a_second_time_nothing_runs(
-    index: Index, verdicts: dict[str, Verdict], monkeypatch: pytest.MonkeyPatch
+    index: FactsIndex, verdicts: dict[str, BlockVerdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: object) -> None:
         raise AssertionError("a sandbox was started")
@@ -173,12 +173,12 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Index]:
-    with Index(tmp_path / "facts.sqlite") as opened:
+def fresh(tmp_path: Path) -> Iterator[FactsIndex]:
+    with FactsIndex(tmp_path / "facts.sqlite") as opened:
         yield opened
 
 
-def verdicts_of(keys: Sequence[str], index: Index, goal: Level = "backward", **options: Any) -> list[Verdict]:
+def verdicts_of(keys: Sequence[str], index: FactsIndex, goal: Level = "backward", **options: Any) -> list[BlockVerdict]:
     given = {key: candidate(f"# {key}", key) for key in keys}
     found = list(validate_all(given.values(), index, goal, jobs=3, **options))
     assert all(one == given[one.key] for one, _ in found)
@@ -196,7 +196,7 @@ def verdicts_of(keys: Sequence[str], index: Index, goal: Level = "backward", **o
     ],
 )
 def test_a_search_that_ends_the_process_says_nothing_of_the_rungs_below(
-    answers: Answers, pauses: list[float], fresh: Index, status: Status, runs: int
+    answers: Answers, pauses: list[float], fresh: FactsIndex, status: Status, runs: int
 ) -> None:
     answers.prepared["a"] = [said("a", status=status)]
     (verdict,) = verdicts_of("a", fresh)
@@ -208,7 +208,7 @@ def test_a_search_that_ends_the_process_says_nothing_of_the_rungs_below(
 
 @pytest.mark.parametrize("goal", ["backward", "executed"])
 def test_a_file_that_dies_at_once_is_not_executed(
-    answers: Answers, pauses: list[float], fresh: Index, goal: Level
+    answers: Answers, pauses: list[float], fresh: FactsIndex, goal: Level
 ) -> None:
     answers.prepared["low"] = [said("low", status=Status.DENIED)]
     (verdict,) = verdicts_of(["low"], fresh, goal)
@@ -216,7 +216,7 @@ def test_a_file_that_dies_at_once_is_not_executed(
     assert answers.ran == list(dict.fromkeys([("low", goal), ("low", "executed")]))
 
 
-def test_only_failures_run_again_when_asked(answers: Answers, fresh: Index) -> None:
+def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex) -> None:
     levels = {"a": "backward", "b": "constructed", "c": "backward", "d": "forward"}
     answers.prepared = {key: [said(key, level, "why")] for key, level in levels.items()}
     first = verdicts_of(list(levels), fresh)

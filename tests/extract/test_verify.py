@@ -16,11 +16,11 @@ from extract.folder.verify_code import import_faults
 from extract.model.results import code_columns
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import find_undefined_names
 from manifests.folders.checks import Check
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.publish.staged import staged
+from manifests.publish.staged import stage_files
 from manifests.records import Block, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import table
@@ -88,7 +88,7 @@ def test_what_was_published_without_some_code_is_sound(folder: Path, tmp_path: P
         source["license"] = "GPL-3.0-only" if source is needs["sources"]["beta@2.0"] else source["license"]
     (folder / "required_repos.json").write_text(json.dumps(needs))
     failed(folder)
-    with staged(folder) as ready:
+    with stage_files(folder) as ready:
         assert ready.withheld
         for name, path in ready.files.items():
             (tmp_path / "pulled" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -300,7 +300,7 @@ def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> N
     ],
 )
 def test_undefined_names(text: str, names: list[str]) -> None:
-    assert list(undefined_names(ast.parse(text))) == names
+    assert list(find_undefined_names(ast.parse(text))) == names
 
 
 @pytest.mark.parametrize("level", [None, "flown", 3])

@@ -10,8 +10,8 @@ import pytest
 
 from extract.model.results import Result, code_columns
 from extract.proofs.trace import trace_all
-from extract.proofs.validate import Pair
-from extract.resolve.index import Index
+from extract.proofs.validate import BlockWithOriginal
+from extract.resolve.index import FactsIndex
 from extract.search.ranking import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
@@ -37,8 +37,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (extractions.source(base, "beta@2.0"), "Stem", TEXTS["STEM"], arguments("32", image)),
         (extractions.source(base, "gamma@3.0"), "Other", TEXTS["OTHER"], arguments("5", numbers)),
     ]
-    pairs = [Pair(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
-    with Index(base / "facts.sqlite") as index:
+    pairs = [BlockWithOriginal(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
+    with FactsIndex(base / "facts.sqlite") as index:
         answers = {one.block: one.answer for one in trace_all(pairs, index, jobs=1)}
     results = []
     for of, name, code, given in wanted:

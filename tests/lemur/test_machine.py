@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lemur.cli import app
 from lemur.doctor import examine
-from lemur_core.files.cache import prune, rooms
+from lemur_core.files.cache import list_rooms, prune
 from lemur_core.files.errors import UserError
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -57,18 +57,18 @@ def test_doctor_as_json(kept: Path) -> None:
 
 
 def test_rooms_are_told_by_size(kept: Path) -> None:
-    assert [(room.name, room.size, room.files) for room in rooms()] == [("features", 2000, 2), ("index", 1000, 1)]
+    assert [(room.name, room.size, room.files) for room in list_rooms()] == [("features", 2000, 2), ("index", 1000, 1)]
     told = json.loads(CliRunner().invoke(app, ["cache", "--json"]).stdout)
-    assert [room["name"] for room in told["rooms"]] == ["features", "index"]
+    assert [room["name"] for room in told["list_rooms"]] == ["features", "index"]
 
 
 def test_one_room_is_pruned(kept: Path) -> None:
     assert CliRunner().invoke(app, ["cache", "features", "--prune"]).exit_code == 0
-    assert [room.name for room in rooms()] == ["index"]
+    assert [room.name for room in list_rooms()] == ["index"]
 
 
 def test_what_is_old_is_pruned(kept: Path) -> None:
-    assert prune(rooms(["features"]), older_than=3600) == 1000
+    assert prune(list_rooms(["features"]), older_than=3600) == 1000
     assert (kept / "features" / "v1" / "new").exists()
     assert not (kept / "features" / "old").exists()
 

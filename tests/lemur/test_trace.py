@@ -15,14 +15,14 @@ import pytest
 from lemur.finished.folders import trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.kinds import Link
+from manifests.folders.kinds import FolderLink
 from manifests.folders.manifest import (
     Input,
     Manifest,
     Measured,
     Parent,
+    describe_parent,
     list_outputs,
-    parent_of,
     read_manifest,
     write_manifest,
 )
@@ -117,11 +117,11 @@ def lemur(tmp_path: Path) -> Path:
     return snapshot(tmp_path / "snap", codes, "lemur@2.1.0", [WHEEL], [])
 
 
-def named(links: list[Link], what: str) -> list[str]:
+def named(links: list[FolderLink], what: str) -> list[str]:
     return [link.name for link in links if link.what == what]
 
 
-def fact(links: list[Link], what: str, key: str) -> Any:
+def fact(links: list[FolderLink], what: str, key: str) -> Any:
     return next(link.facts[key] for link in links if link.what == what)
 
 
@@ -165,7 +165,7 @@ def test_a_conversation_of_specs_is_followed_to_its_block(extraction: Path, tmp_
     rows.append({**rows[0], "id": CHAT[:10] + "0" * 54})
     write_tables(folder / "data" / "chat", "train", SpecChatRow, rows, len(rows))
     links = trace(CHAT, [folder])
-    assert links[0] == Link("chat row", CHAT, {"task": "choose", "about": [ATTENTION, OTHER]})
+    assert links[0] == FolderLink("chat row", CHAT, {"task": "choose", "about": [ATTENTION, OTHER]})
     assert links[1:-1] == trace(ATTENTION, [extraction])[:-1]
     assert trace("e" * 6, [folder])[1:] == links[1:]
     with pytest.raises(UserError, match="'cccccccccc' begins 2 ids of conversations; give more digits"):
@@ -217,7 +217,7 @@ def of_blocks(extraction: Path, tmp_path: Path) -> Path:
     codes = {f"block-{ATTENTION}": code_of(extraction, ATTENTION), "net-b": "x = 3\n", "net-c": "x = 4\n"}
     files = ("blocks.parquet", "required_repos.json")
     inputs = [Input(name=f"blocks/{name}", sha256=sha256_file(extraction / name), bytes=1) for name in files]
-    return snapshot(tmp_path / "s", codes, "lemur@2.1.0 + blocks", [WHEEL, *inputs], [parent_of(extraction)])
+    return snapshot(tmp_path / "s", codes, "lemur@2.1.0 + blocks", [WHEEL, *inputs], [describe_parent(extraction)])
 
 
 def test_a_parent_among_the_folders_is_followed(of_blocks: Path, extraction: Path) -> None:

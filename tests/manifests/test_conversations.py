@@ -12,9 +12,9 @@ from manifests.conversations.conversation import (
     Subject,
     count_near,
     fence,
-    fenced_codes,
     find_earlier_duplicates,
     finish,
+    read_fenced_code,
 )
 from manifests.conversations.sampling import Sampler
 
@@ -101,4 +101,4 @@ def test_quantiles(share: int, expected: int) -> None:
 
 @pytest.mark.parametrize("code", ["x = 1\n", "x = 1", "s = '```python'\n", "````\n```\n", "\n\n"])
 def test_a_fence_gives_its_code_back(code: str) -> None:
-    assert fenced_codes(f"before\n\n{fence(code)}\nafter") == [code if code.endswith("\n") else f"{code}\n"]
+    assert read_fenced_code(f"before\n\n{fence(code)}\nafter") == [code if code.endswith("\n") else f"{code}\n"]

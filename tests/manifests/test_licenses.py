@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from lemur_core.files.errors import UserError
 from manifests.provenance.licenses import (
     NOASSERTION,
-    all_of,
+    combine_licenses,
     find_license,
     is_permissive,
     license_of_fields,
     license_of_text,
     licenses_of_code,
-    stated_expression,
+    parse_expression,
 )
 from tests.builders.suites import table
 
@@ -94,7 +94,7 @@ def test_texts_of_several_licences_and_limited_ones(text: str, expected: str) ->
     ],
 )
 def test_all_at_once(expressions: list[str], expected: str) -> None:
-    assert all_of(expressions) == expected
+    assert combine_licenses(expressions) == expected
     assert is_permissive(expected) == (bool(expressions) and all(map(is_permissive, expressions)))
 
 
@@ -107,9 +107,9 @@ def test_what_a_file_states_of_itself() -> None:
 
 
 def test_what_a_user_states() -> None:
-    assert stated_expression("mit and apache-2.0") == "MIT AND Apache-2.0"
+    assert parse_expression("mit and apache-2.0") == "MIT AND Apache-2.0"
     with pytest.raises(UserError, match=r"--license free for all: not an SPDX expression; for example MIT"):
-        stated_expression("free for all")
+        parse_expression("free for all")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import check_files
-from manifests.folders.manifest import Input, Parent, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.folders.manifest import Input, Parent, describe_parent, list_outputs, read_manifest, write_manifest
 
 Finished = Callable[..., Path]
 DIGEST = "0" * 64
@@ -104,6 +104,6 @@ def test_a_manifest_from_before_parents_is_read(tmp_path: Path, finished: Finish
 def test_a_folder_as_a_parent(tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = finished(tmp_path / "pp", "extraction")
     wanted = Parent(kind="extraction", name="pp", sha256=sha256_file(folder / "manifest.json"))
-    assert parent_of(folder) == wanted
+    assert describe_parent(folder) == wanted
     monkeypatch.chdir(folder)
-    assert parent_of(Path()) == wanted, "the name is the folder's, however it is written"
+    assert describe_parent(Path()) == wanted, "the name is the folder's, however it is written"

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from manifests.folders.checks import check_table
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import ROWS_PER_FILE, Table, card_yaml, offered_tables, write_tables
+from manifests.folders.tables import ROWS_PER_FILE, Table, card_yaml, select_tables, write_tables
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
-from manifests.records.corpus import Corpus
+from manifests.records.corpus import SourceCorpus
 from manifests.schemas import FOLDER, schema_texts
 from tests.builders.suites import table
 
@@ -29,7 +29,7 @@ def test_schemas_are_current() -> None:
     """If this fails, run `make schemas`."""
     checked_in = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert checked_in == schema_texts()
-    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest, Corpus)}
+    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest, SourceCorpus)}
 
 
 def test_lemur_record_columns() -> None:
@@ -154,7 +154,7 @@ def test_what_has_no_rows_is_not_offered() -> None:
         "none": (Removed, {"train": "none.parquet"}),
     }
     rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
-    assert offered_tables(configs, rows) == [Table("some", Removed, {"train": "some/train-*.parquet"})]
+    assert select_tables(configs, rows) == [Table("some", Removed, {"train": "some/train-*.parquet"})]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from scipy.stats import ttest_rel
 
 from lemur_core.files.errors import UserError
 from train.model.recipe import Recipe, read_changes
-from train.studies.ablation import FULL, Difference, paired_difference, variants
+from train.studies.ablation import FULL, Difference, mean_difference, variants
 
 WHOLE = Recipe().changed(
     slots__attention="timm::SEModule", slots__downsample="timm::BlurPool2d", slots__stochastic_depth="timm::DropPath",
@@ -63,17 +63,17 @@ def test_the_interval_is_that_of_the_paired_t_test(pairs: list[tuple[float, floa
     base, other = ({seed: pair[place] for seed, pair in enumerate(pairs)} for place in (0, 1))
     if len({other[seed] - base[seed] for seed in base}) < 2:
         return  # scipy warns where nothing varies
-    found = paired_difference(base, other)
+    found = mean_difference(base, other)
     interval = ttest_rel(list(other.values()), list(base.values())).confidence_interval(0.95)
     assert found.n == len(pairs)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
 
 
 def test_differences_of_few_seeds() -> None:
-    found = paired_difference({0: 0.5, 1: 0.6, 7: 0.9}, {1: 0.7, 0: 0.7, 3: 0.1})  # paired by number
+    found = mean_difference({0: 0.5, 1: 0.6, 7: 0.9}, {1: 0.7, 0: 0.7, 3: 0.1})  # paired by number
     assert (found.n, found.mean, found.is_significant) == (2, pytest.approx(0.15), False)
     assert found.low is not None
-    assert paired_difference({0: 0.25, 1: 0.5}, {0: 0.5, 1: 0.75}).is_significant, "it never varies"
+    assert mean_difference({0: 0.25, 1: 0.5}, {0: 0.5, 1: 0.75}).is_significant, "it never varies"
     for seeds, mean in ((0, None), (1, 0.25)):
-        few = paired_difference(dict.fromkeys(range(seeds), 0.5), dict.fromkeys(range(seeds), 0.75))
+        few = mean_difference(dict.fromkeys(range(seeds), 0.5), dict.fromkeys(range(seeds), 0.75))
         assert (few, few.is_significant) == (Difference(seeds, mean, None, None), False)

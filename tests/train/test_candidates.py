@@ -7,7 +7,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 from tests.builders import slot_blocks
-from train.compose.candidates import Candidate, candidates
+from train.compose.candidates import SlotCandidate, candidates
 from train.compose.library import open_library
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_sandbox")
 WIDTHS = (8,)
 
 
-def names(found: list[Candidate]) -> list[str]:
+def names(found: list[SlotCandidate]) -> list[str]:
     """Qualified names of those that fit."""
     return [one.block.partition("::")[2] for one in found if one.fits]
 
@@ -54,9 +54,9 @@ def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_candidate_tells_itself_in_a_line() -> None:
-    right = Candidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1}, 0.1)
+    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1}, 0.1)
     assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
-    wrong = Candidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {}, None)
+    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {}, None)
     assert wrong.line() == "no   kit@1::Post: has no identity shortcut"
 
 

@@ -14,7 +14,7 @@ from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
 from train.model.contract import lemur_digest, lemur_name
-from train.runs.register import Registered, register, why_refused, write_lemur_files
+from train.runs.register import RegistrationCounts, register, why_refused, write_lemur_files
 
 NAME = lemur_name(TINY, "tiny")
 STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"
@@ -41,9 +41,9 @@ def dump(db: Path) -> list[str]:
 
 
 def test_trials_are_added_once(db: Path, folder: Path) -> None:
-    assert register(db, [folder]) == Registered(3, 0, ())
+    assert register(db, [folder]) == RegistrationCounts(3, 0, ())
     before = dump(db)
-    assert register(db, [folder, folder]) == Registered(0, 6, ())
+    assert register(db, [folder, folder]) == RegistrationCounts(0, 6, ())
     assert dump(db) == before
     (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
     assert line.endswith(f"spaced/net.py: the database has other code under the name {NAME}")
@@ -128,7 +128,7 @@ def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Pat
         assert "\n" not in line
     assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a complete training run")
     other = TINY + "# another\n"
-    assert register(db, [*bad, write_run(tmp_path / "good", other)]) == Registered(3, 0, done.failed)
+    assert register(db, [*bad, write_run(tmp_path / "good", other)]) == RegistrationCounts(3, 0, done.failed)
     assert rows(db, "SELECT DISTINCT nn FROM stat") == rows(db, "SELECT name FROM nn") == [(lemur_name(other, "tiny"),)]
     assert rows(db, "SELECT COUNT(*) FROM prm WHERE uid NOT IN (SELECT prm FROM stat)") == [(0,)]
 

@@ -13,8 +13,8 @@ import torch
 from lemur.finished.folders import trace, verify_folder
 from lemur_core.files.errors import UserError
 from manifests.folders.frame import Page
-from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
-from manifests.publish.staged import staged
+from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, read_manifest, write_manifest
+from manifests.publish.staged import stage_files
 from manifests.records import Block, Ingredient, TrainingRecord
 from tests.builders import extractions, training
 from train.compose.assemble import header, provenance
@@ -131,13 +131,13 @@ def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
         ("net.py", record.code_sha256), ("recipe", record.recipe_sha256), ("synthetic", DATA.sha256),
     ]  # fmt: skip
     assert manifest.inputs[2].bytes == 2 * (4 * 3 * 32 * 32 + 4 * 4)
-    assert manifest.parents == [parent_of(library)]
+    assert manifest.parents == [describe_parent(library)]
     assert manifest.parameters["recipe"] == json.loads(record.recipe)
     assert (manifest.parameters["seed"], manifest.parameters["held_out"]) == (7, 5000)
     assert manifest.versions["torch"] == "2.15.0"
     assert "lemur-curator" in manifest.versions
     assert faults(run) == {}
-    with staged(run) as ready:  # of permissive blocks: it leaves whole
+    with stage_files(run) as ready:  # of permissive blocks: it leaves whole
         assert set(ready.files) == {item.path for item in manifest.outputs} | {"manifest.json"}
     mixed = block_of(library, "alpha.blocks.Scale")
     head = header(Recipe(), {"stem": filler_of(mixed)}, {})  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_an_extraction_that_was_made_again_is_the_parent(run: Path, library: Pat
     again = Path(shutil.copytree(library, tmp_path / "again"))
     refresh(again, details={"made": "again"})
     renew_parents(run, read_record(run), again)
-    assert read_manifest(run).parents == [parent_of(again)] != [parent_of(library)]
+    assert read_manifest(run).parents == [describe_parent(again)] != [describe_parent(library)]
     before = (run / "manifest.json").read_bytes()
     for folder in (again, None):
         renew_parents(run, read_record(run), folder)
@@ -254,7 +254,7 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
     if not recorded:
         change_json("record.json", ingredients=[])(out)
     finish(out, library)
-    with pytest.raises(UserError, match=reason) as caught, staged(out):
+    with pytest.raises(UserError, match=reason) as caught, stage_files(out):
         pass
     assert "\n" not in str(caught.value)
 
@@ -281,10 +281,10 @@ def test_a_network_without_blocks_says_what_its_licence_is(
     change_json("record.json", recipe=json.dumps(recipe))(out)
     finish(out, None)
     if wrong is None or (assembled and not line):
-        with staged(out) as ready:
+        with stage_files(out) as ready:
             assert "net.py" in ready.files
     else:
-        with pytest.raises(UserError, match=rf"net.py: its licence \({wrong}\) is not known"), staged(out):
+        with pytest.raises(UserError, match=rf"net.py: its licence \({wrong}\) is not known"), stage_files(out):
             pass
 
 
@@ -313,10 +313,10 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     study, records = make_study(out, library)
     study.close(records, {"records.jsonl": 2}, study_page)
     manifest = read_manifest(out)
-    assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [parent_of(library)])
+    assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [describe_parent(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
     assert "runs/full-seed1/manifest.json" in {item.path for item in manifest.outputs}
-    assert read_manifest(out / "runs" / "full-seed1").parents == [parent_of(library)]
+    assert read_manifest(out / "runs" / "full-seed1").parents == [describe_parent(library)]
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
     study.open({**PLAN, "seeds": (0, 1)}, library)

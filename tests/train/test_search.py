@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.builders.training import made_up_record
 from train import cli
 from train.model.recipe import Recipe
-from train.studies.search import SLOTS, Plan, Trial, compositions, page, plan_rounds
+from train.studies.search import SLOTS, SearchPlan, SearchTrial, compositions, page, plan_rounds
 
 CHOICES = {"attention": ["a::A", "b::B", "c::C"], "downsample": ["avg_pool", "d::D"], "stem": []}
 
@@ -44,19 +44,19 @@ def test_the_same_seed_draws_the_same(seed: int, budget: int) -> None:
     ],
 )
 def test_rungs_grow_until_one_is_left_or_all_images_are_used(count: int, images: int, sizes: list[int]) -> None:
-    assert plan_rounds(Plan(budget=count, images=images), count, 45000) == sizes
+    assert plan_rounds(SearchPlan(budget=count, images=images), count, 45000) == sizes
 
 
 def test_a_rung_that_failed_counts_for_nothing() -> None:
-    sound, failed, never = (Trial(name, Recipe(), None) for name in ("sound", "failed", "never"))
+    sound, failed, never = (SearchTrial(name, Recipe(), None) for name in ("sound", "failed", "never"))
     sound.records = [made_up_record(val_accuracy=0.4), made_up_record(val_accuracy=0.5)]
     failed.records = [made_up_record(val_accuracy=0.9), made_up_record(status="diverged", val_accuracy=None)]
     never.records = [made_up_record(status="out_of_memory", val_accuracy=None)]
-    low = Trial("low", Recipe(), None, records=[made_up_record(val_accuracy=0.1)])
-    unmade = Trial("unmade", Recipe(), None, "does not fit")
+    low = SearchTrial("low", Recipe(), None, records=[made_up_record(val_accuracy=0.1)])
+    unmade = SearchTrial("unmade", Recipe(), None, "does not fit")
     ranked = sorted([unmade, never, failed, low, sound], key=lambda trial: trial.rank)
     assert [trial.name for trial in ranked] == ["sound", "low", "failed", "never", "unmade"]
-    (row,) = [line for line in page(ranked, "cifar-10", Plan(budget=4)) if "`failed`" in line]
+    (row,) = [line for line in page(ranked, "cifar-10", SearchPlan(budget=4)) if "`failed`" in line]
     assert "90.00 %" in row
     assert "diverged" in row
     assert not never.complete_runs

@@ -5,7 +5,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from train.compose.candidates import build_from_recipe, list_builds
-from train.model.recipe import Model, Slots
+from train.model.recipe import ModelSettings, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
 
 
@@ -24,7 +24,7 @@ def test_sizes() -> None:
     }
     assert {slot: list_sizes(slot, (8, 16, 16)) for slot in expected} == expected
     assert list_sizes("downsample", (8,)) == [{"channels": 8, "out_channels": 8}], "of one stage"
-    model = Model(widths=(8, 16), depths=(0, 2))
+    model = ModelSettings(widths=(8, 16), depths=(0, 2))
     assert (list_widths("attention", model), list_widths("norm", model)) == ((16,), (8, 16))
 
 

@@ -13,7 +13,7 @@ from train.model.recipe import Recipe, load_recipe
 from train.runs.run import Resources, TrainingRun
 from train.runs.run_folder import own_folder
 from train.studies.ablation import ablate
-from train.studies.search import Plan, search
+from train.studies.search import SearchPlan, search
 from train.studies.study import Study
 
 TINY = Recipe().changed(
@@ -69,7 +69,14 @@ def test_another_study_or_folder_is_left_alone(
         with pytest.raises(UserError, match=said):
             ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
     with pytest.raises(UserError, match="is not the folder of such a study"):  # told before any block is looked at
-        search(TINY, tmp_path / "no blocks", Plan(budget=2, held_out=50), data=data, out=tmp_path, resources=RESOURCES)
+        search(
+            TINY,
+            tmp_path / "no blocks",
+            SearchPlan(budget=2, held_out=50),
+            data=data,
+            out=tmp_path,
+            resources=RESOURCES,
+        )
     Study(tmp_path / "study", data, RESOURCES).open({"study": "search"}, None)
     monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
     Study(tmp_path / "study", data, RESOURCES)  # its own folder can be written, the one around it cannot
@@ -80,7 +87,7 @@ def test_another_study_or_folder_is_left_alone(
 def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
     folder: Path, data: Cifar10, tmp_path: Path
 ) -> None:
-    plan = Plan(budget=3, slots=("attention", "downsample"), images=60, epochs=1, eta=2, held_out=50)
+    plan = SearchPlan(budget=3, slots=("attention", "downsample"), images=60, epochs=1, eta=2, held_out=50)
     out = tmp_path / "search"
     base = TINY.changed(training__epochs=7)
     trials = search(base, folder, plan, data=data, out=out, resources=RESOURCES)

@@ -11,7 +11,7 @@ from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines
-from manifests.provenance.licenses import all_of
+from manifests.provenance.licenses import combine_licenses
 from manifests.records import Block, Ingredient
 from train.compose.candidates import NETWORK, Prober, choose, is_minimization_error, prober_for, question, settle
 from train.compose.library import open_library
@@ -192,10 +192,11 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
     """
     model = recipe.model
     stages = ", ".join(f"{depth} x {width}" for width, depth in zip(model.widths, model.depths, strict=True))
+    licenses = combine_licenses([_OURS, *(filler.block.license for filler in fillers.values() if filler.block)])
     lines = [
         f"{model.name}: a residual network, assembled from a recipe by `lemur train assemble`.",
         "",
-        f"SPDX-License-Identifier: {all_of([_OURS, *(one.block.license for one in fillers.values() if one.block)])}",
+        f"SPDX-License-Identifier: {licenses}",
         f"Recipe:  SHA-256 {recipe.sha256}",
         f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",

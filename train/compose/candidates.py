@@ -15,9 +15,9 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits, Outcome, Status
-from lemur_core.sandbox.cached import PASSING, CachedSandbox, reason_of
+from lemur_core.sandbox.cached import PASSING, CachedSandbox, describe_failure
 from manifests.records import Block, Spec, SpecArgument
-from train.compose.library import Library, open_library
+from train.compose.library import SlotLibrary, open_library
 from train.compose.network_text import Filled, support_text
 from train.model.recipe import Recipe, Slot
 from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits
@@ -61,7 +61,7 @@ _ALLOWED_NAMES = frozenset({"nn", "torch", "dict", "list", "tuple", "channels"})
 _OUT_CHOICES = {"head": ["classes"], "stem": ["out_channels"], "downsample": ["channels", "out_channels"]}
 
 
-def choose(slot: str, recipe: Recipe, library: Library | None) -> Filler | None:
+def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | None:
     """Return the filler that a recipe chooses for a slot; None for an empty slot.
 
     Raises: UserError if the name is unknown or ambiguous, or if the block cannot be part of a file that imports only
@@ -97,7 +97,7 @@ def choose(slot: str, recipe: Recipe, library: Library | None) -> Filler | None:
     return _filler(library, block, builds)
 
 
-def _filler(library: Library, block: Block, builds: tuple[str, ...]) -> Filler:
+def _filler(library: SlotLibrary, block: Block, builds: tuple[str, ...]) -> Filler:
     """Return a block with the arguments to try: its minimized form if there is one, then with the full form too."""
     assert block.code is not None
     uncut = library.full_block(block.block)
@@ -115,7 +115,7 @@ def foreign_imports(block: Block) -> str:
     return ", ".join(packages)
 
 
-def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
+def _unknown(where: str, slot: str, use: str, library: SlotLibrary | None) -> str:
     known = f"built in: {', '.join(map(repr, list_built_ins(slot)))}"
     if library is None:
         return f"{where}: no part {use!r}; {known}; for blocks, pass --in DIR, a folder written by `lemur extract`"
@@ -210,7 +210,11 @@ class Prober(CachedSandbox):
 def _answer(outcome: Outcome) -> Answer:
     if outcome.status is Status.OK and isinstance(outcome.value, dict):
         return outcome.value
-    return {"fits": False, "reason": f"{outcome.status.value}: {reason_of(outcome, _ERROR_CHARACTERS)}", "build": ""}
+    return {
+        "fits": False,
+        "reason": f"{outcome.status.value}: {describe_failure(outcome, _ERROR_CHARACTERS)}",
+        "build": "",
+    }
 
 
 def prober_for(prober: Prober | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Prober]:
@@ -219,7 +223,7 @@ def prober_for(prober: Prober | None, *, unsafe: bool, jobs: int = 1) -> context
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SlotCandidate:
     """One block that was tried in a slot, with the outcome.
 
     `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check; `seconds`:
@@ -254,7 +258,7 @@ def candidates(
     unsafe: bool = False,
     jobs: int = 2,
     prober: Prober | None = None,
-) -> list[Candidate]:
+) -> list[SlotCandidate]:
     """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
 
     Blocks are tried if their observed behaviour makes a fit possible. Each result says that the block meets the slot's
@@ -291,11 +295,11 @@ def default_support() -> str:
     return support_text(Filled(norm.target, norm.builds[0]), Filled(activation.target, activation.builds[0]))
 
 
-def _candidate(block: str, answer: Answer) -> Candidate:
+def _candidate(block: str, answer: Answer) -> SlotCandidate:
     if answer["fits"]:
         seconds = float(answer["seconds"])
-        return Candidate(block, True, None, answer["build"], answer["parameters"], answer["facts"], seconds)
-    return Candidate(block, False, answer["reason"], answer["build"], None, {}, None)
+        return SlotCandidate(block, True, None, answer["build"], answer["parameters"], answer["facts"], seconds)
+    return SlotCandidate(block, False, answer["reason"], answer["build"], None, {}, None)
 
 
 # -- constructor arguments: which carry channels or a rate --------------------------------------------

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
 from manifests.provenance import REQUIREMENTS, TABLE, read_parts
-from manifests.provenance.licenses import all_of
+from manifests.provenance.licenses import combine_licenses
 from manifests.records import Block, Spec, first_fault
 
 _SPECS = "specs.jsonl"
@@ -26,7 +26,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Library:
+class SlotLibrary:
     """The blocks of one extraction folder by id, as plain rows; records are built on request."""
 
     folder: Path
@@ -112,7 +112,7 @@ def _ends(source: str, qualname: str) -> Iterator[str]:
         yield f"{source}::{end}"
 
 
-def open_library(folder: Path) -> Library:
+def open_library(folder: Path) -> SlotLibrary:
     """Open the blocks of an extraction folder; they are read again only if its files change.
 
     Raises: UserError if it is not an extraction folder, or its records cannot be read.
@@ -127,17 +127,17 @@ def open_library(folder: Path) -> Library:
 
 
 @lru_cache(maxsize=2)
-def _read(folder: Path, _times: tuple[int, ...]) -> Library:
+def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
     columns = [name for name in Block.model_fields if name not in _UNREAD]
     parts = read_parts(folder)
     try:
         rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
         for block in parts.made_from.keys() & rows.keys():
-            rows[block]["license"] = all_of(parts.licenses(rows[block]))
+            rows[block]["license"] = combine_licenses(parts.licenses(rows[block]))
         full = _prefer_minimized(folder, rows)
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
-        library = Library(folder, rows, facts, full)
+        library = SlotLibrary(folder, rows, facts, full)
         if rows:
             library.block(next(iter(rows)))
         if facts:

@@ -12,7 +12,7 @@ from torch import nn
 
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from lemur_core.sandbox.server.foreign import load
-from train.compose.slot_checks import CHECKS, Mismatch, error_text
+from train.compose.slot_checks import CHECKS, SlotMismatch, error_text
 
 _SEED = 0
 #: Messages for failures of the sandbox's own steps.
@@ -49,7 +49,7 @@ def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
     for build in payload["builds"]:
         try:
             return _fit_at_all_sizes(payload, scope, build)
-        except Mismatch as mismatch:
+        except SlotMismatch as mismatch:
             # A build that only repeats recorded values is the least informative about why the block does not fit.
             came = (bool(names_in(build) & values), mismatch.depth)
             if came > furthest:
@@ -61,7 +61,7 @@ def _fit_at_all_sizes(payload: Mapping[str, Any], scope: dict[str, Any], build: 
     """Return the answer for a build that fits at all sizes. Raises: Mismatch."""
     facts: dict[str, Any] = {}
     for values in payload["sizes"]:
-        construct = Constructor(payload["target"], build, scope, values)
+        construct = FillerConstructor(payload["target"], build, scope, values)
         observed = CHECKS[payload["slot"]](construct, values | {"strict": payload["strict"]})
         facts = _common(facts, observed) if facts else observed
     module = construct(rate=0.0)
@@ -73,11 +73,11 @@ def _common(facts: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that hold at both sizes. Raises: Mismatch."""
     for name, value in observed.items():
         if not isinstance(value, bool) and value != facts[name]:
-            raise Mismatch(3, f"varies with the width: {name.replace('_', ' ')} {facts[name]} and {value}")
+            raise SlotMismatch(3, f"varies with the width: {name.replace('_', ' ')} {facts[name]} and {value}")
     return {name: value and facts[name] if isinstance(value, bool) else value for name, value in observed.items()}
 
 
-class Constructor:
+class FillerConstructor:
     """Constructs a new instance of one filler on each call, with the same seed."""
 
     def __init__(self, target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> None:
@@ -92,9 +92,9 @@ class Constructor:
         try:
             module = eval(self.text, self._scope, {**self._values, "rate": rate})
         except Exception as error:
-            raise Mismatch(0, f"cannot be constructed as {self.text}: {error_text(error)}") from error
+            raise SlotMismatch(0, f"cannot be constructed as {self.text}: {error_text(error)}") from error
         if not isinstance(module, nn.Module):
-            raise Mismatch(0, f"{self.text} gives {type(module).__name__}, which is not a torch.nn.Module")
+            raise SlotMismatch(0, f"{self.text} gives {type(module).__name__}, which is not a torch.nn.Module")
         return module
 
 

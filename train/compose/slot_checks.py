@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemur_core.sandbox.server.foreign import message_of, one_line
+from lemur_core.sandbox.server.foreign import one_line, read_message
 
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
@@ -48,7 +48,7 @@ _SCALES = ((1.0, 8.0), (64.0, 512.0))  # at the larger ones, what saturates has 
 _CLOSE = 0.05
 
 
-class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
+class SlotMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
     """The reason why a filler does not fit, and its stage: 0 construction, 1 execution, 2 shapes, 3 behaviour."""
 
     def __init__(self, depth: int, reason: str) -> None:
@@ -58,7 +58,7 @@ class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
 
 def error_text(error: BaseException) -> str:
     """Return type and message of a foreign exception."""
-    return f"{type(error).__name__}: {one_line(message_of(error), _MESSAGE_CHARACTERS)}"
+    return f"{type(error).__name__}: {one_line(read_message(error), _MESSAGE_CHARACTERS)}"
 
 
 def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
@@ -66,7 +66,7 @@ def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
     with torch.no_grad():
         output = _output(module.eval(), random_input(shape), shape, "")
     if output.dim() != len(shape):
-        raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}")
+        raise SlotMismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}")
     return output.shape
 
 
@@ -75,9 +75,9 @@ def _output(module: nn.Module, inputs: Tensor, shape: Sequence[int], mode: str) 
     try:
         output = module(inputs)
     except Exception as error:
-        raise Mismatch(1, f"does not run on {size_text(shape)}{mode}: {error_text(error)}") from error
+        raise SlotMismatch(1, f"does not run on {size_text(shape)}{mode}: {error_text(error)}") from error
     if not isinstance(output, Tensor):
-        raise Mismatch(1, f"gives {type(output).__name__}, not a tensor")
+        raise SlotMismatch(1, f"gives {type(output).__name__}, not a tensor")
     return output
 
 
@@ -96,9 +96,9 @@ def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None 
         with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
             output = _output(module, inputs * 1.0, shape, f" in {mode}")
         if tuple(output.shape) != tuple(expected):
-            raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
+            raise SlotMismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
         if not bool(torch.isfinite(output).all()):
-            raise Mismatch(3, f"gives values that are not finite in {mode}")
+            raise SlotMismatch(3, f"gives values that are not finite in {mode}")
         if mode != "eval mode":
             _backward(module, output, inputs, mode, gradients)
 
@@ -107,14 +107,14 @@ def _backward(module: nn.Module, output: Tensor, inputs: Tensor, mode: str, grad
     try:
         torch.autograd.backward((output.float() * random_input(output.shape, seed=1)).sum())
     except Exception as error:
-        raise Mismatch(1, f"has no backward pass in {mode}: {error_text(error)}") from error
+        raise SlotMismatch(1, f"has no backward pass in {mode}: {error_text(error)}") from error
     if inputs.grad is None or not bool(torch.isfinite(inputs.grad).all()):
-        raise Mismatch(3, f"gives its input no finite gradient in {mode}")
+        raise SlotMismatch(3, f"gives its input no finite gradient in {mode}")
     if not gradients:
         return
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and (parameter.grad is None or not bool(torch.isfinite(parameter.grad).all())):
-            raise Mismatch(3, f"no finite gradient reaches its parameter {name} in {mode}")
+            raise SlotMismatch(3, f"no finite gradient reaches its parameter {name} in {mode}")
 
 
 def random_input(shape: Sequence[int], seed: int = 0) -> Tensor:
@@ -141,7 +141,7 @@ def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
     into, out = values["in_channels"], values["out_channels"]
     halved = output_shape(make(), (BATCH, into, 16, 16))[2] == 8
     if halved and values["strict"]:
-        raise Mismatch(2, "halves height and width; a stem keeps them")
+        raise SlotMismatch(2, "halves height and width; a stem keeps them")
     divisor = 2 if halved else 1
     for height, width in SQUARES:
         run_filler(make, (BATCH, into, height, width), (BATCH, out, height // divisor, width // divisor))
@@ -171,11 +171,13 @@ def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
         if output is not None and after is None:
             after = next((kind for kind, act in _AFTER_ADDITION.items() if torch.equal(output, act(inputs))), None)
     if after:
-        raise Mismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
+        raise SlotMismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
     silent = _without(module, ran, inputs)
     if silent is not None and torch.equal(silent, inputs):
-        raise Mismatch(3, "no single child ends the branch: only zeroing several at once makes the block the identity")
-    raise Mismatch(3, "has no identity shortcut: zeroing the outputs of its children does not return the input")
+        raise SlotMismatch(
+            3, "no single child ends the branch: only zeroing several at once makes the block the identity"
+        )
+    raise SlotMismatch(3, "has no identity shortcut: zeroing the outputs of its children does not return the input")
 
 
 def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
@@ -228,9 +230,9 @@ def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
         try:
             same = torch.equal(module(inputs.clone()), before)
         except Exception as error:
-            raise Mismatch(3, f"nothing can follow its branch's end {name}: {error_text(error)}") from error
+            raise SlotMismatch(3, f"nothing can follow its branch's end {name}: {error_text(error)}") from error
     if not same:
-        raise Mismatch(3, f"nothing can follow its branch's end {name}: the output changes")
+        raise SlotMismatch(3, f"nothing can follow its branch's end {name}: the output changes")
 
 
 def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
@@ -244,20 +246,20 @@ def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
     for height, width in SIZES:
         run_filler(make, (BATCH, channels, height, width))
     if not any(parameter.requires_grad for parameter in make().parameters()):
-        raise Mismatch(3, "has no parameters")
+        raise SlotMismatch(3, "has no parameters")
     module = with_nonzero_parameters(make())
     inputs = random_input((BATCH, channels, *SIZES[0]))
     with torch.no_grad():
         output = module(inputs.clone())
         if torch.equal(output, inputs):
-            raise Mismatch(3, "gives its input back unchanged")
+            raise SlotMismatch(3, "gives its input back unchanged")
         for small, large in _SCALES:
             if _close(module(inputs * large), module(inputs * small)):
-                raise Mismatch(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
+                raise SlotMismatch(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
         zero = module(torch.zeros_like(inputs))
         gates, sees_all = _gates(module, inputs, output), _sees_all(module, inputs, output)
     if not gates and not sees_all:
-        raise Mismatch(3, "attends to nothing: it neither gates its input nor sees all of the map")
+        raise SlotMismatch(3, "attends to nothing: it neither gates its input nor sees all of the map")
     return {"gates": gates, "sees_all": sees_all, "zero_to_zero": bool((zero == 0).all())}
 
 
@@ -295,7 +297,7 @@ def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
     changes = "out_channels" in getattr(make, "names", ())
     wanted = values["out_channels" if changes else "channels"]
     if out != wanted:
-        raise Mismatch(2, f"gives {out} channels for {channels}, not {wanted}")
+        raise SlotMismatch(2, f"gives {out} channels for {channels}, not {wanted}")
     for height, width in SQUARES:
         run_filler(make, (BATCH, channels, height, width), (BATCH, out, height // 2, width // 2))
     module = make().eval()
@@ -335,7 +337,7 @@ def check_norm(make: Make, values: Mapping[str, int]) -> Facts:
     with torch.no_grad():
         plain, scaled = make().train()(inputs.clone()), make().train()(inputs * _NORM_SCALE)
     if float((plain - scaled).abs().max()) > _NORM_TOLERANCE * float(plain.abs().max()):
-        raise Mismatch(3, f"does not normalise: {_NORM_SCALE:g} times its input gives another output")
+        raise SlotMismatch(3, f"does not normalise: {_NORM_SCALE:g} times its input gives another output")
     return {}
 
 
@@ -352,11 +354,11 @@ def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
         both = module(inputs + other)
         added = output + module(other.clone())
     if not torch.allclose(output.flatten()[order].reshape(shape), shuffled, atol=1e-6):
-        raise Mismatch(3, "is not elementwise: permuting elements changes their values")
+        raise SlotMismatch(3, "is not elementwise: permuting elements changes their values")
     if torch.equal(output, inputs):
-        raise Mismatch(3, "gives its input back unchanged in eval mode")
+        raise SlotMismatch(3, "gives its input back unchanged in eval mode")
     if torch.allclose(both, added, atol=1e-4):
-        raise Mismatch(3, "is linear")
+        raise SlotMismatch(3, "is linear")
     return {}
 
 
@@ -372,10 +374,10 @@ def check_stochastic_depth(make: Make, values: Mapping[str, int]) -> Facts:
         run_filler(lambda rate=rate: make(rate=rate), (BATCH, *shape[1:]), gradients=False)
         with torch.no_grad():
             if not torch.equal(module.eval()(inputs.clone()), inputs):
-                raise Mismatch(3, f"is not the identity in eval mode (rate {rate})")
+                raise SlotMismatch(3, f"is not the identity in eval mode (rate {rate})")
             output = module.train()(inputs.clone())
         if rate == 0 and not torch.equal(output, inputs):
-            raise Mismatch(3, "is not the identity at rate 0")
+            raise SlotMismatch(3, "is not the identity at rate 0")
         if rate:
             _check_dropping(inputs, output, rate)
     return {}
@@ -385,21 +387,21 @@ def _check_dropping(inputs: Tensor, output: Tensor, rate: float) -> None:
     ratios = (output / inputs).flatten(1)
     zero = (output == 0).flatten(1)
     if bool((zero.any(1) & ~zero.all(1)).any()):
-        raise Mismatch(3, "drops parts of a sample, not whole samples")
+        raise SlotMismatch(3, "drops parts of a sample, not whole samples")
     dropped = zero.all(1)
     share = float(dropped.float().mean())
     if share in (0.0, 1.0):
         what = "nothing" if share == 0 else "the whole batch"
-        raise Mismatch(3, f"drops {what} at rate {rate}, not samples by themselves")
+        raise SlotMismatch(3, f"drops {what} at rate {rate}, not samples by themselves")
     kept = ratios[~dropped]
     factor = float(kept.mean())
     if not torch.allclose(kept, torch.full_like(kept, factor), rtol=1e-3):
-        raise Mismatch(3, "scales the samples that it keeps by different factors")
+        raise SlotMismatch(3, "scales the samples that it keeps by different factors")
     if abs(factor * (1 - rate) - 1) > 1e-3:
-        raise Mismatch(3, f"does not keep the mean: samples are scaled by {factor:.4g} at rate {rate}")
+        raise SlotMismatch(3, f"does not keep the mean: samples are scaled by {factor:.4g} at rate {rate}")
     spread = (rate * (1 - rate) / len(inputs)) ** 0.5
     if abs(share - rate) > _DEVIATIONS * spread:
-        raise Mismatch(3, f"drops {share:.0%} of the samples at rate {rate}")
+        raise SlotMismatch(3, f"drops {share:.0%} of the samples at rate {rate}")
 
 
 def check_head(make: Make, values: Mapping[str, int]) -> Facts:

@@ -20,7 +20,16 @@ from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from train.data.parquet import find_hub, find_parquet
-from train.data.sources import CLASSES, SHAPE, SYNTHETIC, Contents, Source, find_archive, find_batches, find_synthetic
+from train.data.sources import (
+    CLASSES,
+    SHAPE,
+    SYNTHETIC,
+    ImageFiles,
+    ImageSource,
+    find_archive,
+    find_batches,
+    find_synthetic,
+)
 
 #: Folders of another format count as damaged: increase it when the cached content or the decoding changes.
 FORMAT = 1
@@ -83,7 +92,7 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool
     return data
 
 
-def open_source(name: str) -> Source:
+def open_source(name: str) -> ImageSource:
     """Find the source of the images, without decoding them.
 
     Args: name: as `source` of `load_cifar10`.
@@ -114,7 +123,7 @@ def open_source(name: str) -> Source:
     raise UserError(f"{name}: unknown kind of file; {_FORMS}")
 
 
-def _open_folder(path: Path, name: str, *, only_batches: bool) -> Source:
+def _open_folder(path: Path, name: str, *, only_batches: bool) -> ImageSource:
     source = find_batches(path, name)
     if source is None and only_batches:
         raise UserError(f"{name}: no folder cifar-10-batches-py there; pass the root folder of torchvision's CIFAR10")
@@ -125,7 +134,7 @@ def _open_folder(path: Path, name: str, *, only_batches: bool) -> Source:
     return source
 
 
-def _decode(contents: Contents, name: str) -> dict[str, NDArray[np.uint8] | NDArray[np.int64]]:
+def _decode(contents: ImageFiles, name: str) -> dict[str, NDArray[np.uint8] | NDArray[np.int64]]:
     arrays: dict[str, NDArray[np.uint8] | NDArray[np.int64]] = {}
     for split, rows in (("train", contents.train), ("test", contents.test)):
         if not len(rows.labels):

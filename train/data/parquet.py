@@ -22,9 +22,9 @@ from train.data.sources import (
     JPEG_COPY,
     ORIGINAL,
     SHAPE,
-    Contents,
-    Rows,
-    Source,
+    ImageFiles,
+    ImageRows,
+    ImageSource,
     check_labels,
     digest_files,
 )
@@ -50,7 +50,7 @@ _MODES = {
 }
 
 
-def find_parquet(folder: Path, name: str) -> Source | None:
+def find_parquet(folder: Path, name: str) -> ImageSource | None:
     """Find the Parquet files of both splits in a folder, or in `data/` or `plain_text/` below it; None without any.
 
     Raises: UserError if only one split has files, or a file cannot be read.
@@ -66,11 +66,11 @@ def find_parquet(folder: Path, name: str) -> Source | None:
         if matches:
             every = [*files["train"], *files["test"]]
             origin = "Parquet: " + ", ".join(file.name for file in every)
-            return Source(name, origin, digest_files("parquet", place, every), partial(_read, files))
+            return ImageSource(name, origin, digest_files("parquet", place, every), partial(_read, files))
     return None
 
 
-def find_hub(spec: str) -> Source:
+def find_hub(spec: str) -> ImageSource:
     """Load a dataset from the Hub; it is downloaded unless `datasets` has cached it.
 
     Its digest is over the fingerprints that `datasets` gives its splits, which differ between revisions.
@@ -87,10 +87,10 @@ def find_hub(spec: str) -> Source:
         raise UserError(f"{spec}: no split {' and '.join(missing)}; it has {', '.join(sorted(loaded))}")
     marks = [f"{split}={loaded[split]._fingerprint}" for split in _SPLITS]
     digest = hashlib.sha256("\0".join(["hub", spec, *marks]).encode()).hexdigest()
-    return Source(spec, spec, digest, lambda: _read_hub(spec, loaded))
+    return ImageSource(spec, spec, digest, lambda: _read_hub(spec, loaded))
 
 
-def _read_hub(spec: str, loaded: Any) -> Contents:
+def _read_hub(spec: str, loaded: Any) -> ImageFiles:
     with hub_errors(spec, _ADVICE):
         tables = [[(f"{spec}, split {split}", _hub_table(spec, split, loaded[split]))] for split in _SPLITS]
     return read_tables(*tables)
@@ -106,7 +106,7 @@ def _hub_table(spec: str, split: str, rows: Any) -> Any:
     return rows.with_format("arrow")[:]
 
 
-def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]]) -> Contents:
+def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]]) -> ImageFiles:
     """Read labels and encoded images from Arrow tables, each with its location for messages.
 
     Raises: UserError for columns that are missing, ambiguous or of the wrong type, and for the first row without an
@@ -116,9 +116,9 @@ def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]
     for tables in (train, test):
         parts = [_cells(table, where) for where, table in tables]
         images = [image for _, part in parts for image in part]
-        splits.append(Rows(np.concatenate([labels for labels, _ in parts]), partial(decode_images, images)))
+        splits.append(ImageRows(np.concatenate([labels for labels, _ in parts]), partial(decode_images, images)))
         jpeg = jpeg or any(image.startswith(_JPEG) for image, _ in images)
-    return Contents(JPEG_COPY if jpeg else ORIGINAL, *splits)
+    return ImageFiles(JPEG_COPY if jpeg else ORIGINAL, *splits)
 
 
 def choose_columns(names: Sequence[str], where: str) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def _listing(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
 
 
-def _read(files: dict[str, list[Path]]) -> Contents:
+def _read(files: dict[str, list[Path]]) -> ImageFiles:
     return read_tables(*([(str(file), _table(file)) for file in files[split]] for split in ("train", "test")))
 
 

@@ -50,7 +50,7 @@ _CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ImageRows:
     """One split: its checked labels, and a function that decodes its pixels (N, 3, 32, 32), which may take seconds."""
 
     labels: NDArray[np.int64]
@@ -58,22 +58,22 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ImageFiles:
     """The content of a source; `label` names it in records."""
 
     label: str
-    train: Rows
-    test: Rows
+    train: ImageRows
+    test: ImageRows
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageSource:
     """A source of images, of which only the digest has been computed."""
 
     name: str  #: as the user wrote it, for messages
     origin: str  #: without the folders of this machine, for records
     sha256: str
-    read: Callable[[], Contents]
+    read: Callable[[], ImageFiles]
 
 
 def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
@@ -106,7 +106,7 @@ def check_labels(labels: NDArray[np.integer], where: str) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
-def find_synthetic(spec: str) -> Source:
+def find_synthetic(spec: str) -> ImageSource:
     """Return generated data: `synthetic` (2,000 + 500 images) or `synthetic:COUNT` (COUNT training, COUNT/4 test).
 
     Raises: UserError if the count is not a number, or is out of range.
@@ -117,15 +117,17 @@ def find_synthetic(spec: str) -> Source:
         raise UserError(f"{spec}: write synthetic, or synthetic:COUNT with COUNT from {_LEAST} to {_MOST:,}")
     name = f"synthetic:{count}"
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return Source(spec, name, digest, lambda: Contents(SYNTHETIC, _rows(count, 1), _rows(count // _PARTS_TEST, 2)))
+    return ImageSource(
+        spec, name, digest, lambda: ImageFiles(SYNTHETIC, _rows(count, 1), _rows(count // _PARTS_TEST, 2))
+    )
 
 
-def _rows(count: int, seed: int) -> Rows:
+def _rows(count: int, seed: int) -> ImageRows:
     # NumPy guarantees the same numbers in every release for RandomState, but not for newer generators.
     random = np.random.RandomState(seed)
     labels = random.permutation(np.arange(count, dtype=np.int64) % CLASSES)
     chunks = [labels[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
-    return Rows(labels, lambda: np.concatenate([_draw(chunk, random) for chunk in chunks]))
+    return ImageRows(labels, lambda: np.concatenate([_draw(chunk, random) for chunk in chunks]))
 
 
 def _draw(labels: NDArray[np.int64], random: np.random.RandomState) -> NDArray[np.uint8]:
@@ -189,7 +191,7 @@ _VERSIONS = (
 )
 
 
-def find_batches(folder: Path, name: str) -> Source | None:
+def find_batches(folder: Path, name: str) -> ImageSource | None:
     """Find the batches in a folder, or in a folder with the original name below it; None if there are none.
 
     Raises: UserError if some are missing or cannot be read.
@@ -202,17 +204,17 @@ def find_batches(folder: Path, name: str) -> Source | None:
                 _check_names(version, there, place)
                 digest = digest_files(version.kind, place, list(paths.values()))
                 origin = f"{version.kind} version: {version.folder}"
-                return Source(name, origin, digest, partial(_read_folder, version, place))
+                return ImageSource(name, origin, digest, partial(_read_folder, version, place))
     return None
 
 
-def find_archive(path: Path) -> Source:
+def find_archive(path: Path) -> ImageSource:
     """Find the batches in a tar archive, compressed or not.
 
     Raises: UserError if it cannot be read.
     """
     digest = digest_files("archive", path.parent, [path])
-    return Source(str(path), f"archive: {path.name}", digest, lambda: _read_archive(path))
+    return ImageSource(str(path), f"archive: {path.name}", digest, lambda: _read_archive(path))
 
 
 def _check_names(version: _Version, there: set[str], where: Path) -> None:
@@ -221,11 +223,11 @@ def _check_names(version: _Version, there: set[str], where: Path) -> None:
         raise UserError(f"{where}: {', '.join(missing)} missing; get the complete {version.kind} version of CIFAR-10")
 
 
-def _read_folder(version: _Version, place: Path) -> Contents:
+def _read_folder(version: _Version, place: Path) -> ImageFiles:
     return _contents(version, lambda name: (place / name).read_bytes(), place)
 
 
-def _read_archive(path: Path) -> Contents:
+def _read_archive(path: Path) -> ImageFiles:
     wanted = {name for version in _VERSIONS for name in version.files}
     batches: dict[str, bytes] = {}
     try:
@@ -251,11 +253,11 @@ def _read_archive(path: Path) -> Contents:
     raise UserError(f"{path}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
 
 
-def _contents(version: _Version, read: Callable[[str], bytes], where: Path) -> Contents:
-    def rows(names: Sequence[str]) -> Rows:
+def _contents(version: _Version, read: Callable[[str], bytes], where: Path) -> ImageFiles:
+    def rows(names: Sequence[str]) -> ImageRows:
         parsed = [version.parse(read(name), where / name) for name in names]
         labels = np.concatenate([labels for _, labels in parsed])
-        return Rows(labels, lambda: np.concatenate([images for images, _ in parsed]))
+        return ImageRows(labels, lambda: np.concatenate([images for images, _ in parsed]))
 
     *train, test = version.files
-    return Contents(ORIGINAL, rows(train), rows([test]))
+    return ImageFiles(ORIGINAL, rows(train), rows([test]))

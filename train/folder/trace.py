@@ -11,9 +11,9 @@ from typing import Any
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.formats import FolderFormat
-from manifests.folders.kinds import FolderKind, Link, RowTrace, lines_text, manifest_link
+from manifests.folders.kinds import FolderKind, FolderLink, RowTrace, lines_text, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
-from manifests.provenance import Inlined, inlined_blocks
+from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
 from train.runs.page import RUNS, run_page
 from train.runs.run_folder import NET, read_record
@@ -62,13 +62,13 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> R
     network = {"sha256": sha256_file(folder / NET), "recorded": record.code_sha256}
     if network["sha256"] == network["recorded"]:
         del network["recorded"]
-    links = [Link("run", record.name, run), Link("network", NET, network)]
+    links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
     stated = {part.slot: part for part in record.ingredients}
     links += [_block(block, stated.get(block.slot)) for block in blocks]
     return RowTrace(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
-def _block(block: Inlined, part: Ingredient | None) -> Link:
+def _block(block: Inlined, part: Ingredient | None) -> FolderLink:
     facts: dict[str, Any] = {
         "slot": f"{block.slot} ({NET}, from line {block.line} on)",
         "source": f"{block.block.partition('::')[0]} {block.path}",
@@ -79,7 +79,7 @@ def _block(block: Inlined, part: Ingredient | None) -> Link:
     }
     if part is not None and part.code_sha256 != block.code_sha256:
         facts["but"] = f"the record names {part.block} here"
-    return Link("block", block.block, facts)
+    return FolderLink("block", block.block, facts)
 
 
 def _names(block: Inlined) -> set[str]:
@@ -90,7 +90,7 @@ def _names(block: Inlined) -> set[str]:
 
 def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
     try:
-        return read_record(folder), inlined_blocks((folder / NET).read_text(encoding="utf-8"))
+        return read_record(folder), find_inlined_blocks((folder / NET).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValidationError and UnicodeDecodeError are ValueErrors
         raise UserError(f"{folder}: damaged run: {first_line(error)}; run `lemur verify`, or train it again") from error
 
@@ -121,7 +121,7 @@ def find_code_in_study(folder: Path, sha256: str) -> RowTrace | None:
 
 
 def _with_manifest(folder: Path, run: Path, traced: RowTrace) -> RowTrace:
-    of_run = Link("in", run.relative_to(folder).as_posix(), {})
+    of_run = FolderLink("in", run.relative_to(folder).as_posix(), {})
     return RowTrace((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
 
 

@@ -31,7 +31,7 @@ from lemur_core.sandbox.net import (
     NetError,
     construct,
     execute,
-    hand_over_vocabulary,
+    install_vocabulary,
     seed_all,
     sizes,
     step,
@@ -219,7 +219,7 @@ def run_task(payload: dict[str, Any]) -> dict[str, Any]:
 def _train_task(payload: dict[str, Any]) -> dict[str, Any]:
     task, prm = payload["task"], payload["prm"]
     if task == "img-captioning":
-        hand_over_vocabulary(_WORDS)
+        install_vocabulary(_WORDS)
     trainers = importlib.import_module("ab.nn.util.Train")
     too_low = importlib.import_module("ab.nn.util.Exception").AccuracyException
     module = _load(payload["code"], prm)

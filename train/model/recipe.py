@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lemur_core.files.errors import UsageError, UserError
-from manifests.records import Ingredient, said_of
+from manifests.records import Ingredient, describe_fault
 from train.model.contract import check_contract
 
 #: Recipes shipped with the package.
@@ -30,11 +30,11 @@ PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
 _NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
 
 
-class _Part(BaseModel):
+class _FrozenRecipePart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Slot(_Part):
+class Slot(_FrozenRecipePart):
     """The filler of a slot: a block's id or a built-in's name, with arguments if the inferred ones do not fit.
 
     Arguments are TOML values; strings that start with `$` stand for values that the network passes: `$channels`,
@@ -46,7 +46,7 @@ class Slot(_Part):
     float32: bool = Field(default=False, description="computed in float32 where the network is in bfloat16")
 
 
-class Slots(_Part):
+class Slots(_FrozenRecipePart):
     """The slots of the network; `none` leaves attention or stochastic depth out."""
 
     stem: Slot = Slot(use="conv3x3")
@@ -73,7 +73,7 @@ class Slots(_Part):
         return residual
 
 
-class Model(_Part):
+class ModelSettings(_FrozenRecipePart):
     """The shape of the network: stages of residual blocks; the map is halved between two stages."""
 
     name: str = Field(default="assembled", pattern=_NAME)
@@ -93,7 +93,7 @@ class Model(_Part):
         return self
 
 
-class Training(_Part):
+class Training(_FrozenRecipePart):
     """The optimiser and its schedule. Learning rate and weight decay are passed to torch's optimiser unchanged."""
 
     epochs: int = Field(default=20, ge=1)
@@ -113,7 +113,7 @@ class Training(_Part):
     clip_norm: NotNegative = Field(default=0.0, description="of the whole gradient; 0: not clipped")
 
 
-class Augmentation(_Part):
+class Augmentation(_FrozenRecipePart):
     """The augmentation of training images; all of it from torchvision.transforms.v2."""
 
     crop_padding: int = Field(default=4, ge=0, le=16)
@@ -127,7 +127,7 @@ class Augmentation(_Part):
     plain_fraction: Fraction = Field(default=0.0, description="last part of all steps, with crop and flip alone")
 
 
-class Recipe(_Part):
+class Recipe(_FrozenRecipePart):
     """A complete recipe: the network's shape, its slots, the training, and the augmentation of its images.
 
     Example:
@@ -139,7 +139,7 @@ class Recipe(_Part):
         ```
     """
 
-    model: Model = Model()
+    model: ModelSettings = ModelSettings()
     slots: Slots = Slots()
     training: Training = Training()
     augmentation: Augmentation = Augmentation()
@@ -288,7 +288,9 @@ def _describe(error: Any) -> str:
         known = _keys(place[:-1])
         near = difflib.get_close_matches(place[-1], known, 1, 0.5)
         return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}")
-    return f"{name}: {said_of(error)}" + ("" if isinstance(error["input"], dict) else f", not {error['input']!r}")
+    return f"{name}: {describe_fault(error)}" + (
+        "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
+    )
 
 
 def _keys(place: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from manifests.records import Block, Spec
-from train.model.recipe import Model
+from train.model.recipe import ModelSettings
 
 #: Values that a factory of the network's file can pass on in any slot; see `train.compose.network_text`.
 FACTORIES = {
@@ -126,7 +126,7 @@ def list_sizes(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
     return [{"channels": width} for width in dict.fromkeys(widths)]
 
 
-def list_widths(slot: str, model: Model) -> tuple[int, ...]:
+def list_widths(slot: str, model: ModelSettings) -> tuple[int, ...]:
     """Return the widths at which a slot is used in a network of this shape."""
     if slot in ("residual", "attention"):
         return tuple(width for width, depth in zip(model.widths, model.depths, strict=True) if depth)

@@ -32,7 +32,7 @@ from train.runs.job import (
 from train.runs.optimizer import make_average, make_optimizer, make_schedule
 from train.runs.process import (
     DivergedError,
-    Measured,
+    MeanScore,
     RunMetrics,
     check_output,
     choose_context,
@@ -290,7 +290,7 @@ class Loop:
     def _final(self) -> nn.Module:
         return self._net if self._ema is None else self._ema.module
 
-    def _measure(self, images: Tensor, labels: Tensor) -> Measured:
+    def _measure(self, images: Tensor, labels: Tensor) -> MeanScore:
         return evaluate(self._final(), images, labels, pixels=self._pixels, context=self._context, tick=self._tick)
 
     def _check_time(self) -> None:

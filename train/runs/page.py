@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.markdown import count, plural
-from manifests.folders.frame import Entry, Library, Page, View, curves, facts, link, table
+from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
 from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
-from manifests.provenance import inlined_blocks
+from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, read_history
 
@@ -30,7 +30,7 @@ def run_page(folder: Path, manifest: Manifest) -> Page:
     return Page(record.name, manifest.kind, lead, views)
 
 
-def runs_library(folder: Path, names: Mapping[str, str]) -> Library:
+def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
     """Return all runs of a study, each with its curves.
 
     Args: names: their folders below `runs`, each with a label.
@@ -49,7 +49,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> Library:
     views = (_views(folder / RUNS / name, record) for name, record in records.items())
     numbers = ("test, %", "held out, %", "seconds")
     facets = ("variant", "status", "seed")
-    return Library("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
+    return EntryLibrary("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
 
 
 def list_finished_runs(folder: Path) -> list[str]:
@@ -112,7 +112,7 @@ def _curves(folder: Path) -> list[View]:
 
 
 def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
-    places = {block.slot: block for block in inlined_blocks((folder / _NET).read_text(encoding="utf-8"))}
+    places = {block.slot: block for block in find_inlined_blocks((folder / _NET).read_text(encoding="utf-8"))}
     rows = []
     for part in record.ingredients:
         lines = f", lines {lines_text(*places[part.slot].lines)}" if part.slot in places else ""

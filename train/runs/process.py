@@ -164,7 +164,7 @@ def locate_error(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeanScore:
     """Mean cross entropy and accuracy, on one view per image without augmentation."""
 
     loss: float
@@ -173,7 +173,7 @@ class Measured:
 
 def evaluate(
     net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, context: DeviceContext, tick: Callable[[], None]
-) -> Measured:
+) -> MeanScore:
     """Evaluate a network in eval mode, then restore its mode.
 
     Args:
@@ -195,7 +195,7 @@ def evaluate(
                 correct += int((outputs.argmax(1) == wanted).sum())
     finally:
         net.train(was_training)
-    return Measured(loss / len(labels), correct / len(labels))
+    return MeanScore(loss / len(labels), correct / len(labels))
 
 
 class DivergedError(Exception):
@@ -256,7 +256,7 @@ class RunMetrics:
         self.train_seconds += seconds
         self.data_seconds += data_seconds
 
-    def end_epoch(self, learning_rate: float, measured: Measured | None) -> None:
+    def end_epoch(self, learning_rate: float, measured: MeanScore | None) -> None:
         """Add the epoch to the history."""
         self.history.append(
             {

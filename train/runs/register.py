@@ -183,7 +183,7 @@ def write_lemur_files(
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationCounts:
     """Counts of added and of existing trials, and one line for each run that failed, with the reason."""
 
     added: int
@@ -191,7 +191,7 @@ class Registered:
     failed: tuple[str, ...]
 
 
-def register(db: Path, runs: Sequence[Path]) -> Registered:
+def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
     """Add the trials of runs, in folders written by `lemur train run`, to a LEMUR database; a new file is initialized.
 
     Each run is added completely or not at all. Adding a run twice has no effect.
@@ -202,7 +202,7 @@ def register(db: Path, runs: Sequence[Path]) -> Registered:
     outcomes = [_read_run(run) for run in runs]
     failed = [one for one in outcomes if isinstance(one, str)]
     if failed and len(failed) == len(runs):
-        return Registered(0, 0, tuple(failed))
+        return RegistrationCounts(0, 0, tuple(failed))
     with closing(_open(db)) as database:
         with _transaction(database, db):
             _prepare(database, db)
@@ -215,7 +215,7 @@ def register(db: Path, runs: Sequence[Path]) -> Registered:
                     continue
                 new = [_add_trial(database, one.name, epoch, trial) for epoch, trial in one.trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
-    return Registered(added, present, tuple(failed))
+    return RegistrationCounts(added, present, tuple(failed))
 
 
 def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
@@ -255,7 +255,7 @@ def archive(
     used = dict(sorted((dict(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
     uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
     trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
-    run = _Run(db, name, code, {epoch: trial})
+    run = _FinishedRun(db, name, code, {epoch: trial})
     with closing(_open(db)) as database:
         with _transaction(database, db):
             _prepare(database, db)
@@ -266,14 +266,14 @@ def archive(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _FinishedRun:
     folder: Path
     name: str
     code: str
     trials: dict[int, Trial]
 
 
-def _read_run(folder: Path) -> _Run | str:
+def _read_run(folder: Path) -> _FinishedRun | str:
     """Read a run for LEMUR, or return the reason why it is refused; a run with changed files is refused."""
     if (folder / FILE_NAME).is_file():
         wrong = next((check for check in verify(folder) if not check.ok), None)
@@ -286,7 +286,7 @@ def _read_run(folder: Path) -> _Run | str:
     history = read_history(folder)
     if reason := why_refused(record, code, history):
         return f"{folder}: {reason}"
-    return _Run(folder, lemur_name(code, record.name), code, build_trials(record, history))
+    return _FinishedRun(folder, lemur_name(code, record.name), code, build_trials(record, history))
 
 
 def _open(db: Path) -> sqlite3.Connection:
@@ -346,7 +346,7 @@ def _create(database: sqlite3.Connection) -> None:
         database.execute(f"CREATE INDEX idx_{name} ON stat ({name})")
 
 
-def _add_network(database: sqlite3.Connection, run: _Run) -> str:
+def _add_network(database: sqlite3.Connection, run: _FinishedRun) -> str:
     """Add a network unless it exists; return the reason if it cannot be added, otherwise an empty string."""
     stored = _read_code(database, "nn", run.name)
     if stored is not None and stored != run.code:

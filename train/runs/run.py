@@ -19,7 +19,7 @@ from lemur_core.files.progress import note
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
-from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.runtime import find_runtime
 from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.data import Cifar10
@@ -136,7 +136,7 @@ class Resources:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{name.replace('_', ' ')}: {value}; it must be greater than 0")
-        declared_runtime((*LIBRARIES, *self.runtime))
+        find_runtime((*LIBRARIES, *self.runtime))
         device = _choose_device(self.device, unsafe=self.unsafe)
         return replace(self, threads=self.threads or max(1, available_cores() // self.jobs), device=device)
 

@@ -18,9 +18,9 @@ from manifests.folders.manifest import (
     Manifest,
     Parent,
     Stopwatch,
+    describe_parent,
     list_outputs,
     package_versions,
-    parent_of,
     read_manifest,
     write_manifest,
 )
@@ -209,7 +209,7 @@ def parents_in(library: Path | None) -> list[Parent]:
     if not (library / FILE_NAME).is_file():
         note(f"{library}: no {FILE_NAME}; results built from it cannot be traced further back")
         return []
-    return [parent_of(library)]
+    return [describe_parent(library)]
 
 
 def torch_versions(record: TrainingRecord) -> dict[str, str]:

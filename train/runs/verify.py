@@ -8,9 +8,9 @@ from typing import Any
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
-from manifests.folders.checks import Check, check_files, found_check
+from manifests.folders.checks import Check, check_faults, check_files
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.provenance import inlined_blocks
+from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, read_history
 from train.runs.page import RUNS
@@ -36,13 +36,13 @@ def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
         record = read_record(folder)
     except (OSError, ValueError) as error:  # ValidationError is a ValueError
         wrong = [f"{RECORD}: {first_line(error)}"]
-        return [found_check("record", wrong, ""), Check("run", ok=False, detail="not checked: there is no record")]
+        return [check_faults("record", wrong, ""), Check("run", ok=False, detail="not checked: there is no record")]
     stated = f"{record.name}, seed {record.seed}, {record.status}"
     return [
-        found_check("record", [], stated),
-        found_check("network", list(_network_faults(folder, record)), "net.py and its blocks are those of the record"),
-        found_check("history", list(_history_faults(folder, record)), f"{record.epochs:,} epochs, ends as recorded"),
-        found_check("manifest", list(_manifest_faults(folder, record, manifest)), "states what the record states"),
+        check_faults("record", [], stated),
+        check_faults("network", list(_network_faults(folder, record)), "net.py and its blocks are those of the record"),
+        check_faults("history", list(_history_faults(folder, record)), f"{record.epochs:,} epochs, ends as recorded"),
+        check_faults("manifest", list(_manifest_faults(folder, record, manifest)), "states what the record states"),
     ]
 
 
@@ -55,7 +55,9 @@ def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
         return
     if hashlib.sha256(code).hexdigest() != record.code_sha256:
         yield f"{NET}: its SHA-256 is not that of the record, {record.code_sha256[:16]}…"
-    named = {(block.slot, block.block, block.code_sha256) for block in inlined_blocks(code.decode("utf-8", "replace"))}
+    named = {
+        (block.slot, block.block, block.code_sha256) for block in find_inlined_blocks(code.decode("utf-8", "replace"))
+    }
     for part in record.ingredients:
         if (part.slot, part.block, part.code_sha256) not in named:
             yield f"{NET}: has no comment for {part.block} in slot {part.slot}, which the record names"
@@ -127,8 +129,8 @@ def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
     if rows != manifest.counts.get("runs"):
         missing.append(f"{table}: {rows} records, {manifest.counts.get('runs')} runs stated")
     return [
-        found_check("runs", wrong, f"{len(runs):,} runs as their records and manifests state"),
-        found_check("records", missing, f"{rows:,} records of {table} are those of the runs"),
+        check_faults("runs", wrong, f"{len(runs):,} runs as their records and manifests state"),
+        check_faults("records", missing, f"{rows:,} records of {table} are those of the runs"),
     ]
 
 

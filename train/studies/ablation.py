@@ -148,7 +148,7 @@ def _row(name: str, runs: dict[int, TrainingRecord], full: dict[int, TrainingRec
         paused=sum(record.status == "timeout" for record in runs.values()),
         mean=statistics.fmean(values.values()) if values else None,
         std=statistics.stdev(values.values()) if len(values) > 1 else None,
-        against=paired_difference(_accuracies(full), values),
+        against=mean_difference(_accuracies(full), values),
         train_seconds=statistics.fmean(record.train_seconds for record in runs.values()),
     )
 
@@ -294,7 +294,7 @@ def _read_variant(text: str) -> tuple[str, dict[str, object]]:
     return name.strip(), read_changes(rest)
 
 
-def paired_difference(base: Mapping[int, float], other: Mapping[int, float], *, confidence: float = 0.95) -> Difference:
+def mean_difference(base: Mapping[int, float], other: Mapping[int, float], *, confidence: float = 0.95) -> Difference:
     """Return the mean difference over the common seeds, with its interval by Student's t.
 
     Args: base, other: value by seed. confidence: of the two-sided interval, between 0 and 1.

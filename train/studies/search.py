@@ -35,7 +35,7 @@ _DIGEST = 12  # hex digits in the name of a composition
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """The settings of a search: `budget` compositions start with `images` images and `epochs` epochs; the best remain.
 
     Of n compositions ceil(n / `eta`) reach the next round, which trains from scratch on `eta` times the images, until
@@ -53,7 +53,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Trial:
+class SearchTrial:
     """One composition, with its record from each round that it reached."""
 
     name: str
@@ -78,13 +78,13 @@ class Trial:
 def search(
     base: Recipe,
     folder: Path,
-    plan: Plan,
+    plan: SearchPlan,
     *,
     data: Cifar10,
     out: Path,
     resources: Resources,
     force: bool = False,
-) -> list[Trial]:
+) -> list[SearchTrial]:
     """Screen compositions of `base` with other blocks in its slots; re-running resumes.
 
     Returns: all trials, best first; those that could not be assembled come last, with the reason.
@@ -166,7 +166,7 @@ def compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget: int
     return recipes
 
 
-def plan_rounds(plan: Plan, count: int, available: int) -> list[int]:
+def plan_rounds(plan: SearchPlan, count: int, available: int) -> list[int]:
     """Return the number of images per round: it grows by `eta` until one composition is left or all images are used."""
     sizes: list[int] = []
     images = min(plan.images, available)
@@ -178,7 +178,7 @@ def plan_rounds(plan: Plan, count: int, available: int) -> list[int]:
     return sizes
 
 
-def _screen(study: Study, trials: Sequence[Trial], plan: Plan, data: Cifar10, out: Path) -> None:
+def _screen(study: Study, trials: Sequence[SearchTrial], plan: SearchPlan, data: Cifar10, out: Path) -> None:
     """In each round, train the remaining compositions, write the results, and keep the best."""
     left = [trial for trial in trials if trial.net is not None]
     for number, images in enumerate(plan_rounds(plan, len(left), len(data.train_images) - plan.held_out)):
@@ -192,22 +192,22 @@ def _screen(study: Study, trials: Sequence[Trial], plan: Plan, data: Cifar10, ou
         left = left[: math.ceil(len(left) / plan.eta)]
 
 
-def _assemble_trial(recipe: Recipe, epochs: int, folder: Path, prober: Prober) -> Trial:
+def _assemble_trial(recipe: Recipe, epochs: int, folder: Path, prober: Prober) -> SearchTrial:
     """Assemble the trial of a recipe. Its network trains for `epochs`; the recipe keeps its own number of epochs."""
     name = recipe.sha256[:_DIGEST]
     try:
-        return Trial(name, recipe, assemble(recipe.changed(training__epochs=epochs), folder, prober=prober))
+        return SearchTrial(name, recipe, assemble(recipe.changed(training__epochs=epochs), folder, prober=prober))
     except UserError as error:
-        return Trial(name, recipe, None, str(error))
+        return SearchTrial(name, recipe, None, str(error))
 
 
-def _run(trial: Trial, images: int, plan: Plan, data: Cifar10) -> TrainingRun:
+def _run(trial: SearchTrial, images: int, plan: SearchPlan, data: Cifar10) -> TrainingRun:
     assert trial.net is not None
     recipe = trial.recipe.changed(training__epochs=plan.epochs)
     return TrainingRun(trial.net, recipe, plan.seed, data, plan.held_out, images, tested=False)
 
 
-def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
+def _write(out: Path, trials: Sequence[SearchTrial], label: str, plan: SearchPlan) -> None:
     ranked = sorted(trials, key=lambda trial: trial.rank)
     rows = [
         {
@@ -227,7 +227,7 @@ def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
         write_text(out / "best.toml", ranked[0].recipe.to_toml())
 
 
-def page(ranked: Sequence[Trial], label: str, plan: Plan) -> list[str]:
+def page(ranked: Sequence[SearchTrial], label: str, plan: SearchPlan) -> list[str]:
     """Return the ranking as Markdown."""
     cells = []
     for place, trial in enumerate(ranked, 1):

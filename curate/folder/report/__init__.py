@@ -11,7 +11,7 @@ from curate.folder.report.graphs import draw_graphs
 from curate.folder.snapshot import chat_section
 from curate.model.corpus import Corpus
 from curate.model.options import CurateOptions
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 
 _CAPTIONS = {
     "funnel": "Codes that are left after each stage; light: what it took off.",
@@ -23,7 +23,7 @@ _CAPTIONS = {
 
 
 def write_report(
-    folder: Path, corpus: Corpus, outcome: Outcome, counts: dict[str, Any], options: CurateOptions, name: str
+    folder: Path, corpus: Corpus, outcome: CurationOutcome, counts: dict[str, Any], options: CurateOptions, name: str
 ) -> None:
     """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
 

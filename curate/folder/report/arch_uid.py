@@ -8,9 +8,9 @@ compared with one other: the first that an identity considers equal, a kept one 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-from curate.folder.report.facts import Facts
+from curate.folder.report.facts import ReportFacts
 from curate.model.corpus import Corpus
-from curate.published.outcome import DUPLICATE_STAGES, Outcome
+from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.files.markdown import code_span, count, plural, table
 from manifests.records import Agreement
 
@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 _EXAMPLES = 3
 
 
-def arch_uid_section(facts: Facts, corpus: Corpus, outcome: Outcome) -> list[str]:
+def arch_uid_section(facts: ReportFacts, corpus: Corpus, outcome: CurationOutcome) -> list[str]:
     """Return the section of the report; empty if the source states no `arch_uid`."""
     uids = _collect_uids(facts, corpus)
     if not uids:
@@ -46,7 +46,7 @@ def arch_uid_section(facts: Facts, corpus: Corpus, outcome: Outcome) -> list[str
     ]
 
 
-def _collect_uids(facts: Facts, corpus: Corpus) -> dict[int, str]:
+def _collect_uids(facts: ReportFacts, corpus: Corpus) -> dict[int, str]:
     """Return the `arch_uid` of each code that has one; if it has several, that of its first row."""
     column = corpus.rows.column("arch_uid")
     if column.null_count == len(column):
@@ -69,7 +69,7 @@ def _pairs(identity: Mapping[int, Hashable], order: Callable[[int], tuple[bool, 
 
 def _identities(
     uids: Mapping[int, str],
-    outcome: Outcome,
+    outcome: CurationOutcome,
     order: Callable[[int], tuple[bool, str, str]],
     examples: Callable[[Iterable[Pair]], str],
 ) -> list[str]:
@@ -99,8 +99,8 @@ def _identities(
 def _decisions(
     uids: Mapping[int, str],
     merged: Iterable[Pair],
-    facts: Facts,
-    outcome: Outcome,
+    facts: ReportFacts,
+    outcome: CurationOutcome,
     examples: Callable[[Iterable[Pair]], str],
 ) -> list[str]:
     """Return what curation decided on codes with one arch_uid, and whether its removals share one."""
@@ -128,7 +128,7 @@ def _decisions(
     return lines
 
 
-def _graphs_clause(pairs: Iterable[Pair], outcome: Outcome) -> str:
+def _graphs_clause(pairs: Iterable[Pair], outcome: CurationOutcome) -> str:
     """Summarize how the graphs of pairs compare, as a clause."""
     graphs = outcome.graphs or {}
     known = [pair for pair in pairs if pair[0] in graphs and pair[1] in graphs]

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.model.corpus import Corpus
 from curate.model.options import get_prefix
-from curate.published.outcome import DUPLICATE_STAGES, Outcome
+from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.similarity.selection import Verdict
 
 #: The benchmark whose best networks are shown: task, dataset and metric.
@@ -26,7 +26,7 @@ _RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "leak
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReportFacts:
     """Counts by outcome. `rows`, `networks` and `codes` each add up to all rows, networks and codes of the input."""
 
     rows: Counter[str]  # by OUTCOMES, `invalid`, and `further`: repeat evaluations of a network
@@ -83,7 +83,7 @@ HOW = {
 }
 
 
-def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float]) -> Facts:
+def gather_facts(corpus: Corpus, outcome: CurationOutcome, thresholds: dict[str, float]) -> ReportFacts:
     """Count everything in one pass over the decisions.
 
     Args:
@@ -112,7 +112,7 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
     chosen = _best_networks(representatives, outcome_of, outcome)
     verdicts = {code: outcome.decisions[representatives[name, code]] for code, name in chosen.items()}
     families = {code: outcome.families.get(code, corpus.features.family[code]) for code in verdicts}
-    return Facts(
+    return ReportFacts(
         rows=rows,
         stages=stages,
         networks=networks,
@@ -156,7 +156,7 @@ def select_compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter
 
 
 def _best_networks(
-    representatives: dict[tuple[str, int], int], outcome_of: dict[tuple[str, int], str], outcome: Outcome
+    representatives: dict[tuple[str, int], int], outcome_of: dict[tuple[str, int], str], outcome: CurationOutcome
 ) -> dict[int, str]:
     """Return the name of each code's best network, the first of equals; a kept code has its representative's name."""
     kept_rows = set(outcome.representatives.values())

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from curate.folder.report.facts import Facts, select_compared_groups
+from curate.folder.report.facts import ReportFacts, select_compared_groups
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.files.figures import BEHIND, INK, bar_axes, label_bars, save_figure
-from lemur_core.files.markdown import count, plural, shown
+from lemur_core.files.markdown import count, make_visible, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ _LINEAR = 30  # numbers up to here are drawn on a linear scale
 
 
 def draw_figures(
-    folder: Path, facts: Facts, thresholds: dict[str, float], pretrained: Collection[int] = ()
+    folder: Path, facts: ReportFacts, thresholds: dict[str, float], pretrained: Collection[int] = ()
 ) -> dict[str, str]:
     """Draw the figures that have data into `folder`.
 
@@ -60,7 +60,7 @@ def draw_figures(
     return {name: f"{name}.png" for name in drawings}
 
 
-def _funnel(figure: "Figure", facts: Facts) -> None:
+def _funnel(figure: "Figure", facts: ReportFacts) -> None:
     """Draw the distinct codes, and how many each stage leaves."""
     left = facts.codes.total() - facts.codes["filter"]
     steps = [("distinct codes", left, "")]
@@ -100,7 +100,7 @@ def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
         spine.set_visible(False)
 
 
-def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) -> None:
+def _similarity(figure: "Figure", facts: ReportFacts, thresholds: dict[str, float]) -> None:
     """Draw histograms of the similarity to the kept record, a panel per stage, with a separate bar for equal codes."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -160,12 +160,14 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
     bottom.set_xlabel("Jaccard similarity to the kept record (last bar: exactly 1)")
 
 
-def _best(figure: "Figure", facts: Facts, pretrained: Collection[int]) -> None:
+def _best(figure: "Figure", facts: ReportFacts, pretrained: Collection[int]) -> None:
     """Draw horizontal bars of the best accuracies; networks with trained weights are hatched."""
     from matplotlib.patches import Patch
 
     numbers = [100 * accuracy for _, accuracy, _ in facts.best]
-    axes = bar_axes(figure, [shown(facts.names[code], _NAME).strip() or "(no name)" for code, _, _ in facts.best], 1.1)
+    axes = bar_axes(
+        figure, [make_visible(facts.names[code], _NAME).strip() or "(no name)" for code, _, _ in facts.best], 1.1
+    )
     low = max(0.0, min(numbers) - max(1.0, 0.5 * (max(numbers) - min(numbers))))
     for place, ((code, _, _), number) in enumerate(zip(facts.best, numbers, strict=True)):
         loads = code in pretrained
@@ -188,7 +190,10 @@ def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> Non
     """Draw horizontal bars, logarithmic for large numbers: all of a group, and in front of it those kept."""
     from matplotlib.ticker import MaxNLocator
 
-    bars = [(shown(name, 24).strip() or "(no name)", counts.total(), counts["kept"]) for name, counts in groups.items()]
+    bars = [
+        (make_visible(name, 24).strip() or "(no name)", counts.total(), counts["kept"])
+        for name, counts in groups.items()
+    ]
     if len(bars) > _BARS:
         tail = bars[_BARS - 1 :]
         bars = bars[: _BARS - 1]

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from curate.folder.report.facts import Facts
+from curate.folder.report.facts import ReportFacts
 from curate.model.corpus import Corpus
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import code_span, count, plural, ratio
 from lemur_core.graphs.graph import LEAVES, Graph, unpack
 from lemur_core.similarity.features.minhash import jaccard
@@ -15,7 +15,7 @@ from lemur_core.similarity.features.minhash import jaccard
 BOXES = 24
 
 
-def draw_graphs(folder: Path, corpus: Corpus, facts: Facts, outcome: Outcome) -> dict[str, str]:
+def draw_graphs(folder: Path, corpus: Corpus, facts: ReportFacts, outcome: CurationOutcome) -> dict[str, str]:
     """Draw the chosen graphs into `folder`, as `NAME.svg`. Returns: the captions by name, in order."""
     from lemur_core.describe.picture import draw
 
@@ -32,7 +32,9 @@ def draw_graphs(folder: Path, corpus: Corpus, facts: Facts, outcome: Outcome) ->
     return captions
 
 
-def _choose_pictures(corpus: Corpus, facts: Facts, outcome: Outcome) -> Iterator[tuple[str, int, str, str]]:
+def _choose_pictures(
+    corpus: Corpus, facts: ReportFacts, outcome: CurationOutcome
+) -> Iterator[tuple[str, int, str, str]]:
     """Yield the name, code, title and caption of each picture."""
     publishable = {code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.barred(code)}
     graphs = {code: traced.graph for code, traced in publishable.items() if traced.graph is not None}
@@ -79,7 +81,7 @@ def _lexical(corpus: Corpus, one: int, other: int | None) -> float:
     return jaccard(*(features.shingles(int(features.shingle_set[code])) for code in (one, other)))
 
 
-def _size(outcome: Outcome, code: int) -> int:
+def _size(outcome: CurationOutcome, code: int) -> int:
     """Count the operations in eval mode."""
     assert outcome.graphs is not None
     nodes = unpack(outcome.graphs[code].answer["eval"])["nodes"]

@@ -6,19 +6,19 @@ from collections import Counter
 from typing import Any
 
 from curate.compute.runs import RunResult
-from curate.folder.report.facts import Facts
+from curate.folder.report.facts import ReportFacts
 from curate.folder.report.sections import LONG_TABLE, fold_rows
 from curate.model.corpus import Corpus
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
-from curate.published.outcome import Outcome
+from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
 
 #: Maximum number of rows of a table that should normally be complete.
 WHOLE_TABLE = 500
 
 
-def rescued(facts: Facts) -> list[str]:
+def rescued(facts: ReportFacts) -> list[str]:
     """List the records kept for the support of a prefix or family."""
     codes = [code for code, verdict in facts.verdicts.items() if verdict.rescued is not None]
     if not codes:
@@ -42,7 +42,7 @@ def rescued(facts: Facts) -> list[str]:
     ]
 
 
-def best(facts: Facts, corpus: Corpus) -> list[str]:
+def best(facts: ReportFacts, corpus: Corpus) -> list[str]:
     """List the best codes on one benchmark, with their outcomes."""
     if not facts.best:
         return []
@@ -69,7 +69,7 @@ def best(facts: Facts, corpus: Corpus) -> list[str]:
     ]
 
 
-def pretrained(facts: Facts, corpus: Corpus, rights: Rights) -> list[str]:
+def pretrained(facts: ReportFacts, corpus: Corpus, rights: Rights) -> list[str]:
     """List every code that loads trained weights, with the lines that do, unless its licence forbids showing them."""
     evidence_of = corpus.features.pretrained
     codes = [code for code in facts.verdicts if code in evidence_of]
@@ -96,14 +96,14 @@ def pretrained(facts: Facts, corpus: Corpus, rights: Rights) -> list[str]:
     return lines + table(["name", "id", "outcome", "line: code"], fold_rows(rows, WHOLE_TABLE), 4)
 
 
-def _describe_outcome(code: int, facts: Facts) -> str:
+def _describe_outcome(code: int, facts: ReportFacts) -> str:
     verdict = facts.verdicts[code]
     if verdict.kept or verdict.canonical is None:
         return "kept" if verdict.kept else "left out by an option"
     return f"{verdict.outcome}, {ratio(facts.similarity(code))} to {code_span(facts.names[verdict.canonical])}"
 
 
-def invalid(facts: Facts) -> list[str]:
+def invalid(facts: ReportFacts) -> list[str]:
     """List why rows are unusable, with the first of each kind."""
     if not facts.invalid:
         return []
@@ -121,7 +121,7 @@ def invalid(facts: Facts) -> list[str]:
     return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], fold_rows(rows, LONG_TABLE), 2)]
 
 
-def origins(facts: Facts, outcome: Outcome) -> list[str]:
+def origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     """List the codes that come from repositories, by licence and source, with examples; empty if not requested."""
     rights = outcome.rights
     if rights.origins is None:
@@ -169,7 +169,7 @@ LARGEST_GROUPS = 10
 _MEMBERS_SHOWN = 3
 
 
-def largest_groups(facts: Facts) -> list[str]:
+def largest_groups(facts: ReportFacts) -> list[str]:
     """List the kept records with most duplicates, with their least and most similar members."""
     groups = facts.groups()
     if not groups:
@@ -206,7 +206,7 @@ def largest_groups(facts: Facts) -> list[str]:
     return [*lines, ""]
 
 
-def _member(code: int, facts: Facts) -> str:
+def _member(code: int, facts: ReportFacts) -> str:
     verdict = facts.verdicts[code]
     return f"{code_span(facts.names[code])} {ratio(facts.similarity(code))} {verdict.outcome}"
 
@@ -233,7 +233,7 @@ _MEANING = {
 }
 
 
-def runs(facts: Facts, corpus: Corpus, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
+def runs(facts: ReportFacts, corpus: Corpus, outcome: CurationOutcome, counts: dict[str, Any]) -> list[str]:
     """Report how many kept networks run, and why the others do not; empty if runs were not checked."""
     if outcome.runs is None:
         return []
@@ -257,7 +257,7 @@ def runs(facts: Facts, corpus: Corpus, outcome: Outcome, counts: dict[str, Any])
     return lines
 
 
-def _by_task(corpus: Corpus, outcome: Outcome) -> list[str]:
+def _by_task(corpus: Corpus, outcome: CurationOutcome) -> list[str]:
     assert outcome.runs is not None
     tasks = corpus.rows.column("task").take([outcome.representatives[code] for code in outcome.kept]).to_pylist()
     counted: dict[str, Counter[bool | None]] = {}
@@ -277,7 +277,7 @@ def _categories(errors: dict[str, int], unit: str) -> list[str]:
     return table(["category", "meaning", unit, "%"], rows, 2)
 
 
-def _failures(facts: Facts, results: dict[int, RunResult]) -> list[str]:
+def _failures(facts: ReportFacts, results: dict[int, RunResult]) -> list[str]:
     failed = [code for code, result in results.items() if result.error is not None]
     failed.sort(key=lambda code: (str(results[code].category), facts.names[code], facts.ids[code]))
     rows = [

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from curate.folder.report.facts import HOW, OUTCOMES, Facts, select_compared_groups
+from curate.folder.report.facts import HOW, OUTCOMES, ReportFacts, select_compared_groups
 from curate.model.filters import BY_VALUE
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
-from curate.published.outcome import DUPLICATE_STAGES, Outcome
+from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox.runtime import option_for
 from manifests.records import Agreement
@@ -37,7 +37,7 @@ def fold_rows(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
     return [*rows[:limit], *rest]
 
 
-def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> list[str]:
+def head(name: str, facts: ReportFacts, options: CurateOptions, outcome: CurationOutcome) -> list[str]:
     """Return the title, the one-line result, the settings, and what could not be done."""
     compared, notes = outcome.graphs is not None, outcome.notes
     kept, codes = facts.codes["kept"], facts.codes.total()
@@ -85,7 +85,7 @@ def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> l
     return lines
 
 
-def delta(facts: Facts, outcome: Outcome) -> list[str]:
+def delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     """Report what a delta was compared with, and what that decided; empty for a whole snapshot."""
     stated = outcome.details.get("against")
     if stated is None:
@@ -109,7 +109,7 @@ def delta(facts: Facts, outcome: Outcome) -> list[str]:
     ]
 
 
-def funnel(facts: Facts, options: CurateOptions) -> list[str]:
+def funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
     """Return the table of rows, networks and codes by outcome; each column adds up."""
     lines = ["## From rows to records", ""]
     rows = [
@@ -150,7 +150,7 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
     return [*lines, ""]
 
 
-def stages(facts: Facts) -> list[str]:
+def stages(facts: ReportFacts) -> list[str]:
     """Return how removed records resemble the kept ones."""
     removed = sum(facts.codes[stage] for stage in DUPLICATE_STAGES)
     if not removed:
@@ -184,7 +184,7 @@ def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
     return ["## Recall of the candidate pairs", "", text, ""]
 
 
-def graphs(facts: Facts, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
+def graphs(facts: ReportFacts, outcome: CurationOutcome, counts: dict[str, Any]) -> list[str]:
     """Report how many networks were traced, and how their graphs agree with the decisions by text."""
     if outcome.graphs is None:
         return []
@@ -254,7 +254,7 @@ def _group_cells(counts: Counter[str], columns: list[str], kept_in_all: int) -> 
     return [count(counts.total()), *(count(counts[column]) for column in columns), count(kept), *shares]
 
 
-def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:
+def splits(outcome: CurationOutcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:
     """Return the records and split groups of each split."""
     if not outcome.kept:
         return []
@@ -281,7 +281,7 @@ def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> 
     return lines
 
 
-def weights(facts: Facts, outcome: Outcome, options: CurateOptions) -> list[str]:
+def weights(facts: ReportFacts, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
     """Report the effect of `--upweight` on the records."""
     if not options.upweight:
         return []

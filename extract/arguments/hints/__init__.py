@@ -1,6 +1,6 @@
 """Hints from source text: how the corpus itself constructs and calls a class."""
 
 from extract.arguments.hints.finder import HintFinder
-from extract.arguments.hints.model import Call, Companion, Hints
+from extract.arguments.hints.model import Companion, Hints, ObservedCall
 
-__all__ = ["Call", "Companion", "HintFinder", "Hints"]
+__all__ = ["Companion", "HintFinder", "Hints", "ObservedCall"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from extract.arguments.hints.model import Companion, Parameter, read_dotted_name
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitted, Emitter
-from extract.resolve.discover import Found, class_of, follow
+from extract.resolve.discover import TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
@@ -44,7 +44,7 @@ class Companions:
                 for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
                     yield from self._emit_companion(wanted, parameter.name, method)
 
-    def named(self, places: Iterable[tuple[Module, Sequence[str]]], block: Found) -> Iterator[Companion]:
+    def named(self, places: Iterable[tuple[Module, Sequence[str]]], block: TargetClass) -> Iterator[Companion]:
         """Yield the classes that expressions name, as companions without a parameter.
 
         Args:
@@ -61,7 +61,7 @@ class Companions:
 
     def _emit_companion(self, wanted: Wanted, parameter: str, method: str) -> Iterator[Companion]:
         key = (id(wanted.module), wanted.name)
-        block = Found(wanted.module, wanted.name, False)
+        block = TargetClass(wanted.module, wanted.name, False)
         if key not in self._emitted:
             outcome = self._emitter.emit(block)
             closed = isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined
@@ -96,7 +96,7 @@ class Companions:
     def _resolve_class(self, module: Module, chain: tuple[str, ...], wants_class: bool) -> Wanted | None:
         """Return the class behind a name, or the stub that replaces it in emitted files."""
         target = follow(self._usage.library, module, chain)
-        if not isinstance(target, Definition) or class_of(target) is None:
+        if not isinstance(target, Definition) or find_class_facts(target) is None:
             return None
         symbol = self._emitter.graph.symbol(target)
         return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Definition) else None

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from extract.arguments.hints.companions import Companions
 from extract.arguments.hints.docstrings import Example
 from extract.arguments.hints.interpreter import CallSite
-from extract.arguments.hints.model import Call, Hints, Signature
+from extract.arguments.hints.model import Hints, ObservedCall, Signature
 from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitter
-from extract.resolve.discover import Found, follow
-from extract.resolve.index import Index
-from extract.resolve.modules import FOUNDATION, Definition, Library, Module
+from extract.resolve.discover import TargetClass, follow
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import FOUNDATION, CorpusIndex, Definition, Module
 from lemur_core.source.values import ROOTS
 
 _MAX_CALLS = 8
@@ -31,7 +31,7 @@ Definer = tuple[Ancestor, Signature] | None
 class RatedCall(NamedTuple):
     """A call and the facts that rank it."""
 
-    call: Call
+    call: ObservedCall
     lost: int = 0  # omitted arguments
     far: int = 0  # 0: in the class's own file, 1: in its source, 2: elsewhere
     place: Module | None = None  # the file in which its names are defined
@@ -51,12 +51,12 @@ class RatedCall(NamedTuple):
 class HintFinder:
     """Find hints; reads each file of the library once."""
 
-    def __init__(self, library: Library, index: Index, emitter: Emitter) -> None:
+    def __init__(self, library: CorpusIndex, index: FactsIndex, emitter: Emitter) -> None:
         self._library = library
         self._usage = Usage(library, index)
         self._companions = Companions(self._usage, emitter)
 
-    def hints_for(self, block: Found) -> Hints:
+    def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
         lineage = self._usage.lineage(block.module, block.name)
         init = self._usage.definer(block.module, block.name, "__init__")
@@ -80,7 +80,7 @@ class HintFinder:
 
     # -- calls of the class --------------------------------------------------------------------------------------
 
-    def _rate_sites(self, block: Found, init: Definer) -> Iterator[RatedCall]:
+    def _rate_sites(self, block: TargetClass, init: Definer) -> Iterator[RatedCall]:
         """Yield the calls of the class, those in its own file and source first."""
         module, count = block.module, 0
         nearest = sorted(self._usage.sites(block.name), key=lambda pair: _distance(pair[0], module))
@@ -152,21 +152,21 @@ def bind_call(site: CallSite, signature: Signature | None) -> RatedCall | None:
     if len(args) == len(plain):
         args += [text for text in rest[: rest.index(None) if None in rest else None] if text is not None]
     kwargs = [(n, t) for n, t in values.items() if n not in known or _normalize(known[n].default) != _normalize(t)]
-    return RatedCall(Call(tuple(args), tuple(kwargs), "call"), lost)
+    return RatedCall(ObservedCall(tuple(args), tuple(kwargs), "call"), lost)
 
 
 def _normalize(text: str | None) -> str:
     return (text or "").replace(" ", "").replace('"', "'")
 
 
-def _fitting_examples(examples: Iterable[Example], definer: Definer) -> Iterator[Call]:
+def _fitting_examples(examples: Iterable[Example], definer: Definer) -> Iterator[ObservedCall]:
     """Yield the calls in docstring examples, unchanged, if they fit the signature."""
     for args, kwargs in examples:
         kinds = [parameter.kind for parameter in definer[1]] if definer is not None else ["args", "kwargs"]
         names = {parameter.name for parameter in definer[1]} if definer is not None else set()
         fits = len(args) <= kinds.count("plain") or "args" in kinds
         if fits and ("kwargs" in kinds or all(name in names for name, _ in kwargs)):
-            yield Call(args, kwargs, "example")
+            yield ObservedCall(args, kwargs, "example")
 
 
 def best(rated: Iterable[RatedCall]) -> list[RatedCall]:

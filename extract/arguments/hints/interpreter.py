@@ -48,7 +48,7 @@ class CallSite(NamedTuple):
     opened: bool  # there are further, unknown arguments
 
 
-class Arguments(NamedTuple):
+class BoundArguments(NamedTuple):
     """The arguments of a call."""
 
     args: list[object]
@@ -58,12 +58,12 @@ class Arguments(NamedTuple):
 
 def call_sites(tree: ast.Module) -> list[CallSite]:
     """Return the calls in a file that construct objects, with the arguments that are known."""
-    interpreter = Interpreter(tree)
+    interpreter = ValueInterpreter(tree)
     interpreter.run()
     return list(interpreter.sites)
 
 
-class Interpreter(Evaluator[Scope]):
+class ValueInterpreter(Evaluator[Scope]):
     """Interpret one file."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -85,7 +85,7 @@ class Interpreter(Evaluator[Scope]):
 
     def run(self) -> None:
         """Interpret the file itself, then each function and constructor with its defaults."""
-        no_arguments = Arguments([], {}, False)
+        no_arguments = BoundArguments([], {}, False)
         self._suite([node for node in self._tree.body if not isinstance(node, ast.ClassDef | Definition)], self._scope)
         for node in self._tree.body:
             if isinstance(node, Definition):
@@ -95,7 +95,7 @@ class Interpreter(Evaluator[Scope]):
                 if isinstance(item, Definition) and item.name == "__init__":
                     self._enter(Function(item, self._scope, Instance(name)), no_arguments)
 
-    def _add(self, target: str, arguments: Arguments) -> None:
+    def _add(self, target: str, arguments: BoundArguments) -> None:
         """Record one call, unless none of its arguments is known."""
         args = tuple(_short(render(value)) for value in arguments.args)
         kwargs = tuple((name, _short(render(value))) for name, value in arguments.kwargs.items())
@@ -308,7 +308,7 @@ class Interpreter(Evaluator[Scope]):
             return self._builtin(node.func.id, arguments)
         return self._invoke(function, arguments)
 
-    def _arguments(self, node: ast.Call, scope: Scope) -> Arguments:
+    def _arguments(self, node: ast.Call, scope: Scope) -> BoundArguments:
         args = self.items(node.args, scope)
         opened = any(isinstance(arg, ast.Starred) for arg in node.args) and UNKNOWN in args
         kwargs: dict[str, object] = {}
@@ -320,9 +320,9 @@ class Interpreter(Evaluator[Scope]):
                 kwargs.update(value)
             else:
                 opened = True
-        return Arguments(args, kwargs, opened)
+        return BoundArguments(args, kwargs, opened)
 
-    def _builtin(self, name: str, arguments: Arguments) -> object:
+    def _builtin(self, name: str, arguments: BoundArguments) -> object:
         if name != "dict":
             return values.call_builtin(name, arguments.args)
         if len(arguments.args) > 1 or not all(isinstance(arg, dict) for arg in arguments.args) or arguments.opened:
@@ -354,11 +354,11 @@ class Interpreter(Evaluator[Scope]):
             return UNKNOWN
         return dict(holder) if method == "copy" else list(getattr(holder, method)())
 
-    def _invoke(self, function: object, arguments: Arguments) -> object:
+    def _invoke(self, function: object, arguments: BoundArguments) -> object:
         """Interpret a call of a function or class."""
         args, kwargs, opened = arguments
         if isinstance(function, Partial):
-            merged = Arguments([*function.args, *args], {**dict(function.kwargs), **kwargs}, opened)
+            merged = BoundArguments([*function.args, *args], {**dict(function.kwargs), **kwargs}, opened)
             return self._invoke(function.function, merged)
         if isinstance(function, Function):
             return self._enter(function, arguments)
@@ -382,7 +382,7 @@ class Interpreter(Evaluator[Scope]):
         text = None if opened else render_call(function.text, args, kwargs)
         return Expr(text) if text is not None and len(text) < LONGEST else UNKNOWN
 
-    def _note_factory(self, node: ast.Call, arguments: Arguments) -> None:
+    def _note_factory(self, node: ast.Call, arguments: BoundArguments) -> None:
         """`build(ResNet, variant, model_cfg=c, **kwargs)` constructs a ResNet with `cfg=c` and the kwargs."""
         kind = arguments.args[0] if arguments.args else None
         if arguments.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_construct(node.func):
@@ -392,11 +392,11 @@ class Interpreter(Evaluator[Scope]):
             passed = {name: value for name, value in arguments.kwargs.items() if name not in own}
             for_model = [name for name in own if name.startswith("model_") and arguments.kwargs[name] is not None]
             passed = {name.removeprefix("model_"): arguments.kwargs[name] for name in sorted(for_model)} | passed
-            self._add(kind.text, Arguments([], passed, False))
+            self._add(kind.text, BoundArguments([], passed, False))
             if kind.text in self._classes:
-                self._construct(kind.text, Arguments([], passed, False))
+                self._construct(kind.text, BoundArguments([], passed, False))
 
-    def _construct(self, kind: str, arguments: Arguments) -> Instance:
+    def _construct(self, kind: str, arguments: BoundArguments) -> Instance:
         text = None if arguments.opened else render_call(kind, arguments.args, arguments.kwargs)
         instance = Instance(kind, text if text is not None and len(text) < LONGEST else None)
         constructor = self._method(instance, "__init__")
@@ -409,7 +409,7 @@ class Interpreter(Evaluator[Scope]):
             instance.attributes.update({**dict(zip(fields, arguments.args, strict=False)), **arguments.kwargs})
         return instance
 
-    def _enter(self, function: Function, arguments: Arguments) -> object:
+    def _enter(self, function: Function, arguments: BoundArguments) -> object:
         """Interpret a function's body with these arguments."""
         if self._depth >= _DEEPEST or self._calls >= _MAX_CALLS:
             return UNKNOWN
@@ -436,7 +436,7 @@ class Interpreter(Evaluator[Scope]):
             self._seen[key] = instance if instance is not None else result
         return result
 
-    def _build_scope(self, function: Function, arguments: Arguments) -> Scope:
+    def _build_scope(self, function: Function, arguments: BoundArguments) -> Scope:
         """Return the scope of a call: each parameter bound to its argument or default."""
         scope = Scope(function.scope)
         parameters, kwargs = function.node.args, dict(arguments.kwargs)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ObservedCall:
     """One call of the class or its forward in the corpus; every value is a Python expression."""
 
     args: tuple[str, ...]
@@ -33,8 +33,8 @@ class Companion:
 class Hints:
     """How the corpus constructs and calls a class."""
 
-    init: tuple[Call, ...] = ()  # best first, distinct
-    forward: tuple[Call, ...] = ()
+    init: tuple[ObservedCall, ...] = ()  # best first, distinct
+    forward: tuple[ObservedCall, ...] = ()
     companions: tuple[Companion, ...] = ()
     inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes of forward's arguments; "?": unnamed
 

@@ -9,10 +9,10 @@ from pydantic import TypeAdapter
 from extract.arguments.hints.docstrings import Example, documented_shapes, examples_in
 from extract.arguments.hints.interpreter import CallSite, call_sites
 from extract.arguments.hints.model import Signature, find_method, read_signature
-from extract.resolve.discover import class_of, follow
-from extract.resolve.index import Index
-from extract.resolve.modules import Definition, Library, Module
-from extract.sources import Source, SourceFile
+from extract.resolve.discover import find_class_facts, follow
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex, Definition, Module
+from extract.sources import PackageSource, SourceFile
 from lemur_core.source.text import normalise
 
 USAGE_VERSION = 15
@@ -53,7 +53,7 @@ class Ancestor(NamedTuple):
 class Usage:
     """Read each file of a library once, on first use."""
 
-    def __init__(self, library: Library, index: Index) -> None:
+    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
         self.library = library
         self._index = index
         self._files: dict[int, FileUsage] = {}
@@ -88,7 +88,7 @@ class Usage:
 
     def _walk(self, module: Module, name: str) -> Iterable[Ancestor]:
         usage = self.read(module).classes.get(name)
-        facts = class_of(Definition(module, name))
+        facts = find_class_facts(Definition(module, name))
         if usage is None or facts is None:
             return
         seen = {(id(module), name)}
@@ -113,7 +113,7 @@ class Usage:
 # -- one file --------------------------------------------------------------------------------------------------------
 
 
-def usage_of(index: Index, source: Source, file: SourceFile) -> FileUsage:
+def usage_of(index: FactsIndex, source: PackageSource, file: SourceFile) -> FileUsage:
     """Return the calls and classes in a file; cached in the index by the file's content."""
     key = f"hints:{USAGE_VERSION}:{file.blob}"
     stored = index.remembered(key)

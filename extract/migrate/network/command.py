@@ -9,14 +9,14 @@ from typing import Any
 
 from extract.migrate.insertion_points import InsertionPoint
 from extract.migrate.network.network import (
-    Host,
-    Migrated,
+    MigratedNetwork,
+    TargetNetwork,
     candidates,
     describe_proof,
     migrate_named,
     observe,
     open_box,
-    read_host,
+    read_target_network,
 )
 from extract.migrate.source_block import load_source_block
 from lemur_core.files.atomic import check_writable, write_text
@@ -26,7 +26,7 @@ from manifests.provenance.licenses import is_permissive
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NetworkOptions:
     """Options of a migration; see `lemur migrate --help`."""
 
     out: Path | None = None
@@ -40,7 +40,7 @@ class Options:
     as_json: bool = False
 
 
-def migrate_into_network(folder: Path, block: str, path: Path, options: Options) -> str:
+def migrate_into_network(folder: Path, block: str, path: Path, options: NetworkOptions) -> str:
     """Insert a block of an extraction folder into a network's file.
 
     Returns: the text to print: the actions and the verified properties, or the diff for a dry run.
@@ -64,7 +64,7 @@ def migrate_into_network(folder: Path, block: str, path: Path, options: Options)
     return "\n".join(_lines(moved, out))
 
 
-def list_sites(folder: Path, block: str, path: Path, options: Options) -> str:
+def list_insertion_points(folder: Path, block: str, path: Path, options: NetworkOptions) -> str:
     """List all insertion points of a network with how a block fits there, or why it does not.
 
     Raises: UserError if the network does not run.
@@ -90,8 +90,8 @@ def _check_out(out: Path, *, force: bool) -> None:
     check_writable(out)
 
 
-def _read_target(path: Path, options: Options) -> Host:
-    return read_host(path, _prm(options.prm), _shape(options.in_shape), options.classes)
+def _read_target(path: Path, options: NetworkOptions) -> TargetNetwork:
+    return read_target_network(path, _prm(options.prm), _shape(options.in_shape), options.classes)
 
 
 def _prm(text: str | None) -> Mapping[str, Any]:
@@ -155,7 +155,7 @@ def _point_facts(point: InsertionPoint) -> dict[str, Any]:
     return facts
 
 
-def _lines(moved: Migrated, out: Path) -> list[str]:
+def _lines(moved: MigratedNetwork, out: Path) -> list[str]:
     source_block, point = moved.donor, moved.site
     form = "lean form" if source_block.lean else "full form"
     size = plural(len(source_block.code.splitlines()), "line")
@@ -169,7 +169,7 @@ def _lines(moved: Migrated, out: Path) -> list[str]:
     ]
 
 
-def _facts(moved: Migrated, target_network: Host, out: Path | None) -> dict[str, Any]:
+def _facts(moved: MigratedNetwork, target_network: TargetNetwork, out: Path | None) -> dict[str, Any]:
     source_block = moved.donor
     return {
         "block": source_block.row.block,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from extract.arguments.constructing import only_on_meta
 from extract.arguments.search_guest import compile_nothing, define, namespace
-from extract.arguments.trials import AttemptError, Namespace, attempt, seed_all
+from extract.arguments.trials import AttemptError, BlockNamespace, attempt, seed_all
 from extract.migrate.messages import BlockToFit, CallToTry, Fit, NoFit, SiteToTry
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.sandbox.net import sizes
@@ -42,7 +42,7 @@ def fit(request: BlockToFit) -> Sequence[Fit | NoFit]:
     return answers
 
 
-def _fit(names: Namespace, site: SiteToTry) -> Fit | NoFit:
+def _fit(names: BlockNamespace, site: SiteToTry) -> Fit | NoFit:
     axis = site["axis"]
     best: tuple[int, Fit] | None = None  # by the number of adapters
     furthest: tuple[bool, tuple[int, ...]] = (False, (-1,))
@@ -75,16 +75,16 @@ def _describe_failure(failure: AttemptError | MemoryError, call: str) -> tuple[t
     """Return the progress of a failed attempt and its error."""
     if isinstance(failure, MemoryError):
         return (False, (0,)), f"{call}: out of memory"
-    if isinstance(failure.cause, Mismatch):
+    if isinstance(failure.cause, FitMismatch):
         return (True, ()), f"{call} {failure.cause}"
     return (False, failure.progress), f"{call}: {failure.message[:_CHARACTERS]}"
 
 
-class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
+class FitMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
     """The output does not have the form that the insertion point requires."""
 
 
-def _output_channels(names: Namespace, site: SiteToTry, one: CallToTry) -> int:
+def _output_channels(names: BlockNamespace, site: SiteToTry, one: CallToTry) -> int:
     """Return the number of output channels, which must agree at all sizes. Raises: AttemptError, MemoryError."""
     channels = set()
     for before, after in zip(site["before"], site["after"], strict=True):
@@ -96,25 +96,25 @@ def _output_channels(names: Namespace, site: SiteToTry, one: CallToTry) -> int:
                 raise
             channels.add(attempt(partial(_run, names, one["call"], shape, after, site["axis"], "cpu"), _SECONDS))
     if len(channels) > 1:
-        raise AttemptError(Mismatch(f"gives {' and '.join(map(str, sorted(channels)))} channels at two sizes"))
+        raise AttemptError(FitMismatch(f"gives {' and '.join(map(str, sorted(channels)))} channels at two sizes"))
     return int(channels.pop())
 
 
-def _run(names: Namespace, call: str, in_shape: list[int], after: list[int], axis: int, device: str) -> int:
+def _run(names: BlockNamespace, call: str, in_shape: list[int], after: list[int], axis: int, device: str) -> int:
     seed_all()
     with torch.device(device), torch.no_grad():
         module = names.value(call)
         if not isinstance(module, nn.Module):
-            raise Mismatch(f"gives {type(module).__name__}")
+            raise FitMismatch(f"gives {type(module).__name__}")
         return _width(module.train()(torch.zeros(in_shape)), in_shape, after, axis)
 
 
 def _width(output: object, in_shape: list[int], after: list[int], axis: int) -> int:
     """Return the output channels if all other sizes are as required. Raises: Mismatch."""
     if not isinstance(output, Tensor):
-        raise Mismatch(f"gives {type(output).__name__}, not a tensor")
+        raise FitMismatch(f"gives {type(output).__name__}, not a tensor")
     shape = list(output.shape)
     others = [index for index in range(len(after)) if index != axis]
     if len(shape) != len(after) or any(shape[index] != after[index] for index in others):
-        raise Mismatch(f"makes {sizes(shape, 'a scalar')} of {sizes(in_shape)}, and {sizes(after)} is wanted")
+        raise FitMismatch(f"makes {sizes(shape, 'a scalar')} of {sizes(in_shape)}, and {sizes(after)} is wanted")
     return shape[axis]

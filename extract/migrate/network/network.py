@@ -13,7 +13,7 @@ from typing import Any, get_args
 from extract.migrate.codemod import NET, expand_stars, insert_block
 from extract.migrate.insertion_points import (
     InsertionPoint,
-    Place,
+    ObservedSubmodule,
     apply_answer,
     best_first,
     build_query,
@@ -37,7 +37,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import PASSING, CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from lemur_core.source.undefined import drop_unevaluated, undefined_names
+from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 from manifests.provenance import header_lines, provenance_lines
 from manifests.provenance.licenses import is_permissive
 
@@ -58,7 +58,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class TargetNetwork:
     """A network to insert a block into, with the inputs to run it with.
 
     Attributes:
@@ -100,7 +100,9 @@ class Host:
         return case | {"dtype": "float32", "values": _PIXELS, "words": 0}
 
 
-def read_host(path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None, classes: int = CLASSES) -> Host:
+def read_target_network(
+    path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None, classes: int = CLASSES
+) -> TargetNetwork:
     """Read the network of a file. Raises: UserError if it cannot be read, or defines no class Net."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -111,11 +113,11 @@ def read_host(path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None,
         raise UserError(f"{path}: is not Python: {error}; give a Python file with class Net") from error
     if not any(isinstance(node, ast.ClassDef) and node.name == NET for node in tree.body):
         raise UserError(f"{path}: defines no class Net; give a network that follows LEMUR's contract")
-    return Host(path.name, text, PRM | dict(prm), in_shape, classes)
+    return TargetNetwork(path.name, text, PRM | dict(prm), in_shape, classes)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedNetwork:
     """The observed runs of a target network.
 
     Attributes:
@@ -126,12 +128,12 @@ class Observed:
 
     cases: tuple[Mapping[str, Any], ...]
     outputs: tuple[Shape, ...]
-    places: tuple[Place, ...]
+    places: tuple[ObservedSubmodule, ...]
     stars: Mapping[str, Sequence[str]]
 
 
-OBSERVE = SandboxStage[Observed | BrokenNetwork](
-    "extract.migrate.network.observing:observe", Observed | BrokenNetwork, LIMITS, Retries.NONE
+OBSERVE = SandboxStage[ObservedNetwork | BrokenNetwork](
+    "extract.migrate.network.observing:observe", ObservedNetwork | BrokenNetwork, LIMITS, Retries.NONE
 )
 FIT = SandboxStage[tuple[Fit | NoFit, ...]](
     "extract.migrate.network.fitting:fit", tuple[Fit | NoFit, ...], LIMITS, Retries.NONE
@@ -149,7 +151,7 @@ class MigrationError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Migrated:
+class MigratedNetwork:
     """A verified network with an inserted block.
 
     Attributes:
@@ -163,7 +165,7 @@ class Migrated:
     text: str
     name: str
     proof: NetworkProof
-    observed: Observed
+    observed: ObservedNetwork
     failed: tuple[tuple[InsertionPoint, str], ...]
 
 
@@ -180,14 +182,14 @@ def open_box(*, unsafe: bool = False, workers: int = 1) -> CachedSandbox:
     )
 
 
-def observe(target_network: Host, box: CachedSandbox) -> Observed:
+def observe(target_network: TargetNetwork, box: CachedSandbox) -> ObservedNetwork:
     """Run a target network and observe the inputs and outputs of its submodules.
 
     Raises: MigrationError if it does not run.
     """
     request = NetworkToObserve(target_network.text, dict(target_network.prm), target_network.cases())
     (reply,) = OBSERVE.run(box, {"": request})
-    if isinstance(reply.answer, Observed):
+    if isinstance(reply.answer, ObservedNetwork):
         return reply.answer
     error = f"{reply.answer.category}: {reply.answer.error}" if reply.answer else reply.ending(_MAX_ERROR)
     raise MigrationError(
@@ -195,7 +197,7 @@ def observe(target_network: Host, box: CachedSandbox) -> Observed:
     )
 
 
-def candidates(source_block: SourceBlock, observed: Observed, box: CachedSandbox) -> list[InsertionPoint]:
+def candidates(source_block: SourceBlock, observed: ObservedNetwork, box: CachedSandbox) -> list[InsertionPoint]:
     """Return all insertion points of a network, in the order of its forward pass, with how the block fits or why not.
 
     If the channel dimension of a block is uncertain and it fits nowhere, the other dimension is tried.
@@ -207,7 +209,7 @@ def candidates(source_block: SourceBlock, observed: Observed, box: CachedSandbox
     return points
 
 
-def _fit_all(source_block: SourceBlock, observed: Observed, box: CachedSandbox) -> list[InsertionPoint]:
+def _fit_all(source_block: SourceBlock, observed: ObservedNetwork, box: CachedSandbox) -> list[InsertionPoint]:
     points = list_insertion_points(observed.places, source_block)
     questions = {point.name: build_query(point, source_block) for point in points if not point.reason}
     distinct = list({_key(one): one for one in questions.values()}.values())
@@ -229,8 +231,8 @@ def _key(query: SiteToTry) -> str:
 
 
 def migrate_named(
-    folder: Path, block: str, target_network: Host, box: CachedSandbox, *, site: str | None = None
-) -> Migrated:
+    folder: Path, block: str, target_network: TargetNetwork, box: CachedSandbox, *, site: str | None = None
+) -> MigratedNetwork:
     """Insert a block of an extraction folder into a network: its minimized form, or the full one if that lacks code.
 
     Args: block: its name, as for `lemur show`. site: as for `migrate`.
@@ -246,8 +248,8 @@ def migrate_named(
 
 
 def migrate(
-    source_block: SourceBlock, target_network: Host, box: CachedSandbox, *, site: str | None = None
-) -> Migrated:
+    source_block: SourceBlock, target_network: TargetNetwork, box: CachedSandbox, *, site: str | None = None
+) -> MigratedNetwork:
     """Insert a block into a network.
 
     Args:
@@ -309,12 +311,12 @@ def _why_nowhere(points: Sequence[InsertionPoint]) -> str:
 
 def _insert(
     source_block: SourceBlock,
-    target_network: Host,
-    observed: Observed,
+    target_network: TargetNetwork,
+    observed: ObservedNetwork,
     point: InsertionPoint,
     failed: tuple[tuple[InsertionPoint, str], ...],
     box: CachedSandbox,
-) -> Migrated:
+) -> MigratedNetwork:
     """Insert the block at one point and verify it. Raises: MigrationError if either fails."""
     try:
         written = insert_block(
@@ -340,7 +342,7 @@ def _insert(
         raise MigrationError("builds", reply.ending(_MAX_ERROR))
     if proof.failed:
         raise MigrationError(proof.failed, f"{proof.failed}: {proof.why}")
-    return Migrated(source_block, point, written.text, written.name, proof, observed, failed)
+    return MigratedNetwork(source_block, point, written.text, written.name, proof, observed, failed)
 
 
 def _where(point: InsertionPoint) -> str:
@@ -356,7 +358,7 @@ def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence
     for code in (text, target_network):
         tree = ast.parse(expand_stars(code, stars))
         drop_unevaluated(tree)
-        names.append(undefined_names(tree))
+        names.append(find_undefined_names(tree))
     return next(iter(sorted(names[0].keys() - names[1].keys())), "")
 
 
@@ -365,7 +367,7 @@ def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence
 _REPEATED_LINES = ("Block:", "File:", "SWHID:", "Licence:")
 
 
-def _top(source_block: SourceBlock, target_network: Host, point: InsertionPoint) -> Iterator[str]:
+def _top(source_block: SourceBlock, target_network: TargetNetwork, point: InsertionPoint) -> Iterator[str]:
     """Yield the comment lines at the top of the file."""
     block = f"{source_block.name} of {source_block.row.source}"
     yield f"{target_network.name} with {block} {_where(point)}, by `lemur migrate`."
@@ -390,7 +392,7 @@ def _read_header(code: str) -> list[str]:
     return [line.removeprefix("#").removeprefix(" ") for line in header_lines(code)]
 
 
-def describe_proof(migrated: Migrated) -> str:
+def describe_proof(migrated: MigratedNetwork) -> str:
     """Describe the verified properties in one line."""
     proof, cases = migrated.proof, migrated.observed.cases
     sizes = " and ".join(format_shape(case["in_shape"]) for case in cases)

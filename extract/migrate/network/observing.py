@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from extract.migrate.messages import BrokenNetwork, Case, NetworkToObserve
-from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, step, stub_weights, tuples
+from lemur_core.sandbox.net import NetError, construct, execute, make_inputs, seed_all, step, stub_weights, tuples
 
 _THREADS = 1
 
@@ -24,7 +24,7 @@ BATCH = 4
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenModule:
     """The calls of one module in one run."""
 
     turn: int  # order of the first call among all modules
@@ -76,11 +76,11 @@ def _run(request: NetworkToObserve, case: Case, seed: int) -> dict[str, Any]:
     seed_all(seed)
     file = execute(request.code)
     net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm)).eval()
-    seen: dict[nn.Module, _Seen] = {}
+    seen: dict[nn.Module, _SeenModule] = {}
     for module in net.modules():
         if module is not net:
             module.register_forward_hook(_watcher(seen), with_kwargs=True)
-    inputs = inputs_of(dict(case))
+    inputs = make_inputs(dict(case))
     with step("forward_failed", f"input {list(inputs.shape)}"), torch.no_grad():
         output = net(inputs)
         places = _places(net, seen)
@@ -102,7 +102,7 @@ def learn(code: str, case: Case, prm: Mapping[str, Any]) -> tuple[Any, Any, Tens
     case = with_batch(case)
     file = execute(code)
     net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(prm))
-    images, labels = inputs_of(case), torch.arange(BATCH) % int(case["out_shape"][0])
+    images, labels = make_inputs(case), torch.arange(BATCH) % int(case["out_shape"][0])
     with step("train_setup_failed", "in train_setup(prm)"):
         net.train_setup({**prm, "batch": BATCH})
     with step("learn_failed", f"in learn(train_data), one batch of {BATCH}"):
@@ -128,9 +128,9 @@ def _stars(code: str) -> dict[str, list[str]]:
     return bound
 
 
-def _watcher(seen: dict[nn.Module, _Seen]) -> Any:
+def _watcher(seen: dict[nn.Module, _SeenModule]) -> Any:
     def watch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        one = seen.setdefault(module, _Seen(len(seen)))
+        one = seen.setdefault(module, _SeenModule(len(seen)))
         one.calls += 1
         if len(args) == 1 and not kwargs and all(map(_is_real, (args[0], output))):
             one.inputs.add(tuple(args[0].shape))
@@ -145,7 +145,7 @@ def _is_real(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _places(net: nn.Module, seen: Mapping[nn.Module, _Seen]) -> dict[str, dict[str, Any]]:
+def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, dict[str, Any]]:
     """Return the description of each called submodule by path, in the order of the calls."""
     names: dict[nn.Module, list[str]] = {}
     for path, module in net.named_modules(remove_duplicate=False):

@@ -15,8 +15,18 @@ from torch import Tensor, nn
 from extract.migrate.messages import Case, MigrationStep, NetworkProof, NetworkToProve
 from extract.migrate.network.observing import learn, with_batch
 from lemur_core.graphs.tracing.network import trace_network
-from lemur_core.graphs.tracing.trace import tensors_of
-from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, sizes, step, stub_weights, tuples
+from lemur_core.graphs.tracing.trace import flatten_tensors
+from lemur_core.sandbox.net import (
+    NetError,
+    construct,
+    execute,
+    make_inputs,
+    seed_all,
+    sizes,
+    step,
+    stub_weights,
+    tuples,
+)
 
 _THREADS = 1
 
@@ -84,7 +94,7 @@ def _find_blocks(file: ModuleType, net: nn.Module, request: NetworkToProve) -> l
 
 
 def _run(net: nn.Module, case: Case, expected: Sequence[int]) -> None:
-    inputs = inputs_of(dict(case))
+    inputs = make_inputs(dict(case))
     try:
         with step("runs", f"input {sizes(inputs.shape)}"), torch.no_grad():
             output = net.eval()(inputs)
@@ -103,7 +113,7 @@ def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mappi
     hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
     try:
         with step("gradients", "train mode"):
-            outputs = [one for one in tensors_of(net.train()(inputs_of(dict(case)))) if one.requires_grad]
+            outputs = [one for one in flatten_tensors(net.train()(make_inputs(dict(case)))) if one.requires_grad]
             generator = torch.Generator().manual_seed(0)
             weights = [torch.randn(one.shape, generator=generator) for one in outputs]
             torch.autograd.backward(outputs, weights)  # raises if there are no outputs

@@ -29,10 +29,10 @@ from torch import nn
 from extract.arguments.inputs import flatten
 from extract.arguments.messages import BlockRun, BlockUses
 from extract.arguments.search_guest import compile_nothing, namespace
-from extract.arguments.target import Subject
+from extract.arguments.target import Target
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from extract.minimize.watch_guest import exercise
-from extract.proofs.trace_guest import structure_of
+from extract.proofs.trace_guest import describe_structure
 from lemur_core.sandbox.server.foreign import load, one_line
 
 _SMOKE = "smoke_test"  # module name of a smoke test
@@ -136,7 +136,7 @@ def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         run = BlockRun(payload["code"], payload["name"], (), (), payload["arguments"], payload["companions"])
-        subject = Subject(run)
+        subject = Target(run)
         facts = _run(subject)
     except AttemptError as failure:
         return {"error": failure.message}
@@ -207,7 +207,7 @@ def _canonical_tree(thing: Any) -> ast.stmt | None:
     return node
 
 
-def _run(subject: Subject) -> dict[str, Any]:
+def _run(subject: Target) -> dict[str, Any]:
     """Run the block in eval and in train mode. Returns: the facts for a smoke test."""
     facts: dict[str, Any] = {"trains": True}
     for train in (False, True):
@@ -237,7 +237,7 @@ def _facts(module: nn.Module, output: Any) -> dict[str, Any]:
         live = []
     wanted = [one for one in module.parameters() if one.requires_grad]
     return {
-        "returns": structure_of(output),
+        "returns": describe_structure(output),
         "shapes": [list(one.shape) for one in tensors],
         "reached": [sum(one.grad is not None for one in wanted), len(wanted)],
         "frozen": any(not one.requires_grad for one in module.parameters()),

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from extract.model.categories import category_of, snake_of
+from extract.model.categories import find_category, to_snake_case
 from extract.resolve.discover import discover
-from extract.resolve.index import Index
-from extract.resolve.modules import Library
-from extract.sources import Source, read_folder, walk
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
+from extract.sources import PackageSource, read_folder, walk
 from lemur_core.files.errors import UserError
-from lemur_core.source.parse import dotted
+from lemur_core.source.parse import split_dotted_name
 
 _TEST = re.compile(r"(?:test_.+|.+_tests?)\.py")
 _TEST_FOLDERS = frozenset({"test", "tests"})
@@ -30,7 +30,7 @@ _NAMINGS: tuple[Naming, ...] = ("snake", "camel", "joined")
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ProjectDefinition:
     """A top-level class or function of a file of the project.
 
     Attributes:
@@ -64,9 +64,9 @@ class Project:
     """
 
     root: Path
-    source: Source
+    source: PackageSource
     trees: Mapping[str, ast.Module]
-    defined: Sequence[Definition]
+    defined: Sequence[ProjectDefinition]
     tests: Mapping[str, ast.Module]
     paths: frozenset[str]
     _modules: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Project:
         inner = len(self._modules[path].split(".")) - (PurePosixPath(path).name != _INIT)
         return "/".join(folders[: len(folders) - inner])
 
-    def same_named(self, name: str, *, is_class: bool, near: str) -> list[Definition]:
+    def same_named(self, name: str, *, is_class: bool, near: str) -> list[ProjectDefinition]:
         """Return the definitions of a name, those of a folder first.
 
         Args: near: the folder.
@@ -124,12 +124,12 @@ def read_project(root: Path) -> Project:
     if (root / _INIT).is_file():
         raise UserError(f"{root}: is a package, not a project; give the folder that it lies in")
     source = read_folder(str(root))
-    with Index() as index:
+    with FactsIndex() as index:
         index.add([(source, file) for file in source.files])
-        library = Library([source], index.facts)
+        library = CorpusIndex([source], index.facts)
         classes = discover(library, [library.by_path[source.name, file.path] for file in source.files])
         categories = {
-            (one.module.file.path, one.name): category_of(
+            (one.module.file.path, one.name): find_category(
                 one.name, one.qualname, [".".join(b) for b in one.facts.bases]
             )
             for one in classes
@@ -160,11 +160,11 @@ def _is_test(path: str) -> bool:
 
 def _read_definitions(
     tree: ast.Module, path: str, module: str, categories: Mapping[tuple[str, str], str]
-) -> Iterator[Definition]:
+) -> Iterator[ProjectDefinition]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             is_class = isinstance(node, ast.ClassDef)
-            yield Definition(
+            yield ProjectDefinition(
                 node.name, module, path, is_class, categories.get((path, node.name), "") if is_class else ""
             )
 
@@ -173,7 +173,7 @@ def _read_definitions(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModuleLocation:
     """Location of the new module.
 
     Attributes:
@@ -192,7 +192,7 @@ class Place:
         return self.path.rpartition("/")[0]
 
 
-def choose_place(project: Project, name: str, category: str, out: Path | None = None) -> Place:
+def choose_place(project: Project, name: str, category: str, out: Path | None = None) -> ModuleLocation:
     """Choose the folder with most modules of the same kind, and a file name in the style of its neighbours.
 
     Args: out: file to use instead, absolute or relative to the working folder.
@@ -214,17 +214,17 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
     stem = _free_stem(project, folder, _stem(project, folder, name))
     path = f"{folder}/{stem}.py".lstrip("/")
     why = f"{folder or 'the root'} has {totals[folder]} modules, {of_kind}"
-    return Place(path, project.module_of(path), why)
+    return ModuleLocation(path, project.module_of(path), why)
 
 
-def _place_at(project: Project, out: Path) -> Place:
+def _place_at(project: Project, out: Path) -> ModuleLocation:
     try:
         path = out.absolute().resolve().relative_to(project.root).as_posix()
     except ValueError:
         raise UserError(f"{out}: lies outside of {project.root}; name a file inside of it") from None
     if not re.fullmatch(r"(?:[^\W\d]\w*/)*[^\W\d]\w*\.py", path) or path.endswith(_INIT):
         raise UserError(f"{out}: Python cannot import a module of this name; name a new file NAME.py")
-    return Place(path, project.module_of(path), "--out")
+    return ModuleLocation(path, project.module_of(path), "--out")
 
 
 def _stem(project: Project, folder: str, name: str) -> str:
@@ -254,7 +254,7 @@ def _naming(path: str, project: Project) -> Naming | None:
 def _format_stem(name: str, naming: Naming) -> str:
     if naming == "camel":
         return name
-    return snake_of(name) if naming == "snake" else snake_of(name).replace("_", "")
+    return to_snake_case(name) if naming == "snake" else to_snake_case(name).replace("_", "")
 
 
 def _free_stem(project: Project, folder: str, stem: str) -> str:
@@ -301,7 +301,7 @@ class TestPlace:
     beside: int
 
 
-def choose_test(project: Project, place: Place, replaces: str | None = None) -> TestPlace:
+def choose_test(project: Project, place: ModuleLocation, replaces: str | None = None) -> TestPlace:
     """Choose the test file for a module: in the folder with most tests of its package, in their style.
 
     Args: replaces: text in the docstring of an older test that may be replaced.
@@ -347,4 +347,4 @@ def _imported_modules(tree: ast.Module) -> set[str]:
 
 def _is_unittest(tree: ast.Module) -> bool:
     kinds = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    return any(dotted(base)[-1:] == ("TestCase",) for kind in kinds for base in kind.bases)
+    return any(split_dotted_name(base)[-1:] == ("TestCase",) for kind in kinds for base in kind.bases)

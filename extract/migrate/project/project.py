@@ -15,32 +15,32 @@ from extract.migrate.codemod import USUAL
 from extract.migrate.project.closed_file import ClosedFile, used_names
 from extract.migrate.project.formatter import read_formatter
 from extract.migrate.project.layout import (
-    Definition,
-    Place,
+    ModuleLocation,
     Project,
+    ProjectDefinition,
     TestPlace,
     choose_place,
     choose_test,
     read_project,
 )
-from extract.migrate.project.register import Registered, register
-from extract.migrate.project.trial import Proof, Trial, trial
-from extract.migrate.project.writing import Donated, module_text, smoke_text
+from extract.migrate.project.register import PackageExport, register
+from extract.migrate.project.trial import MigrationTrial, Proof, trial
+from extract.migrate.project.writing import SourceModule, module_text, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
-from extract.resolve.requirements import distributions_of, imports_of
-from extract.specs.make import worked_of
+from extract.resolve.requirements import list_distributions, list_runtime_imports
+from extract.specs.make import read_arguments
 from lemur_core.files.atomic import write_together
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
-from manifests.provenance import inlined_blocks
-from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive
+from manifests.provenance import find_inlined_blocks
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 
 _MAX_LISTED = 3  # maximum number of the project's rejected definitions to list for one name
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ProjectOptions:
     """Options of a migration; see `lemur migrate --help`."""
 
     out: Path | None = None
@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Plan:
+class MigrationPlan:
     """A migration before anything is written.
 
     Attributes:
@@ -64,13 +64,13 @@ class Plan:
         notes: other one-line messages for the user.
     """
 
-    donated: Donated
+    donated: SourceModule
     project: Project
-    place: Place
+    place: ModuleLocation
     test: TestPlace
-    reused: dict[str, Definition] = field(default_factory=dict)
+    reused: dict[str, ProjectDefinition] = field(default_factory=dict)
     refused: list[tuple[str, str, str]] = field(default_factory=list)
-    registered: Registered | None = None
+    registered: PackageExport | None = None
     files: dict[str, bytes] = field(default_factory=dict)
     before: dict[str, bytes | None] = field(default_factory=dict)
     proof: Proof = field(default_factory=lambda: Proof("not tried"))
@@ -78,7 +78,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def migrate_into_project(folder: Path, block: str, root: Path, options: Options) -> str:
+def migrate_into_project(folder: Path, block: str, root: Path, options: ProjectOptions) -> str:
     """Add a block of an extraction folder to a project.
 
     Returns: the text to print: the actions and the verified properties, or the diff for a dry run.
@@ -92,7 +92,7 @@ def migrate_into_project(folder: Path, block: str, root: Path, options: Options)
     return difference(plan) if options.dry_run else "\n".join(_lines(plan))
 
 
-def _write_files(plan: Plan) -> None:
+def _write_files(plan: MigrationPlan) -> None:
     """Write all files. Raises: UserError if one of them has changed since it was read, or cannot be written."""
     root = plan.project.root
     for path, before in plan.before.items():
@@ -105,12 +105,12 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Plan:
+def plan_migration(folder: Path, block: str, root: Path, options: ProjectOptions) -> MigrationPlan:
     """Plan a migration and verify it in a copy of the project, without writing anything.
 
     Raises: UserError if there is no such block or project, the licence forbids it, or the verification fails.
     """
-    donated = read_donated(folder, block, lean=not options.full)
+    donated = load_source_module(folder, block, lean=not options.full)
     project = read_project(root)
     plan = _make_plan(donated, project, options)
     plan.notes += license_notes(donated, project, force=options.force)
@@ -137,7 +137,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Pl
     return plan
 
 
-def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapping[str, Any]:
+def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, force: bool) -> Mapping[str, Any]:
     """Decide which definitions of the project to reuse. Returns: the facts for a smoke test.
 
     Raises: UserError if the project already has the block and `force` is false.
@@ -167,7 +167,7 @@ def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapp
     return answer
 
 
-def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) -> Proof:
+def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: Mapping[str, Any]) -> Proof:
     """Generate the text of all files and verify them."""
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)
@@ -188,7 +188,7 @@ def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) 
 # --- the block --------------------------------------------------------------------------------------------------------
 
 
-def read_donated(folder: Path, wanted: str, *, lean: bool = True) -> Donated:
+def load_source_module(folder: Path, wanted: str, *, lean: bool = True) -> SourceModule:
     """Load the block to move.
 
     Args: lean: use its minimized form if there is one.
@@ -196,34 +196,36 @@ def read_donated(folder: Path, wanted: str, *, lean: bool = True) -> Donated:
     """
     row = find_block(folder, wanted).row
     form = choose_form(folder, row, lean=lean)
-    worked = worked_of(row.arguments)
+    worked = read_arguments(row.arguments)
     if worked is None or worked.forward is None or worked.method != "forward":
         raise UserError(
             f"{row.block}: no arguments are known with which it runs, so nothing can be proved; choose another"
         )
     moved = row.model_copy(update={"code_sha256": form.digest, "license": form.license})
-    return Donated(moved, form.code, form.lean, form.requires, worked)
+    return SourceModule(moved, form.code, form.lean, form.requires, worked)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _make_plan(donated: Donated, project: Project, options: Options) -> Plan:
+def _make_plan(donated: SourceModule, project: Project, options: ProjectOptions) -> MigrationPlan:
     row = donated.row
-    existing = [path for path, text in _texts(project) if any(one.block == row.block for one in inlined_blocks(text))]
+    existing = [
+        path for path, text in _texts(project) if any(one.block == row.block for one in find_inlined_blocks(text))
+    ]
     if existing and options.out is None and not options.force:
         raise UserError(
             f"{row.block}: is there already: {existing[0]}; add --force to replace it, or name another --out"
         )
     replaced = bool(existing) and options.out is None
     if replaced:
-        place = Place(existing[0], project.module_of(existing[0]), "where it is already")
+        place = ModuleLocation(existing[0], project.module_of(existing[0]), "where it is already")
     else:
         place = choose_place(project, row.name, row.category, options.out)
         if (project.root / place.path).exists() and not options.force:
             raise UserError(f"{place.path}: exists already; choose another --out, or add --force")
     test = choose_test(project, place, replaces=f"{row.name}, moved here from {row.source}" if options.force else None)
-    return Plan(donated, project, place, test)
+    return MigrationPlan(donated, project, place, test)
 
 
 def _texts(project: Project) -> Iterator[tuple[str, str]]:
@@ -231,10 +233,10 @@ def _texts(project: Project) -> Iterator[tuple[str, str]]:
         yield path, (project.root / path).read_text(encoding="utf-8", errors="replace")
 
 
-def license_notes(donated: Donated, project: Project, *, force: bool) -> list[str]:
+def license_notes(donated: SourceModule, project: Project, *, force: bool) -> list[str]:
     """Return notes on the block's licence in this project. Raises: UserError if --force is required."""
     row, own = donated.row, project.source.license
-    both, permissive = all_of([row.license, own]), is_permissive(row.license)
+    both, permissive = combine_licenses([row.license, own]), is_permissive(row.license)
     if both == own != NOASSERTION:
         more = "the notice in the file is kept" if permissive else "which is not known to be permissive"
         return [f"licence   {row.license}, as the project's own ({own}); {more}"]
@@ -256,11 +258,11 @@ def license_notes(donated: Donated, project: Project, *, force: bool) -> list[st
     return [f"licence   {row.license} in a project under {own}: together {both}{doubt}; the notice in the file is kept"]
 
 
-def _requirement_notes(plan: Plan) -> list[str]:
+def _requirement_notes(plan: MigrationPlan) -> list[str]:
     """Return a note on packages that the new module imports and the project does not declare."""
-    needed = imports_of(plan.files[plan.place.path].decode()) - plan.project.packages
+    needed = list_runtime_imports(plan.files[plan.place.path].decode()) - plan.project.packages
     declared = {canonicalize_name(Requirement(text).name) for text in plan.project.source.requires}
-    offered = (distributions_of(one) for one in needed)
+    offered = (list_distributions(one) for one in needed)
     missing = sorted(names[0] for names in offered if not {canonicalize_name(name) for name in names} & declared)
     if not missing:
         return []
@@ -272,7 +274,7 @@ def _requirement_notes(plan: Plan) -> list[str]:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def difference(plan: Plan) -> str:
+def difference(plan: MigrationPlan) -> str:
     """Return the unified diff of all files, in the format of `git apply` and `patch -p1`."""
     diff: list[str] = []
     for path, data in plan.files.items():
@@ -290,7 +292,7 @@ def _split(text: str) -> list[str]:
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def _lines(plan: Plan) -> list[str]:
+def _lines(plan: MigrationPlan) -> list[str]:
     donated, place = plan.donated, plan.place
     size = plural(len(donated.code.splitlines()), "line")
     whole = f": what its known arguments reach; --full moves the file of {donated.row.n_lines}" if donated.lean else ""
@@ -321,7 +323,7 @@ def _describe_copies(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
             yield f"copies    {name}, and {len(rejected) - _MAX_LISTED} more of the project are not it"
 
 
-def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
+def _facts(plan: MigrationPlan, *, written: bool) -> dict[str, Any]:
     row = plan.donated.row
     return {
         "block": row.block,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.project.layout import Place, Project, bound_names
+from extract.migrate.project.layout import ModuleLocation, Project, bound_names
 
 _INIT = "__init__.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class PackageExport:
     """The outcome for a package's `__init__.py`.
 
     Attributes:
@@ -33,12 +33,12 @@ class Registered:
     by_star: bool = False
 
 
-def register(project: Project, place: Place, name: str) -> Registered:
+def register(project: Project, place: ModuleLocation, name: str) -> PackageExport:
     """Add a class of a new module to the `__init__.py` of its folder, if that imports most of its neighbours."""
     folder = place.folder
     path = f"{folder}/{_INIT}".lstrip("/")
     if path not in project.trees:
-        return Registered("", None, "the folder is not a package")
+        return PackageExport("", None, "the folder is not a package")
     raw = (project.source.root / path).read_bytes()
     module = cst.parse_module(raw)
     package = project.module_of(path)
@@ -48,11 +48,11 @@ def register(project: Project, place: Place, name: str) -> Registered:
     imports = _neighbours(module, package, set(siblings))
     named = {target for _, _, target in imports}
     if len(named) * 2 < len(siblings) or not named:
-        return Registered(path, None, f"{path} names {len(named)} of {len(siblings)} modules of its folder")
+        return PackageExport(path, None, f"{path} names {len(named)} of {len(siblings)} modules of its folder")
     if place.module in named:
-        return Registered(path, None, f"{path} imports it already")
+        return PackageExport(path, None, f"{path} imports it already")
     if name in bound_names(project.trees[path]):
-        return Registered(path, None, f"{path} has another {name}")
+        return PackageExport(path, None, f"{path} has another {name}")
     star = sum(isinstance(node.names, cst.ImportStar) for _, node, _ in imports) * 2 > len(imports)
     dots = sum(bool(node.relative) for _, node, _ in imports) * 2 >= len(imports)
     stem = place.module.rpartition(".")[2]
@@ -76,7 +76,7 @@ def register(project: Project, place: Place, name: str) -> Registered:
             in_all = True
     text = module.with_changes(body=body).bytes
     summary = f"imported in {path}{', and in its __all__' if in_all else ''}, as most of its neighbours"
-    return Registered(path, text, summary, in_all, star)
+    return PackageExport(path, text, summary, in_all, star)
 
 
 def _neighbours(module: cst.Module, package: str, siblings: set[str]) -> list[tuple[int, cst.ImportFrom, str]]:

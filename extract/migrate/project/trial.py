@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from extract.migrate.project.layout import Definition, Place, Project, TestPlace
-from extract.migrate.project.writing import Donated
+from extract.migrate.project.layout import ModuleLocation, Project, ProjectDefinition, TestPlace
+from extract.migrate.project.writing import SourceModule
 from extract.minimize.stage import SIGN, Signed, Stopped, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
@@ -79,14 +79,14 @@ class Proof:
 
 
 @contextmanager
-def trial(donated: Donated, project: Project, *, unsafe: bool = False) -> Iterator["Trial"]:
+def trial(donated: SourceModule, project: Project, *, unsafe: bool = False) -> Iterator["MigrationTrial"]:
     """Make a temporary copy of a project without hidden files and environments."""
     folder = Path(tempfile.mkdtemp(prefix="lemur-migrate-")).resolve()
     try:
         copy = folder / project.root.name
         shutil.copytree(project.root, copy, symlinks=True, ignore=_aside(project))
         with ExitStack() as undo:
-            yield Trial(donated, project, copy, unsafe, undo)
+            yield MigrationTrial(donated, project, copy, unsafe, undo)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -114,10 +114,10 @@ def _is_aside(project: Project, path: Path, inside: bool) -> bool:
 
 
 @dataclass(slots=True)
-class Trial:
+class MigrationTrial:
     """A block and the copy of the project to try it in."""
 
-    donated: Donated
+    donated: SourceModule
     project: Project
     copy: Path
     unsafe: bool
@@ -126,7 +126,7 @@ class Trial:
     _folders: list[Path] = field(default_factory=list)  # with the required packages
     _complete: bool = False  # whether they include the project's requirements
 
-    def compare(self, wanted: Mapping[str, Sequence[Definition]]) -> Mapping[str, Any]:
+    def compare(self, wanted: Mapping[str, Sequence[ProjectDefinition]]) -> Mapping[str, Any]:
         """Compare definitions of the block's file with those of the project.
 
         Args: wanted: name in the block's file -> candidate definitions of the project.
@@ -139,7 +139,9 @@ class Trial:
             raise UserError(f"{self.donated.row.block}: does not run here: {_error(reply)}; nothing was written")
         return asdict(reply.answer)
 
-    def prove(self, place: Place, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()) -> Proof:
+    def prove(
+        self, place: ModuleLocation, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()
+    ) -> Proof:
         """Verify that a module behaves bit-identically to the block, and that its smoke test passes.
 
         Args:

@@ -9,9 +9,9 @@ from typing import Any
 
 from extract.migrate.codemod import USUAL
 from extract.migrate.project.closed_file import ClosedFile, used_names
-from extract.migrate.project.layout import Definition, Place, TestPlace
-from extract.model.categories import snake_of
-from extract.specs.make import Call, Worked
+from extract.migrate.project.layout import ModuleLocation, ProjectDefinition, TestPlace
+from extract.model.categories import to_snake_case
+from extract.specs.make import StatedArguments, WorkingCalls
 from lemur_core.source.imports import Import, import_section
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
@@ -25,7 +25,7 @@ _REWRITTEN = re.compile(r"(?:Block|File|SWHID|Licence): ")
 
 
 @dataclass(frozen=True, slots=True)
-class Donated:
+class SourceModule:
     """The block to move.
 
     Attributes:
@@ -40,7 +40,7 @@ class Donated:
     code: str
     lean: bool
     requires: tuple[str, ...]
-    worked: Worked
+    worked: WorkingCalls
 
     @property
     def expressions(self) -> list[str]:
@@ -52,7 +52,9 @@ class Donated:
 # --- the module -------------------------------------------------------------------------------------------------------
 
 
-def module_text(donated: Donated, file: ClosedFile, reused: Mapping[str, Definition], *, exports: bool) -> str:
+def module_text(
+    donated: SourceModule, file: ClosedFile, reused: Mapping[str, ProjectDefinition], *, exports: bool
+) -> str:
     """Return the new module: header, imports, and the author's definitions.
 
     Args:
@@ -72,7 +74,9 @@ def module_text(donated: Donated, file: ClosedFile, reused: Mapping[str, Definit
     return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + body.text + "\n"
 
 
-def _header(donated: Donated, file: ClosedFile, reused: Mapping[str, Definition], gone: Sequence[str]) -> list[str]:
+def _header(
+    donated: SourceModule, file: ClosedFile, reused: Mapping[str, ProjectDefinition], gone: Sequence[str]
+) -> list[str]:
     row = donated.row
     head = [
         f"{row.name}, moved here from {row.source} by `lemur migrate`.",
@@ -92,7 +96,7 @@ def _header(donated: Donated, file: ClosedFile, reused: Mapping[str, Definition]
     return head + rest
 
 
-def license_notice(donated: Donated) -> str:
+def license_notice(donated: SourceModule) -> str:
     """Return the notice on redistribution under the block's licence."""
     row = donated.row
     if is_permissive(row.license):
@@ -114,7 +118,9 @@ def _wrap(text: str) -> list[str]:
 # --- the smoke test ---------------------------------------------------------------------------------------------------
 
 
-def smoke_text(donated: Donated, file: ClosedFile, place: Place, test: TestPlace, seen: Mapping[str, Any]) -> str:
+def smoke_text(
+    donated: SourceModule, file: ClosedFile, place: ModuleLocation, test: TestPlace, seen: Mapping[str, Any]
+) -> str:
     """Return the smoke test: construct with the working arguments, run forward and backward, check the shape.
 
     Args: seen: answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
@@ -140,7 +146,7 @@ def smoke_text(donated: Donated, file: ClosedFile, place: Place, test: TestPlace
         "",
         "",
     ]
-    title = f"test_{snake_of(name)}_runs_forward" + "_and_backward" * seen["differentiable"]
+    title = f"test_{to_snake_case(name)}_runs_forward" + "_and_backward" * seen["differentiable"]
     if test.style == "unittest":
         lines += [f"class Test{name}(unittest.TestCase):", f"    def {title}(self):"]
         lines += [f"        {line}".rstrip() for line in body]
@@ -150,13 +156,13 @@ def smoke_text(donated: Donated, file: ClosedFile, place: Place, test: TestPlace
     return "\n".join(lines) + "\n"
 
 
-def _setup(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
+def _setup(donated: SourceModule, seen: Mapping[str, Any]) -> list[str]:
     call = donated.worked.init
     lines = ["torch.manual_seed(0)", *_call_lines("block = ", donated.row.name, _parts(call))]
     return lines if seen["trains"] else [*lines, "block.eval()"]
 
 
-def _checks(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
+def _checks(donated: SourceModule, seen: Mapping[str, Any]) -> list[str]:
     """Return the forward call, the check of shapes, and the backward call if anything is differentiable."""
     reached, wanted = seen["reached"]
     lines, parts = _forward_arguments(donated, by_input=seen["differentiable"] and not wanted)
@@ -184,7 +190,7 @@ def _checks(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _forward_arguments(donated: Donated, *, by_input: bool) -> tuple[list[str], list[str]]:
+def _forward_arguments(donated: SourceModule, *, by_input: bool) -> tuple[list[str], list[str]]:
     """Return the lines before the forward call, and its arguments; with `by_input`, the first tensor is a leaf."""
     call = donated.worked.forward
     assert call is not None
@@ -197,7 +203,7 @@ def _forward_arguments(donated: Donated, *, by_input: bool) -> tuple[list[str], 
     return [], parts
 
 
-def _parts(call: Call) -> list[str]:
+def _parts(call: StatedArguments) -> list[str]:
     return [*call.args, *(f"{name}={text}" for name, text in (call.kwargs or {}).items())]
 
 

@@ -15,11 +15,11 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
 
 
-class _Part(BaseModel):
+class _FrozenSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class DataSettings(_Part):
+class DataSettings(_FrozenSettings):
     """The blocks of each domain, and the number of facts."""
 
     libraries: tuple[Path, ...] = Field(min_length=1, description="extraction folders; relative to the file")
@@ -32,7 +32,7 @@ class DataSettings(_Part):
     held: float = Field(default=0.25, gt=0, lt=1, description="share of the blocks that no projector sees")
 
 
-class Training(_Part):
+class TuningSettings(_FrozenSettings):
     """A training loop with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
 
     steps: int = Field(default=1000, ge=1)
@@ -41,7 +41,7 @@ class Training(_Part):
     decay: float = Field(default=0.01, ge=0)
 
 
-class Tiny(_Part):
+class Tiny(_FrozenSettings):
     """A randomly initialized model with the Llama architecture."""
 
     width: int = Field(default=128, ge=8)
@@ -49,24 +49,24 @@ class Tiny(_Part):
     heads: int = Field(default=4, ge=1)
 
 
-class BaseSettings(_Part):
+class BaseSettings(_FrozenSettings):
     """The frozen model: a real one named by `model`, or a tiny one that is first trained on the general set."""
 
     model: str | None = None
     tiny: Tiny = Tiny()
     vocabulary: int = Field(default=1536, ge=300)
-    training: Training = Training(steps=2000)
+    training: TuningSettings = TuningSettings(steps=2000)
 
 
-class ExpertSettings(_Part):
+class ExpertSettings(_FrozenSettings):
     """Stage I. Without `model`, an expert starts from the base or, with `tiny`, from random weights."""
 
     model: str | None = None
     tiny: Tiny | None = None
-    training: Training = Training(steps=1500)
+    training: TuningSettings = TuningSettings(steps=1500)
 
 
-class ProjectorSettings(_Part):
+class ProjectorSettings(_FrozenSettings):
     """Stage II, and the expert's states that are its input."""
 
     pool: Literal["question", "answer"] = Field(default="answer", description="mean over these tokens of the expert")
@@ -74,10 +74,10 @@ class ProjectorSettings(_Part):
     slots: int = Field(default=1, ge=1, le=16)
     width: int = Field(default=256, ge=1)
     gate: bool = False
-    training: Training = Training(steps=600)
+    training: TuningSettings = TuningSettings(steps=600)
 
 
-class RouterSettings(_Part):
+class RouterSettings(_FrozenSettings):
     """Prototypes: cluster centres of a frozen encoder's states."""
 
     prototypes: int = Field(default=32, ge=1)
@@ -89,7 +89,7 @@ class RouterSettings(_Part):
     )
 
 
-class Settings(_Part):
+class MixtureSettings(_FrozenSettings):
     """All settings. `out` is the folder for the stages."""
 
     seed: int = Field(default=0, ge=0)
@@ -99,10 +99,12 @@ class Settings(_Part):
     expert: ExpertSettings = ExpertSettings()
     projector: ProjectorSettings = ProjectorSettings()
     router: RouterSettings = RouterSettings()
-    tuned: Training = Field(default=Training(steps=2000), description="full tuning of the base, as a comparison")
+    tuned: TuningSettings = Field(
+        default=TuningSettings(steps=2000), description="full tuning of the base, as a comparison"
+    )
 
 
-def load_settings(path: Path, **changes: Any) -> Settings:
+def load_settings(path: Path, **changes: Any) -> MixtureSettings:
     """Load the settings from a file; folders in it are relative to it.
 
     Args: changes: single values to override, by `part__key` or by top-level key; None keeps the file's value.
@@ -124,7 +126,7 @@ def load_settings(path: Path, **changes: Any) -> Settings:
         if value is not None:
             (data.setdefault(part, {}) if part else data)[name] = value
     try:
-        settings = Settings.model_validate(data)
+        settings = MixtureSettings.model_validate(data)
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error)}") from error
     root = path.parent

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lemur.experts.domains.settings import GENERAL, ProjectorSettings, Training
+from lemur.experts.domains.settings import GENERAL, ProjectorSettings, TuningSettings
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import progress
@@ -120,7 +120,7 @@ class PrototypeRouter:
 def fit(
     module: nn.Module,
     compute_loss: Callable[[random.Random], Tensor],
-    training: Training,
+    training: TuningSettings,
     *,
     label: str,
     key: str,

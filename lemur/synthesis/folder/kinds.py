@@ -15,9 +15,9 @@ from lemur.synthesis.folder.write import KIND, count_attempts
 from lemur.synthesis.proving.loop import PREFIX
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.files.errors import UserError
-from manifests.folders.checks import Check, check_files, check_table, found_check
+from manifests.folders.checks import Check, check_faults, check_files, check_table
 from manifests.folders.formats import FolderFormat
-from manifests.folders.kinds import FolderKind, Link, RowTrace
+from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import rows_by_split
 from manifests.records import SynthesisAttempt, Synthesized
@@ -40,9 +40,9 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
     wrong = [] if count_attempts(attempts) == manifest.counts else ["counts are not those of the attempts"]
     return [
         *checks,
-        found_check("counts", wrong, f"{len(attempts):,} answers as the manifest counts them"),
-        found_check("attempts", list(_attempt_faults(attempts)), f"{len(attempts):,} answers, each with its outcome"),
-        found_check(
+        check_faults("counts", wrong, f"{len(attempts):,} answers as the manifest counts them"),
+        check_faults("attempts", list(_attempt_faults(attempts)), f"{len(attempts):,} answers, each with its outcome"),
+        check_faults(
             "networks",
             list(_network_faults(folder, attempts, rows)),
             f"{len(rows):,} networks: files, digests, names and contract; each passed all {len(STEPS)} steps",
@@ -117,7 +117,7 @@ def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
         "nearest": (json.loads(one.facts).get("nearest") or {}).get("name"),
         "licence": row.license,
     }
-    links = (Link("network", row.nn, facts),)
+    links = (FolderLink("network", row.nn, facts),)
     return RowTrace(links, (*row.block_codes, *([row.parent] if row.parent else [])))
 
 

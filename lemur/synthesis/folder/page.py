@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.files.markdown import count, percent, plural
-from manifests.folders.frame import Cell, Entry, Library, Page, View, bars, code, facts, link, table
+from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, link, table
 from manifests.folders.manifest import Manifest
 from manifests.records import SynthesisAttempt
 
@@ -28,7 +28,7 @@ def synthesis_page(folder: Path, manifest: Manifest) -> Page:
         for model, own in models.items()
     ]
     views = [table("Models", ["model", "answers", "accepted", "tokens"], rows), _steps(records)]
-    library = Library(
+    library = EntryLibrary(
         title="Answers",
         noun="answers",
         facets=("outcome", "model", "form"),

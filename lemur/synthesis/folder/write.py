@@ -18,11 +18,11 @@ from manifests.folders.manifest import (
     Input,
     Manifest,
     Stopwatch,
+    describe_parent,
     list_outputs,
     package_versions,
-    parent_of,
 )
-from manifests.folders.tables import Configs, card_yaml, offered_tables, write_table, write_tables
+from manifests.folders.tables import Configs, card_yaml, select_tables, write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from train.lemur.check import CheckResult
 
@@ -106,7 +106,7 @@ def write_synthesis(
             folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
         )
         rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in named.items()}
-        tables = offered_tables(CONFIGS, rows)
+        tables = select_tables(CONFIGS, rows)
         default = tables[0].config if tables else "attempts"
         yaml = card_yaml(
             tables,
@@ -126,7 +126,7 @@ def write_synthesis(
                 for name, digest in dict.fromkeys((record.model, record.model_digest) for record in records)
                 if digest is not None and len(digest) == 64
             ],
-            parents=list({parent.sha256: parent for parent in map(parent_of, folders)}.values()),
+            parents=list({parent.sha256: parent for parent in map(describe_parent, folders)}.values()),
             counts=counts,
             details={"license": license_},
             outputs=list_outputs(folder, rows),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from lemur.synthesis.models.model import Answer, Budget, NoAnswer, Request, Sampling, Take
+from lemur.synthesis.models.model import Answer, NoAnswer, Request, Sampling, Take, TokenBudget
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.sandbox.server.foreign import one_line
 
@@ -55,7 +55,7 @@ class Endpoint:
         url: str,
         *,
         key_name: str,
-        budget: Budget,
+        budget: TokenBudget,
         at_once: int = 4,
         retries: int = 5,
         timeout: float = 600.0,

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lemur.synthesis.models.model import Answer, Budget, NoAnswer, Request, Sampling, Take
+from lemur.synthesis.models.model import Answer, NoAnswer, Request, Sampling, Take, TokenBudget
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 
 _WEIGHTS = (".safetensors", ".json", ".model", ".txt", ".jinja")
 
 
-class Local:
+class LocalModel:
     """A causal language model by its folder or its name on the Hub.
 
     Raises: UserError if transformers is not installed, or the model cannot be loaded.
     """
 
-    def __init__(self, name: str, *, budget: Budget) -> None:
+    def __init__(self, name: str, *, budget: TokenBudget) -> None:
         try:
             import transformers
             from safetensors import SafetensorError

@@ -74,7 +74,7 @@ Take = Callable[[int, Answer | NoAnswer], None]
 
 
 @dataclass(slots=True)
-class Budget:
+class TokenBudget:
     """The budget for answers: tokens, including cached answers, and seconds of this run; None is unlimited."""
 
     tokens: int | None = None
@@ -103,7 +103,7 @@ class Asker:
     Args: again: ignore cached answers.
     """
 
-    def __init__(self, model: Model, sampling: Sampling, budget: Budget, *, again: bool = False) -> None:
+    def __init__(self, model: Model, sampling: Sampling, budget: TokenBudget, *, again: bool = False) -> None:
         self.model, self.sampling, self.budget, self._again = model, sampling, budget, again
         self.reused = 0
         self._store = OutcomeStore("synthesis")

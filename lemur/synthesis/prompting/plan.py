@@ -42,7 +42,7 @@ class RequestedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class ParentNetwork:
     """A kept network of a snapshot that a delta changes. It is shown to the model."""
 
     nn: str
@@ -56,13 +56,13 @@ class Attempt:
 
     number: int
     requested: tuple[RequestedBlock, ...]
-    parent: Parent | None
+    parent: ParentNetwork | None
     goal: str
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BlockPool:
     """The blocks to draw from: those of a file of specs, of a search, or all of a library; `count` per attempt."""
 
     spec: Path | None = None
@@ -75,7 +75,7 @@ class Choice:
 
 
 def draw(
-    library: Path, choice: Choice, *, goal: str, parents: Path | None, attempts: int, seed: int
+    library: Path, choice: BlockPool, *, goal: str, parents: Path | None, attempts: int, seed: int
 ) -> tuple[list[Attempt], int]:
     """Draw the attempts; also return the number of eligible blocks. Each block is used once before any is repeated.
 
@@ -109,7 +109,7 @@ def _rounds(pool: Sequence[Any], generator: random.Random) -> Iterator[Any]:
         yield from generator.sample(pool, len(pool))
 
 
-def _pool(library: Path, choice: Choice) -> list[RequestedBlock]:
+def _pool(library: Path, choice: BlockPool) -> list[RequestedBlock]:
     EXTRACTION.open(library)
     wanted = None
     if choice.spec is not None:
@@ -183,12 +183,12 @@ def _plain(arguments: Mapping[str, Any]) -> bool:
     return arguments.get("method", "forward") == "forward" and len(inputs) == 1 and inputs[0].startswith("torch.randn(")
 
 
-def _parents(snapshot: Path) -> Iterator[Parent]:
+def _parents(snapshot: Path) -> Iterator[ParentNetwork]:
     SNAPSHOT.open(snapshot)
     for row in SNAPSHOT.rows(snapshot, LemurRecord, ("id", "nn", "nn_code", "pretrained", "task")):
         few = row.nn_code.count("\n") < _PARENT_LINES
         if few and row.nn_code and not row.pretrained and row.task == "img-classification":
-            yield Parent(row.nn, row.id, row.nn_code)
+            yield ParentNetwork(row.nn, row.id, row.nn_code)
 
 
 def digest_attempts(attempts: Sequence[Attempt]) -> str:

@@ -87,7 +87,7 @@ def list_facts(block: RequestedBlock) -> dict[str, Any]:
         "constructor": [
             {name: value for name, value in one.model_dump().items() if value is not None} for one in spec.constructor
         ],
-        "called_as": call_of(block.name, block.arguments),
+        "called_as": format_call(block.name, block.arguments),
         "forward": [one.name for one in spec.forward],
         "layout": spec.layout,
         "shapes": [{"in": list(case.inputs.values()), "out": list(case.outputs)} for case in spec.cases],
@@ -99,7 +99,7 @@ def list_facts(block: RequestedBlock) -> dict[str, Any]:
     }
 
 
-def call_of(name: str, arguments: Mapping[str, Any]) -> str:
+def format_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Return the constructor call with these arguments: `SEModule(64, rd_channels=16)`."""
     init = arguments["init"]
     return f"{name}({', '.join([*init['args'], *(f'{key}={text}' for key, text in init['kwargs'].items())])})"

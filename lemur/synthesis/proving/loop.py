@@ -22,7 +22,7 @@ from lemur.synthesis.prompting.prompts import (
     repair_messages,
 )
 from lemur.synthesis.proving.answers import AnswerError, apply_changes, code_in
-from lemur.synthesis.proving.steps import Candidate, Prover
+from lemur.synthesis.proving.steps import NetworkProposal, Prover
 from lemur_core.files.progress import note
 from manifests.records import SynthesisAttempt
 from train.model.contract import lemur_name
@@ -35,7 +35,7 @@ class Tried:
     """One answer and its outcome."""
 
     record: SynthesisAttempt
-    candidate: Candidate
+    candidate: NetworkProposal
 
 
 def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rounds: int, planned: bool) -> list[Tried]:
@@ -98,8 +98,8 @@ def _json_in(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _candidate(attempt: Attempt, answer: Answer | NoAnswer) -> Candidate:
-    candidate = Candidate(attempt, None)
+def _candidate(attempt: Attempt, answer: Answer | NoAnswer) -> NetworkProposal:
+    candidate = NetworkProposal(attempt, None)
     if isinstance(answer, NoAnswer):
         candidate.fail("answer", answer.why)
         return candidate
@@ -118,7 +118,7 @@ def _record(
     number: int,
     messages: Sequence[Message],
     answer: Answer | NoAnswer,
-    candidate: Candidate,
+    candidate: NetworkProposal,
     plan: str | None,
 ) -> SynthesisAttempt:
     attempt, reply = candidate.attempt, answer if isinstance(answer, Answer) else None

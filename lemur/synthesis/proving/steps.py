@@ -27,7 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from curate.compute.graphs import DATASETS, NetworkTracer, given_of
+from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
 from curate.compute.runs import BATCH
 from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
@@ -37,18 +37,18 @@ from extract.arguments.messages import BlockRun, WorkingCalls
 from extract.migrate.messages import NetworkToProve
 from extract.migrate.network.network import LIMITS, PROVE
 from extract.proofs.trace import TRACE
-from extract.specs.algorithm import algorithm_of, stored_in
+from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.prompting.plan import Attempt, RequestedBlock
 from lemur.synthesis.prompting.prompts import CLASSES, IN_SHAPE
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import similarity, subtrees
-from lemur_core.graphs.serialization import forms_of
+from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import META_PRELOAD, Failure
 from lemur_core.sandbox.cached import CachedSandbox, workers_within_memory
 from lemur_core.sandbox.stage import Retries
 from lemur_core.similarity.features.minhash import jaccard
-from lemur_core.source.undefined import drop_unevaluated, undefined_names
+from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 from train.model.contract import check_contract
 
 STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
@@ -81,7 +81,7 @@ _CASE: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class Candidate:
+class NetworkProposal:
     """The code of one attempt on its way through the steps. `fault` describes the failed step."""
 
     attempt: Attempt
@@ -118,7 +118,7 @@ class Prover:
             entries=[PROVE.guest, TRACE.guest], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
         )
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
-        self._kept: list[Candidate] = []
+        self._kept: list[NetworkProposal] = []
 
     def __enter__(self) -> "Prover":
         return self
@@ -127,7 +127,7 @@ class Prover:
         self._tracer.__exit__(*error)
         self._box.__exit__(*error)
 
-    def prove(self, candidates: Sequence[Candidate]) -> None:
+    def prove(self, candidates: Sequence[NetworkProposal]) -> None:
         """Run all steps for candidates that passed `answer`; accepted ones count as known from then on.
 
         Raises: UserError if no sandbox is available, or a folder is not comparable.
@@ -138,8 +138,8 @@ class Prover:
         for step in (self._runs, self._learns, self._conform, self._novel):
             step([one for one in candidates if one.step is None])
 
-    def _runs(self, candidates: Sequence[Candidate]) -> None:
-        inputs = given_of(TASK, DATASETS[TASK], PRM)
+    def _runs(self, candidates: Sequence[NetworkProposal]) -> None:
+        inputs = build_payload(TASK, DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
         payloads = {place: inputs | {"code": one.code} for place, one in enumerate(candidates)}
         for place, traced in self._tracer.run(payloads, wider=False):
@@ -152,7 +152,7 @@ class Prover:
             if dead:
                 one.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
 
-    def _learns(self, candidates: Sequence[Candidate]) -> None:
+    def _learns(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
             f"{place} {name}": NetworkToProve(one.code or "", _PRM, [_CASE], [_CASE["output"]], name, "")
             for place, one in enumerate(candidates)
@@ -170,7 +170,7 @@ class Prover:
             elif proof.failed is not None:
                 one.fail("learns", f"{proof.failed}: {proof.why}", block=name)
 
-    def _conform(self, candidates: Sequence[Candidate]) -> None:
+    def _conform(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
             f"{place} {number}": BlockRun(one.code or "", block.name, (), (), cast(WorkingCalls, block.arguments), ())
             for place, one in enumerate(candidates)
@@ -192,7 +192,7 @@ class Prover:
             if wrong:
                 one.fail("conforms", "; ".join(wrong))
 
-    def _novel(self, candidates: Sequence[Candidate]) -> None:
+    def _novel(self, candidates: Sequence[NetworkProposal]) -> None:
         if candidates and self._folders:
             with tempfile.TemporaryDirectory(prefix="lemur-synthesis-") as scratch:
                 paths = [Path(scratch) / f"{place}.py" for place in range(len(candidates))]
@@ -212,7 +212,7 @@ class Prover:
             if one.step is None:
                 self._kept.append(one)
 
-    def _like_one_kept(self, one: Candidate) -> tuple[Candidate, str] | None:
+    def _like_one_kept(self, one: NetworkProposal) -> tuple[NetworkProposal, str] | None:
         options = CurateOptions()
         assert one.features is not None
         for other in self._kept:
@@ -228,7 +228,7 @@ class Prover:
         return None
 
 
-def _read(one: Candidate) -> None:
+def _read(one: NetworkProposal) -> None:
     """Run the steps that need no execution."""
     try:
         with warnings.catch_warnings():
@@ -240,7 +240,7 @@ def _read(one: Candidate) -> None:
         one.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
 
 
-def _read_text(one: Candidate) -> None:
+def _read_text(one: NetworkProposal) -> None:
     """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
     assert one.code is not None
     tree = ast.parse(one.code)
@@ -254,7 +254,7 @@ def _read_text(one: Candidate) -> None:
         one.fail("policy", refused[1], line=refused[0])
         return
     drop_unevaluated(tree)
-    if undefined := undefined_names(tree):
+    if undefined := find_undefined_names(tree):
         one.fail("closed", "; ".join(undefined.values()))
         return
     if fault := check_contract(one.code):
@@ -293,7 +293,7 @@ def _find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
         yield pretrained.line, f"loads trained weights: {pretrained.text}"
 
 
-def _originality(one: Candidate, tree: ast.Module) -> float | None:
+def _originality(one: NetworkProposal, tree: ast.Module) -> float | None:
     """Return the minimum share of a class's shingles that its hidden source does not have; None if unknown."""
     assert one.code is not None
     lines = one.code.splitlines()
@@ -326,8 +326,8 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     if answer is None:
         return result | {"faults": [f"does not run as its facts state: {error}"]}
     assert spec.algorithm is not None
-    algorithm = algorithm_of(answer, [one.name for one in spec.forward])
-    own, theirs = forms_of(stored_in(algorithm))["eval"], forms_of(stored_in(spec.algorithm))["eval"]
+    algorithm = build_algorithm(answer, [one.name for one in spec.forward])
+    own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
     outputs, wanted = _outputs(own), _outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
     parameters, stated = _parameters(own), _parameters(theirs)

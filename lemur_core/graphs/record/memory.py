@@ -97,10 +97,10 @@ class Memory:
     def look(self, op: str, arguments: Arguments, source: Tensor, results: Sequence[Tensor]) -> None:
         """Register views of a tensor: they reflect later writes to it."""
         holding = self._find(source)
-        outputs = tuple(type_of(tensor) for tensor in results)
+        outputs = tuple(describe_type(tensor) for tensor in results)
         refs = self._append(op, arguments, outputs)
         for number, tensor in enumerate(results):
-            view = _View(op, arguments[0][0], arguments[1:], type_of(source), outputs, number)
+            view = _View(op, arguments[0][0], arguments[1:], describe_type(source), outputs, number)
             self._holdings[id(tensor)] = replace(
                 holding, tensor=tensor, views=(*holding.views, view), value=refs[number], version=holding.base.version
             )
@@ -129,7 +129,7 @@ class Memory:
         """Register a tensor that no recorded operation created: an alias of known memory, or a constant."""
         base = self._bases.get(find_storage(tensor))
         if base is None:
-            (ref,) = self._append("constant", (("value", value_of(tensor)),), (type_of(tensor),))
+            (ref,) = self._append("constant", (("value", describe_constant(tensor)),), (describe_type(tensor),))
             self.hold(tensor, ref)
             return self._holdings[id(tensor)]
         alike = (
@@ -142,7 +142,7 @@ class Memory:
             # No recorded view leads to it, but its strides say which part of the memory it is.
             layout = (("size", tuple(tensor.shape)), ("stride", tensor.stride()), ("offset", tensor.storage_offset()))
             before = self._nodes[base.value.node].outputs[base.value.output]
-            view = _View("as_strided", "input", layout, before, (type_of(tensor),), 0)
+            view = _View("as_strided", "input", layout, before, (describe_type(tensor),), 0)
             holding = _Holding(tensor, base, (view,), base.value, -1, find_storage(tensor))
         self._holdings[id(tensor)] = replace(holding, tensor=tensor)
         return self._holdings[id(tensor)]
@@ -159,12 +159,12 @@ class Memory:
         return self._append(f"{view.op}_scatter", arguments, (view.before,))[0]
 
 
-def type_of(tensor: Tensor) -> TensorType:
+def describe_type(tensor: Tensor) -> TensorType:
     """Return dtype and shape of a tensor."""
     return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
 
 
-def value_of(tensor: Tensor) -> Argument:
+def describe_constant(tensor: Tensor) -> Argument:
     """Return a small constant by its elements, a larger one as a digest of its bytes; None on the meta device."""
     if tensor.is_meta:
         return None

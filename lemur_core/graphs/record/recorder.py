@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
 from lemur_core.graphs.record import composites
-from lemur_core.graphs.record.memory import Arguments, Memory, tensors_in, type_of, value_of
+from lemur_core.graphs.record.memory import Arguments, Memory, describe_constant, describe_type, tensors_in
 
 #: Arguments that say how and where an operation is computed, not what.
 _IGNORED = frozenset(
@@ -42,7 +42,7 @@ _CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
 
 
 @dataclass(frozen=True, slots=True)
-class _Parameter:
+class _RecordedParameter:
     name: str
     is_written: bool
     is_number: bool
@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):
 
     def leaf(self, op: str, tensor: Tensor, name: str = "", **notes: Argument) -> Ref:
         """Register a tensor as a leaf, whatever computed it before; its name becomes its scope."""
-        (ref,) = self._append(op, tuple(notes.items()), (type_of(tensor),))
+        (ref,) = self._append(op, tuple(notes.items()), (describe_type(tensor),))
         self.nodes[ref.node] = replace(self.nodes[ref.node], scope=name)
         self._memory.hold(tensor, ref)
         if op in ("parameter", "input") and tensor.requires_grad:
@@ -204,7 +204,7 @@ class Recorder(TorchDispatchMode):
         if fresh or function == op:  # the previous value is not read
             arguments = {name: value for name, value in arguments.items() if name not in targets}
         if fresh:
-            arguments = {"size": type_of(written[0]).shape} | arguments
+            arguments = {"size": describe_type(written[0]).shape} | arguments
         refs = self._add(function, arguments, [*created, *written], function in _DRAWS)
         for tensor, ref in zip(created, refs, strict=False):
             self._memory.hold(tensor, ref)
@@ -249,13 +249,13 @@ class Recorder(TorchDispatchMode):
         if continues or self._in_function or not torch.is_grad_enabled():  # without gradients: where the result is used
             return ref
         if ref not in self._stopped:
-            (self._stopped[ref],) = self._append("stop_gradient", (("input", ref),), (type_of(tensor),))
+            (self._stopped[ref],) = self._append("stop_gradient", (("input", ref),), (describe_type(tensor),))
             self._live.discard(self._stopped[ref])
         return self._stopped[ref]
 
     def _add(self, op: str, arguments: dict[str, Argument], outputs: Sequence[Tensor], random: bool) -> list[Ref]:
         with_draw = arguments | ({"draw": len(self.nodes)} if random else {})
-        return self._append(op, tuple(with_draw.items()), [type_of(tensor) for tensor in outputs])
+        return self._append(op, tuple(with_draw.items()), [describe_type(tensor) for tensor in outputs])
 
     def _append(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
         node = Node(op, arguments, tuple(outputs), self._scope, tuple(kind for _, kind in self._scopes))
@@ -303,7 +303,7 @@ class Recorder(TorchDispatchMode):
             self._in_function -= 1
         for tensor, value in zip(outputs, values, strict=True):
             arguments = (("input", value), ("sources", inputs), ("gradients", backward))
-            (ref,) = self._append("custom_gradient", arguments, (type_of(tensor),))
+            (ref,) = self._append("custom_gradient", arguments, (describe_type(tensor),))
             self._live.add(ref)
             self._memory.hold_apart(tensor, ref)  # it may share memory with its sources
         return result
@@ -324,7 +324,7 @@ class Recorder(TorchDispatchMode):
                 with self.pause():
                     real = original(data, *args, **kwargs, **({} if name == "from_numpy" else {"device": "cpu"}))
                     tensor = real.to(self.device).requires_grad_(needs_gradient)
-                (ref,) = self._append("constant", (("value", value_of(real)),), (type_of(tensor),))
+                (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
                 self._memory.hold(tensor, ref)
                 return tensor
 
@@ -337,9 +337,9 @@ class Recorder(TorchDispatchMode):
 
 
 @cache
-def _parameters(func: OpOverload) -> tuple[_Parameter, ...]:
+def _parameters(func: OpOverload) -> tuple[_RecordedParameter, ...]:
     return tuple(
-        _Parameter(
+        _RecordedParameter(
             argument.name,
             argument.alias_info is not None and argument.alias_info.is_write,
             str(argument.real_type).removeprefix("Optional[").rstrip("]")

@@ -14,13 +14,13 @@ import torch
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, pack
 from lemur_core.graphs.record.recorder import Recorder
-from lemur_core.graphs.tracing.trace import ROUTES, Traced, both_modes, initial_values, run
+from lemur_core.graphs.tracing.trace import ROUTES, TraceResult, both_modes, initial_values, run
 from lemur_core.sandbox.net import (
     NetError,
     construct,
     execute,
-    hand_over_vocabulary,
-    inputs_of,
+    install_vocabulary,
+    make_inputs,
     seed_all,
     step,
     stub_weights,
@@ -80,8 +80,8 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     return failures[len(ROUTES) - 1].answer()  # on the CPU: this error is due to the network, not to the route
 
 
-def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> Traced:
-    hand_over_vocabulary(case["words"])
+def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> TraceResult:
+    install_vocabulary(case["words"])
     recorder = Recorder(route)
     with recorder.recording():
         module = execute(code)
@@ -90,7 +90,7 @@ def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> 
 
         def go(train: bool) -> Graph:
             with recorder.pause():
-                inputs = inputs_of(case)
+                inputs = make_inputs(case)
             with step("forward_failed", f"in {'train' if train else 'eval'} mode"):
                 graph = run(recorder, net, [inputs], train=train)
             if not graph.outputs:
@@ -99,7 +99,7 @@ def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> 
 
         graphs, error = both_modes(go, NetError, route=route)
     train_error = None if error is None else f"{error.category}: {error.detail}"
-    return Traced(module, net, recorder, graphs, initial, route, train_error)
+    return TraceResult(module, net, recorder, graphs, initial, route, train_error)
 
 
 def digest_glue(code: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from lemur_core.graphs.tracing.trace import tensors_of
+from lemur_core.graphs.tracing.trace import flatten_tensors
 
 Inputs = tuple[list[Any], dict[str, Any]]
 TOLERANCE = 1e-4
@@ -25,7 +25,7 @@ def change_all(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """The first difference, and its size relative to the largest value; `bits`: there is none, not in one bit."""
 
     what: str = ""
@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedRun:
     """The observable results of a run."""
 
     outputs: list[Tensor]
@@ -62,14 +62,14 @@ class Trial:
     seed: Callable[[], None]
     train: bool
     gradients: bool = True
-    find: Callable[[Any], Sequence[Tensor]] = tensors_of
+    find: Callable[[Any], Sequence[Tensor]] = flatten_tensors
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
-    def run(self, module: nn.Module) -> "Seen":
+    def run(self, module: nn.Module) -> "ObservedRun":
         """Run the original. Raises: whatever it raises."""
         return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
 
-    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "Seen":
+    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "ObservedRun":
         """Run a rebuilt module, with results under the names of the original. Raises: whatever it raises."""
 
         def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -80,7 +80,7 @@ class Trial:
 
     def _run(
         self, module: nn.Module, call: Callable[[list[Any], dict[str, Any]], Any], names: Mapping[str, str]
-    ) -> "Seen":
+    ) -> "ObservedRun":
         module.train(self.train)
         module.zero_grad(set_to_none=True)
         # Seeded twice: inputs may draw numbers too, and the module must draw the same in both runs.
@@ -104,7 +104,7 @@ class Trial:
         gradients: dict[str, Tensor | None] = {f"input {index}": leaf.grad for index, leaf in enumerate(leaves)}
         gradients |= {names.get(name, name): tensor.grad for name, tensor in module.named_parameters()}
         state = {names.get(name, name): tensor.detach().clone() for name, tensor in module.named_buffers()}
-        return Seen([output.detach() for output in outputs], gradients, state)
+        return ObservedRun([output.detach() for output in outputs], gradients, state)
 
 
 def compare(
@@ -113,7 +113,7 @@ def compare(
     mapping: Mapping[str, str],
     trial: Trial,
     takes: Sequence[int] | None = None,
-) -> Difference:
+) -> OutputDifference:
     """Compare two modules with the same state.
 
     Args:
@@ -126,7 +126,7 @@ def compare(
     """
     first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
     if len(first.outputs) != len(second.outputs):
-        return Difference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
+        return OutputDifference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
     largest_error = 0.0
     for number, (ours, theirs) in enumerate(zip(second.outputs, first.outputs, strict=True)):
         difference = _differ(f"output {number}", ours, theirs, 0.0)
@@ -146,7 +146,7 @@ def compare(
             if difference.what:
                 return difference
             largest_error = max(largest_error, difference.error)
-    return Difference("", largest_error)
+    return OutputDifference("", largest_error)
 
 
 def _backward(outputs: Sequence[Tensor]) -> None:
@@ -158,24 +158,26 @@ def _backward(outputs: Sequence[Tensor]) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
 
-def _differ(what: str, ours: Tensor | None, theirs: Tensor | None, floor: float) -> Difference:
+def _differ(what: str, ours: Tensor | None, theirs: Tensor | None, floor: float) -> OutputDifference:
     if ours is None or theirs is None:
         one = ours if ours is not None else theirs
-        return Difference("" if one is None or _largest(one) <= floor * TOLERANCE else f"{what}: only one has it", 0.0)
+        return OutputDifference(
+            "" if one is None or _largest(one) <= floor * TOLERANCE else f"{what}: only one has it", 0.0
+        )
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         here, there = (f"{one.dtype} {tuple(one.shape)}" for one in (ours, theirs))
-        return Difference(f"{what}: {here} where the original has {there}", 1.0)
+        return OutputDifference(f"{what}: {here} where the original has {there}", 1.0)
     if torch.equal(ours, theirs) or not ours.numel():
-        return Difference()
+        return OutputDifference()
     if not (ours.is_floating_point() or ours.is_complex()):
-        return Difference(f"{what}: other values", 1.0)
+        return OutputDifference(f"{what}: other values", 1.0)
     finite = torch.isfinite(theirs)
     if not torch.equal(finite, torch.isfinite(ours)):
-        return Difference(f"{what}: other values that are not finite", 1.0)
+        return OutputDifference(f"{what}: other values that are not finite", 1.0)
     ours, theirs = ours[finite], theirs[finite]
     scale = max(_largest(theirs), floor, 1e-30)
     error = float((ours - theirs).abs().max()) / scale if ours.numel() else 0.0
-    return Difference(f"{what}: differs by {error:.1e} of the largest value" if error > TOLERANCE else "", error)
+    return OutputDifference(f"{what}: differs by {error:.1e} of the largest value" if error > TOLERANCE else "", error)
 
 
 def _largest(tensor: Tensor) -> float:

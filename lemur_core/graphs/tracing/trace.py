@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Ref, reachable
-from lemur_core.graphs.identity import color_ancestry, compute_colors, identities_of, label, number_nodes
+from lemur_core.graphs.identity import color_ancestry, compute_colors, compute_identities, label, number_nodes
 from lemur_core.graphs.record.recorder import Recorder
 
 Failure = TypeVar("Failure", bound=Exception)
@@ -21,7 +21,7 @@ Failure = TypeVar("Failure", bound=Exception)
 ROUTES = ("meta", "cpu")
 
 
-def tensors_of(value: Any) -> list[Tensor]:
+def flatten_tensors(value: Any) -> list[Tensor]:
     """Return the tensors in a value, in the order of `torch.utils._pytree`.
 
     Args: value: any nested lists, tuples and dicts; other leaves are ignored.
@@ -37,7 +37,7 @@ def run(
     named: Mapping[str, Any] | None = None,
     *,
     train: bool,
-    find: Callable[[Any], Sequence[Tensor]] = tensors_of,
+    find: Callable[[Any], Sequence[Tensor]] = flatten_tensors,
 ) -> Graph:
     """Run a module while a recorder is recording.
 
@@ -113,7 +113,7 @@ def both_modes(
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TraceResult:
     """A module of a file that ran while a recorder was recording."""
 
     file: ModuleType
@@ -134,7 +134,7 @@ class Traced:
         used = {node.scope for form in forms.values() for node in form.nodes if node.op == "parameter"}
         return {
             "route": self.route,
-            **identities_of(forms),
+            **compute_identities(forms),
             "train_error": self.train_error,
             "reads_values": self.recorder.reads_values,
             "initial": self._initial(forms["eval"]),

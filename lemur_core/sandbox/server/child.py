@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import confine
-from .foreign import list_causes, message_of
+from .foreign import list_causes, read_message
 from .jobs import Limits, Message, Status
 
 #: The most that an entry may return, as JSON.
@@ -134,7 +134,7 @@ def _classify(error: BaseException) -> Status:
     causes = list_causes(error)
     if any(isinstance(cause, MemoryError) for cause in causes):
         return Status.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and "can't allocate memory" in message_of(error):  # PyTorch's CPU allocator
+    if isinstance(error, RuntimeError) and "can't allocate memory" in read_message(error):  # PyTorch's CPU allocator
         return Status.OUT_OF_MEMORY
     if any(isinstance(cause, OSError) and cause.errno in _REFUSALS for cause in causes):
         return Status.DENIED
@@ -147,4 +147,4 @@ def _describe(error: BaseException) -> str:
         f"  {Path(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    return "\n".join([f"{type(error).__name__}: {message_of(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])
+    return "\n".join([f"{type(error).__name__}: {read_message(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])

@@ -46,7 +46,7 @@ def one_line(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
-def message_of(error: BaseException) -> str:
+def read_message(error: BaseException) -> str:
     """Return the message of a foreign exception.
 
     Args: error: its `__str__` is foreign code, too.

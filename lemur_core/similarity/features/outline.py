@@ -50,7 +50,7 @@ class Outline:
     docstrings: list[tuple[int, int]] = field(default_factory=list)  # (line, UTF-8 column) of a dropped string
     names: set[str] = field(default_factory=set)  # identifiers: names, attributes, classes, functions
     text: list[str] = field(default_factory=list)  # the tree in pre-order, one node after another: injective
-    parts: list["Cut"] = field(default_factory=list)  # cached stretches of the source
+    parts: list["OutlineCut"] = field(default_factory=list)  # cached stretches of the source
 
     @property
     def tree_digest(self) -> bytes:
@@ -76,7 +76,7 @@ class Outline:
 
 
 @dataclass(slots=True)
-class Part:
+class OutlinePart:
     """The outline of one class or function, its lines counted from 0."""
 
     outline: Outline
@@ -87,14 +87,14 @@ class Part:
 
 
 @dataclass(slots=True)
-class Cut:
+class OutlineCut:
     """A stretch of whole lines that seems to contain one class or function, and otherwise at most comments."""
 
     line: int
     start: int  # in characters, as `stop`
     stop: int
     text: str
-    part: Part | None  # the cached part, if known; the tree has a placeholder name then
+    part: OutlinePart | None  # the cached part, if known; the tree has a placeholder name then
 
     def holds(self, statement: ast.stmt) -> bool:
         """Return whether it contains this statement, which begins on its first line, and nothing else."""
@@ -106,7 +106,7 @@ class Cut:
         return last < len(lines) and all(not line.strip() or line.lstrip()[0] == "#" for line in rest)
 
 
-def outline_tree(tree: ast.Module, cuts: Mapping[int, Cut] | None = None) -> Outline:
+def outline_tree(tree: ast.Module, cuts: Mapping[int, OutlineCut] | None = None) -> Outline:
     """Return the outline of a module. Iterative, so that deep nesting cannot exhaust the stack.
 
     Args: cuts: by the line of their statement; for a known one, its last line, where the placeholder name is. An
@@ -115,7 +115,7 @@ def outline_tree(tree: ast.Module, cuts: Mapping[int, Cut] | None = None) -> Out
     return _walk(tree, 0, cuts or {})
 
 
-def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
+def _walk(tree: ast.AST, line: int, cuts: Mapping[int, OutlineCut]) -> Outline:
     """Return the outline of a tree, with lines counted from `line`."""
     outline = Outline()
     names = outline.names
@@ -155,7 +155,7 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
         if kind is tuple:
             owners, glue = node
             continue
-        if kind is Cut:
+        if kind is OutlineCut:
             outline._add(node.part.outline, node.line - line, owners, glue)
             outline.parts.append(node)
             continue
@@ -177,7 +177,7 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
 
 
 def _write_fields(
-    node: ast.AST, kind: type[ast.AST], outline: Outline, line: int, cuts: Mapping[int, Cut]
+    node: ast.AST, kind: type[ast.AST], outline: Outline, line: int, cuts: Mapping[int, OutlineCut]
 ) -> list[Any]:
     """Write the title and the plain fields of a node, and return its children and known parts, in order."""
     title, values = _FIELDS.get(kind) or _describe_kind(kind)
@@ -215,7 +215,7 @@ def last_name(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _find_cut(statement: ast.stmt, cuts: Mapping[int, Cut]) -> ast.stmt | Cut:
+def _find_cut(statement: ast.stmt, cuts: Mapping[int, OutlineCut]) -> ast.stmt | OutlineCut:
     """Return the cut that a statement fills, or the statement itself."""
     decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
     line = min([statement.lineno, *(item.lineno for item in decorators)]) if decorators else statement.lineno
@@ -231,7 +231,7 @@ def _find_cut(statement: ast.stmt, cuts: Mapping[int, Cut]) -> ast.stmt | Cut:
     # One text instead of many: the part is cached.
     inner.text = ["\n".join(inner.text)]
     function = statement.name if isinstance(statement, _FUNCTIONS) else ""
-    cut.part = Part(inner, function, (statement.end_lineno or cut.line) - cut.line)
+    cut.part = OutlinePart(inner, function, (statement.end_lineno or cut.line) - cut.line)
     return cut
 
 
@@ -263,7 +263,7 @@ def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[
 _FIELDS: dict[type[ast.AST], tuple[str, Callable[[ast.AST], tuple[Any, ...]]]] = {}
 
 
-def _outline_class(node: ast.ClassDef, line: int, cuts: Mapping[int, Cut]) -> ClassOutline:
+def _outline_class(node: ast.ClassDef, line: int, cuts: Mapping[int, OutlineCut]) -> ClassOutline:
     return ClassOutline(
         name=node.name,
         bases=tuple(name for base in node.bases if (name := last_name(base)) is not None),
@@ -273,7 +273,7 @@ def _outline_class(node: ast.ClassDef, line: int, cuts: Mapping[int, Cut]) -> Cl
     )
 
 
-def _function_name(statement: ast.stmt, cuts: Mapping[int, Cut]) -> str | None:
+def _function_name(statement: ast.stmt, cuts: Mapping[int, OutlineCut]) -> str | None:
     """Return the name of the function that a statement defines or represents."""
     if isinstance(statement, _FUNCTIONS):
         return statement.name
@@ -281,7 +281,7 @@ def _function_name(statement: ast.stmt, cuts: Mapping[int, Cut]) -> str | None:
     return cut.part.function if cut is not None and cut.part is not None else None
 
 
-def _is_docstring(owner: ast.AST, statement: ast.stmt | Cut) -> bool:
+def _is_docstring(owner: ast.AST, statement: ast.stmt | OutlineCut) -> bool:
     return (
         isinstance(owner, (ast.Module, ast.ClassDef, *_FUNCTIONS))
         and isinstance(statement, ast.Expr)
@@ -290,7 +290,7 @@ def _is_docstring(owner: ast.AST, statement: ast.stmt | Cut) -> bool:
     )
 
 
-def _gather_docstrings(body: Sequence[ast.stmt | Cut], outline: Outline, line: int) -> None:
+def _gather_docstrings(body: Sequence[ast.stmt | OutlineCut], outline: Outline, line: int) -> None:
     """Record strings where a docstring may be: first in a block, or on the line after a simple statement.
 
     This is where the published normalization drops a string (right after an INDENT or NEWLINE token); it counts a
@@ -301,7 +301,7 @@ def _gather_docstrings(body: Sequence[ast.stmt | Cut], outline: Outline, line: i
             before = body[index - 1] if index else None
             if before is None:
                 dropped = statement.col_offset > 0 or statement.lineno == 1
-            elif isinstance(before, Cut) or hasattr(before, "body"):
+            elif isinstance(before, OutlineCut) or hasattr(before, "body"):
                 dropped = False
             else:
                 dropped = statement.lineno == (before.end_lineno or 0) + 1

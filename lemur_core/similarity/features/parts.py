@@ -12,7 +12,7 @@ import re
 import sys
 from itertools import pairwise
 
-from lemur_core.similarity.features.outline import Cut, Outline, Part, outline_tree
+from lemur_core.similarity.features.outline import Outline, OutlineCut, OutlinePart, outline_tree
 
 #: A network's code is tens of kilobytes at most; a file a hundred times larger is data, and is not parsed.
 MAX_CODE_BYTES = 1_000_000
@@ -71,7 +71,7 @@ def _line(code: str, number: int) -> str:
     return next(iter(code.splitlines()[number - 1 : number]), "")[:1_000]
 
 
-def of_another_python(reason: str) -> bool:
+def is_other_python(reason: str) -> bool:
     """Return whether a reason came from another Python version, and need not hold for this one.
 
     Args: reason: from `outline_code`, possibly recorded under another Python.
@@ -101,7 +101,7 @@ def _outline(code: str) -> Outline:
     return outline
 
 
-def _find_cuts(code: str) -> dict[int, Cut]:
+def _find_cuts(code: str) -> dict[int, OutlineCut]:
     """Return the stretches that seem to contain a class or function by first line, or by last line if known."""
     starts = [0, *(match.start() + 1 for match in _BEGIN.finditer(code)), len(code)]
     cuts = {}
@@ -111,12 +111,12 @@ def _find_cuts(code: str) -> dict[int, Cut]:
         head = text[0] != " " and code[stop : stop + 1] == " "  # of a class whose methods are separate stretches
         if not head and len(text) <= _MAX_CHARACTERS and _DEFINITION.match(text):
             part = _KNOWN.get(text)
-            cuts[line if part is None else line + part.last] = Cut(line, start, stop, text, part)
+            cuts[line if part is None else line + part.last] = OutlineCut(line, start, stop, text, part)
         line += text.count("\n")
     return cuts
 
 
-def _replace_known(code: str, known: list[Cut]) -> str:
+def _replace_known(code: str, known: list[OutlineCut]) -> str:
     """Return the code with each of these replaced by a placeholder on its last line; all other lines keep their
     numbers.
     """
@@ -135,13 +135,13 @@ class _Recent:
     """A cache of parts by text; it forgets those not used since the last few thousand new ones."""
 
     def __init__(self) -> None:
-        self._young: dict[str, Part] = {}
-        self._old: dict[str, Part] = {}
+        self._young: dict[str, OutlinePart] = {}
+        self._old: dict[str, OutlinePart] = {}
 
-    def get(self, text: str) -> Part | None:
+    def get(self, text: str) -> OutlinePart | None:
         return self._young.get(text) or self._old.get(text)
 
-    def put(self, text: str, part: Part) -> None:
+    def put(self, text: str, part: OutlinePart) -> None:
         if len(self._young) >= _CACHED_PARTS:
             self._young, self._old = {}, self._young
         self._young[text] = part

@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def tokens_of(text: str) -> list[str]:
+def split_tokens(text: str) -> list[str]:
     r"""Return the matches of `\w+|[^\w\s]`: words, numbers and single signs, without white space.
 
     It depends on no model's tokenizer. A byte-pair tokenizer gives other counts: it splits long names, and counts
@@ -32,10 +32,10 @@ def tokens_of(text: str) -> list[str]:
 def shingles(text: str) -> Numbers:
     """Return the hashed shingles of a text; a text shorter than one shingle is one shingle.
 
-    Args: text: any text, split by `tokens_of`.
+    Args: text: any text, split by `split_tokens`.
     Returns: sorted distinct 32-bit hashes, as int64; never empty.
     """
-    tokens = tokens_of(text)
+    tokens = split_tokens(text)
     grams = (" ".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1)))
     return np.array(sorted({zlib.crc32(gram.encode()) for gram in grams}), np.int64)
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lemur_core.similarity.features import Detail
-from lemur_core.similarity.features.outline import Outline, Part
+from lemur_core.similarity.features.outline import Outline, OutlinePart
 
 #: Tokens per shingle, as published.
 SHINGLE_TOKENS = 10
@@ -125,7 +125,7 @@ def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -
     return tokens
 
 
-def _part_tokens(text: str, part: Part) -> list[str] | None:
+def _part_tokens(text: str, part: OutlinePart) -> list[str] | None:
     """Return the tokens of a part; None if they depend on its context."""
     if part.tokens is None and part.alone:
         starts = _line_starts(text)

@@ -26,7 +26,7 @@ class Views:
     elements: npt.NDArray[np.uint64]  # of the fingerprint, sorted distinct hashes, may be empty
 
 
-def views_of(code: str, outline: Outline, detail: Detail = "abstract") -> Views | str:
+def compute_views(code: str, outline: Outline, detail: Detail = "abstract") -> Views | str:
     """Return the views of a code, or a short reason why it has none.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from curate.chat.complete import put_back
-from manifests.conversations.conversation import fenced_codes
+from manifests.conversations.conversation import read_fenced_code
 from manifests.records import CHAT_KINDS
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ def build(code: str) -> Any:
 
 
 def answer_code(row: Row) -> str:
-    (code,) = fenced_codes(row["assistant"])
+    (code,) = read_fenced_code(row["assistant"])
     return code
 
 
@@ -91,7 +91,7 @@ def test_a_completion_put_back_is_the_file(chat: Chat, networks: dict[str, str])
     found = {name: row for (name, kind), row in chat.items() if kind == "complete"}
     assert {"fails", "elsewhere", "unknown"} <= set(found), "nothing needs to run for it"
     for name, row in found.items():
-        (asked,) = fenced_codes(row["user"])
+        (asked,) = read_fenced_code(row["user"])
         assert put_back(asked, answer_code(row).removesuffix("\n")) == networks[name]
         assert row["variant"].removeprefix("body ").removeprefix("class ").replace("Net.", "") in row["user"]
 
@@ -101,7 +101,7 @@ def test_a_repair_fails_as_stated_and_is_answered_with_the_file(chat: Chat, netw
     assert {"plain", "blocks"} <= set(repaired)
     for name, row in repaired.items():
         assert answer_code(row) == networks[name]
-        (broken,) = fenced_codes(row["user"])
+        (broken,) = read_fenced_code(row["user"])
         changed = [line for line in difflib.ndiff(networks[name].split("\n"), broken.split("\n")) if line[0] in "+-"]
         assert 1 <= len(changed) <= 2, "one line differs"
         if name == "captions":
@@ -116,7 +116,7 @@ def test_a_change_is_measured_and_differs_only_there(chat: Chat, networks: dict[
     changed = {name: row for (name, kind), row in chat.items() if kind == "change"}
     assert {"plain", "blocks"} <= set(changed)
     for name, row in changed.items():
-        (asked,) = fenced_codes(row["user"])
+        (asked,) = read_fenced_code(row["user"])
         assert asked == networks[name]
         code = answer_code(row)
         old, new = row["variant"].split(" ", 1)[1].split(" to ")

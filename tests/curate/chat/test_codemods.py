@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from curate.chat.change import Change, changes
-from curate.chat.codemod import SourceFile
+from curate.chat.codemod import EditedFile
 from curate.chat.repair import faults
 
 BEFORE = """import torch
@@ -63,7 +63,7 @@ def replaced(pairs: dict[str, str]) -> str:
     ],
 )
 def test_faults(kind: str, old: str, new: str) -> None:
-    file = SourceFile(BEFORE)
+    file = EditedFile(BEFORE)
     found = {file.apply_edits(fault.edits): fault for fault in faults(file)[kind]}
     for code, fault in found.items():
         ast.parse(code)
@@ -93,7 +93,7 @@ def test_faults(kind: str, old: str, new: str) -> None:
 def test_where_names_and_arguments_go_wrong(line: str, kind: str) -> None:
     code = f"class Net:\n    def forward(self, x, y):\n        {line}\n\n    def other(self):\n        {line}\n"
     found = {
-        kind: [fault.right.split("`")[3] for fault in of_kind] for kind, of_kind in faults(SourceFile(code)).items()
+        kind: [fault.right.split("`")[3] for fault in of_kind] for kind, of_kind in faults(EditedFile(code)).items()
     }
     assert "; ".join(f"{kind}: {', '.join(names)}" for kind, names in found.items() if names) == kind
 
@@ -128,7 +128,7 @@ FUNCTIONAL, SGD, AFTER_SGD = (
     ],
 )
 def test_changes(kind: str, new: str, lines: tuple[int, ...], pairs: dict[str, str]) -> None:
-    file = SourceFile(BEFORE)
+    file = EditedFile(BEFORE)
     (change,) = [change for change in changes(file)[kind] if change.new == new]
     assert file.apply_edits(change.edits) == replaced(pairs)
     assert change.lines == lines
@@ -158,7 +158,7 @@ NO_DECAY = "No `weight_decay` is given, and its default changes: {} in {}, {} in
 def test_a_new_optimizer_comes_with_what_it_changes_beside(
     call: str, new: str, expected: str | None, notes: tuple[str, ...]
 ) -> None:
-    file = SourceFile(f"x = torch.optim.{call}\n")
+    file = EditedFile(f"x = torch.optim.{call}\n")
     found = [change for change in changes(file)["optimizer"] if change.new == new]
     assert [(file.apply_edits(change.edits), change.notes) for change in found] == (
         [] if expected is None else [(f"x = torch.optim.{expected}\n", notes)]
@@ -180,7 +180,7 @@ def test_what_cannot_be_changed_everywhere_is_not_changed_at_all(kind: str, adde
     def named(code: str) -> list[Change]:
         return [
             change
-            for change in changes(SourceFile(code))[kind]
+            for change in changes(EditedFile(code))[kind]
             if kind == "dropout" or change.old in ("ReLU", "SGD", "MaxPool2d", "BatchNorm2d")
         ]
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_changed_everywhere_is_not_changed_at_all(kind: str, adde
 
 
 def test_what_libcst_does_not_parse_is_left_alone() -> None:
-    file = SourceFile("def f(:\n")
+    file = EditedFile("def f(:\n")
     assert not any([*faults(file).values(), *changes(file).values()])
 
 

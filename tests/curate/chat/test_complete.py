@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from curate.chat.change import change_all
 from curate.chat.complete import MARK, completions, gaps, put_back
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, describe_output, design, explain
-from curate.chat.network import Child, Facts, Lab, Network, read_code
+from curate.chat.network import ChatNetwork, Child, Lab, NetworkFacts, read_code
 from curate.chat.repair import repairs
-from curate.compute.runs import Case
-from manifests.conversations.conversation import Draft, Skipped, fence, fenced_codes
+from curate.compute.runs import InputCase
+from manifests.conversations.conversation import Draft, Skipped, fence, read_fenced_code
 from manifests.conversations.sampling import Sampler
 
 NOTHING: Any = {"own": {}, "functions": {}, "dropout": (), "optimizers": (), "losses": ()}
 COUNTS: Any = {"parameters": 650, "trainable": 650, "buffers": 0, "multiply_adds": 0, "layers": {"Linear": 1}}
 HEAD = Child("head", "Linear", 650, "called", "2x10")
-MEASURED = Facts(**COUNTS, **NOTHING, attention=False, output="2x10", setup_error=None, children=(HEAD,))
+MEASURED = NetworkFacts(**COUNTS, **NOTHING, attention=False, output="2x10", setup_error=None, children=(HEAD,))
 
 INIT = "        super().__init__()\n        size = 64\n        self.head = nn.Linear(size, 10)\n"
 FORWARD = "        x = x.mean((2, 1))\n        x = self.head(x)\n        return x\n"
@@ -32,8 +32,8 @@ def file(init: str = INIT, forward: str = FORWARD, name: str = "Net", more: str 
     return f"{head}\n    def forward(self, x):\n{forward}{more}"
 
 
-def network(code: str, split: str = "train", facts: Facts | None = MEASURED) -> Network:
-    return Network(
+def network(code: str, split: str = "train", facts: NetworkFacts | None = MEASURED) -> ChatNetwork:
+    return ChatNetwork(
         id=hashlib.sha256(code.encode()).hexdigest(),
         nn="net",
         split=split,
@@ -43,7 +43,7 @@ def network(code: str, split: str = "train", facts: Facts | None = MEASURED) -> 
         dataset="cifar-10",
         pretrained=False,
         prm={"lr": 0.1},
-        case=Case((2, 3, 8, 8), (10,)),
+        case=InputCase((2, 3, 8, 8), (10,)),
         facts=facts,
         fault="",
         results=(),
@@ -51,7 +51,7 @@ def network(code: str, split: str = "train", facts: Facts | None = MEASURED) -> 
     )
 
 
-def complete(*networks: Network) -> list[Draft | Skipped]:
+def complete(*networks: ChatNetwork) -> list[Draft | Skipped]:
     return completions(networks, [Sampler(1, item.id, "complete") for item in networks])
 
 
@@ -88,7 +88,7 @@ def test_no_answer_of_training_is_asked_for_again() -> None:
     assert isinstance(first, Draft)
     assert isinstance(again, Draft), "within a split it may be"
     assert later == Skipped("in_another_split", "every part that can be cut out is asked for in an earlier split")
-    assert fenced_codes(first.assistant) == fenced_codes(again.assistant)
+    assert read_fenced_code(first.assistant) == read_fenced_code(again.assistant)
 
 
 def test_a_file_with_a_gap_that_has_two_answers_is_not_asked_about() -> None:
@@ -186,7 +186,7 @@ def test_a_gap_and_its_part_are_the_file(text: str) -> None:
         assert gap.text != text
         assert put_back(gap.text, gap.part) == text
         ast.parse(gap.part)
-        (asked,), (answered,) = fenced_codes(fence(gap.text)), fenced_codes(fence(gap.part))
+        (asked,), (answered,) = read_fenced_code(fence(gap.text)), read_fenced_code(fence(gap.part))
         assert put_back(asked, answered.removesuffix("\n")).rstrip("\r\n") == text.rstrip("\r\n")
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from curate.chat.design import stage_lines
-from curate.chat.network import Experiment, Facts, Lab
+from curate.chat.network import Experiment, Lab, NetworkFacts
 from curate.chat.probe import recording
-from curate.compute.runs import Case
+from curate.compute.runs import InputCase
 from tests.builders.suites import table
 
-CASE = Case((2, 3, 8, 8), (4,))
+CASE = InputCase((2, 3, 8, 8), (4,))
 BUILT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
 HEAD = f"import random\nimport torch\nimport torch.nn as nn\n\nclass Net(nn.Module):\n{BUILT}"
 
@@ -60,7 +60,7 @@ def answers() -> dict[str, Any]:
 
 
 @pytest.fixture
-def parts(answers: dict[str, Any]) -> Facts:
+def parts(answers: dict[str, Any]) -> NetworkFacts:
     return answers["parts"]
 
 
@@ -82,7 +82,7 @@ def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Any]) -> 
     ]
 
 
-def test_children_stand_in_the_order_of_their_calls_without_losses(parts: Facts) -> None:
+def test_children_stand_in_the_order_of_their_calls_without_losses(parts: NetworkFacts) -> None:
     assert stage_lines(parts) == [
         "- `first` (ReLU): no parameters, gives 2x3x8x8",
         "- `list` (ModuleList): 16 parameters, not called itself in the forward pass; modules in it are",

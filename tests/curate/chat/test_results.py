@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from curate.chat.design import is_chance, result_line
-from curate.chat.network import Best, best_results
+from curate.chat.network import BestResult, best_results
 from tests.builders.suites import table
 
 Row = dict[str, Any]
@@ -32,10 +32,10 @@ def test_a_result_is_reached_by_trials_with_the_same_hyperparameters(curated: An
     run = curated(rows)
     codes = [run.corpus.ids.index(id_) for id_ in dict.fromkeys(run.corpus.ids)]
     found = best_results(run.corpus, codes, [0, 5])
-    one = Best("img-classification", "cifar-10", "acc", 0.6, 1, "norm_32", 64)
-    far = Best("img-classification", "cifar-10", "acc", 0.7, 2, "norm_256_flip", 128)
-    digits = Best("img-classification", "mnist", "acc", 0.99, 1, "norm_32", 64)
-    two = Best("img-classification", "cifar-10", "acc", 0.9, 2, "norm_32", 64)
+    one = BestResult("img-classification", "cifar-10", "acc", 0.6, 1, "norm_32", 64)
+    far = BestResult("img-classification", "cifar-10", "acc", 0.7, 2, "norm_256_flip", 128)
+    digits = BestResult("img-classification", "mnist", "acc", 0.99, 1, "norm_32", 64)
+    two = BestResult("img-classification", "cifar-10", "acc", 0.9, 2, "norm_32", 64)
     assert found == [((far, digits), (one,)), ((two,), (two,))]
 
 
@@ -43,21 +43,21 @@ def test_a_result_is_reached_by_trials_with_the_same_hyperparameters(curated: An
     ("best", "line"),
     [
         (
-            Best("img-classification", "svhn", "acc", 0.19587430854333128, 2, "norm_256_flip", 128),
+            BestResult("img-classification", "svhn", "acc", 0.19587430854333128, 2, "norm_256_flip", 128),
             "acc 0.1959 on svhn (image classification) after 2 epochs, trained with transform norm_256_flip and batch 128",
         ),
         (
-            Best("txt-generation", "wikitext", "ppl", 0.8592, None, None, 8),
+            BestResult("txt-generation", "wikitext", "ppl", 0.8592, None, None, 8),
             "ppl 0.8592 (a score from 0 to 1 that LEMUR makes of the perplexity, higher is better) on wikitext (text"
             " generation), trained with batch 8",
         ),
-        (Best("task", "data", "iou", 0.5, 1, None, None), "iou 0.5 on data (task) after 1 epoch"),
+        (BestResult("task", "data", "iou", 0.5, 1, None, None), "iou 0.5 on data (task) after 1 epoch"),
     ],
 )
-def test_a_result_in_words(best: Best, line: str) -> None:
+def test_a_result_in_words(best: BestResult, line: str) -> None:
     assert result_line(best) == line
 
 
 @table(__file__, "results.md", "What guessing reaches", globals())
 def test_what_guessing_reaches(dataset: str, metric: str, accuracy: float, chance: bool) -> None:
-    assert is_chance(Best("img-classification", dataset, metric, accuracy, 1, None, None)) is chance
+    assert is_chance(BestResult("img-classification", dataset, metric, accuracy, 1, None, None)) is chance

@@ -21,7 +21,7 @@ from curate.run.pipeline import curate
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
-from manifests.conversations.conversation import fenced_codes
+from manifests.conversations.conversation import read_fenced_code
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import CHAT_KINDS
@@ -199,7 +199,7 @@ def twice(rows: list[Row]) -> None:
 def echo(rows: list[Row]) -> None:
     """The code of a question becomes that of its answer."""
     messages = next(row for row in rows if row["task"] == "change")["messages"]
-    (asked,), (answered,) = (fenced_codes(message["content"]) for message in messages[1:])
+    (asked,), (answered,) = (read_fenced_code(message["content"]) for message in messages[1:])
     messages[2]["content"] = messages[2]["content"].replace(answered, asked)
 
 

@@ -17,7 +17,7 @@ from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, as_call, run
 from extract.arguments.inputs import Inputs, read_layers
 from extract.arguments.repairs import FailedCall, repairs
-from extract.arguments.trials import AttemptError, Budget, Namespace
+from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget
 
 IMPORTS = """\
 import torch
@@ -53,7 +53,7 @@ def load() -> Callable[..., type[nn.Module]]:
 
 
 @pytest.fixture
-def names() -> Callable[..., Namespace]:
+def names() -> Callable[..., BlockNamespace]:
     """The names that expressions may use, those of the loaded block among them."""
     return lambda companions=(): entry.namespace(vars(sys.modules["block"]), list(companions))
 
@@ -69,7 +69,7 @@ def constructor(load: Any, names: Any) -> Callable[..., Constructor]:
             for key, value in vars(sys.modules["block"]).items()
             if isinstance(value, type) and value.__module__ == "block" and value is not cls
         ]
-        return Constructor(cls, names(hints.get("companions", ())), hints, Budget(), tuple(others))
+        return Constructor(cls, names(hints.get("companions", ())), hints, TimeBudget(), tuple(others))
 
     return made
 

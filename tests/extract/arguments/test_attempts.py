@@ -15,7 +15,7 @@ from torch import nn
 
 from extract.arguments.trials import (
     AttemptError,
-    Namespace,
+    BlockNamespace,
     attempt,
     count_elements,
     differentiate,
@@ -152,7 +152,7 @@ def test_messages_are_one_short_line() -> None:
 
 
 def test_names_are_evaluated_anew() -> None:
-    namespace = Namespace({"torch": torch, "width": 3})
+    namespace = BlockNamespace({"torch": torch, "width": 3})
     one, two = namespace.value("torch.zeros(width)"), namespace.value("torch.zeros(width)")
     assert one is not two
     assert one.shape == (3,)

@@ -14,7 +14,7 @@ from extract.arguments import search_guest as entry
 from extract.arguments.forwarding import as_call
 from extract.arguments.inputs import INDEX, Fields, Inputs, Items, Literal, Tensor
 from extract.arguments.search_guest import describe, describe_case, further_cases, same
-from extract.arguments.trials import Namespace
+from extract.arguments.trials import BlockNamespace
 from tests.builders.suites import table
 
 Climb = Callable[..., dict[str, Any]]
@@ -216,7 +216,7 @@ def test_torch_is_left_as_it_was(climb: Climb) -> None:
 
 # --- what is observed -------------------------------------------------------------------------------------------------
 
-NAMES = Namespace({"torch": torch})
+NAMES = BlockNamespace({"torch": torch})
 
 
 def test_sizes_and_layers() -> None:

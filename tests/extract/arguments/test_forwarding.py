@@ -10,7 +10,7 @@ from torch import nn
 from extract.arguments import forwarding
 from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
 from extract.arguments.inputs import Inputs, Items, Literal, Tensor
-from extract.arguments.trials import AttemptError, Namespace
+from extract.arguments.trials import AttemptError, BlockNamespace
 from tests.builders.suites import table
 
 MakeForward = Callable[..., Forward]
@@ -104,7 +104,7 @@ def test_a_companion_as_an_argument(forward: MakeForward) -> None:
 # --- one call ---------------------------------------------------------------------------------------------------------
 
 
-NAMES = Namespace({"torch": torch})
+NAMES = BlockNamespace({"torch": torch})
 
 
 class Module(nn.Module):

@@ -13,14 +13,14 @@ from torch import nn
 
 from extract.arguments import name_values as values
 from extract.arguments.name_values import (
-    Settings,
+    NameSettings,
     candidates,
     configuration_expressions,
     shrunk,
     shrunk_arguments,
     suggest_value,
 )
-from extract.arguments.trials import Namespace
+from extract.arguments.trials import BlockNamespace
 from tests.builders.suites import table
 
 EMPTY = inspect.Parameter.empty
@@ -116,11 +116,11 @@ def test_shrunk_arguments() -> None:
 
 
 @pytest.fixture
-def traced() -> Settings:
-    return Settings(Namespace({"nn": nn, "torch": torch, "F": nn.functional, "types": types}).value)
+def traced() -> NameSettings:
+    return NameSettings(BlockNamespace({"nn": nn, "torch": torch, "F": nn.functional, "types": types}).value)
 
 
-def test_settings_answer_and_remember(traced: Settings) -> None:
+def test_settings_answer_and_remember(traced: NameSettings) -> None:
     assert traced.hidden_size == 32
     assert traced.num_attention_heads == 4
     assert traced.hidden_size == 32
@@ -129,20 +129,20 @@ def test_settings_answer_and_remember(traced: Settings) -> None:
     assert (made.hidden_size, made.num_attention_heads) == (32, 4)
 
 
-def test_settings_like_a_dict(traced: Settings) -> None:
+def test_settings_like_a_dict(traced: NameSettings) -> None:
     assert traced["hidden_size"] == 32
     assert traced.get("num_heads") == 4
     assert traced.get("depth", 7) == 7
 
 
-def test_settings_answer_no_protocol_of_python(traced: Settings) -> None:
+def test_settings_answer_no_protocol_of_python(traced: NameSettings) -> None:
     assert not hasattr(traced, "__len__")
     assert not hasattr(traced, "__array__")
     assert traced.expression() == "types.SimpleNamespace()"
 
 
-def test_settings_end(traced: Settings) -> None:
-    for number in range(Settings._MAX_ATTRIBUTES + 1):
+def test_settings_end(traced: NameSettings) -> None:
+    for number in range(NameSettings._MAX_ATTRIBUTES + 1):
         getattr(traced, f"layer_{number}")
     with pytest.raises(AttributeError):
         traced.one_more  # noqa: B018

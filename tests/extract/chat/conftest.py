@@ -9,10 +9,10 @@ import pytest
 
 from extract.chat.build import ChatOptions
 from extract.chat.draft import ChatBlock
-from extract.minimize.header import LeanFile, lean_columns
+from extract.minimize.header import MinimizedFile, minimized_columns
 from extract.model.results import Result, code_columns
 from extract.specs.make import make_spec
-from extract.specs.splits import Place
+from extract.specs.splits import SplitAssignment
 from manifests.records import Block
 from tests.builders import extractions, sample_blocks
 
@@ -67,7 +67,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         code = extractions.code_of(block.block, source.license, body_of(name, width))
         observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
-            observed |= {**lean_columns(LeanFile(f"{code}# Lean.\n", (), source.license)), "lean_error": None}
+            observed |= {**minimized_columns(MinimizedFile(f"{code}# Lean.\n", (), source.license)), "lean_error": None}
         rows.append(block.model_copy(update={**code_columns(code), **observed}))
     return rows
 
@@ -126,7 +126,7 @@ def chat_block() -> Callable[..., ChatBlock]:
 
     def block_of(row: Block, split: str = "train", cluster: str | None = None) -> ChatBlock:
         assert row.code is not None
-        return ChatBlock(make_spec(row), Place(cluster or row.block, split), row.code)  # type: ignore[arg-type]
+        return ChatBlock(make_spec(row), SplitAssignment(cluster or row.block, split), row.code)  # type: ignore[arg-type]
 
     return block_of
 

@@ -15,7 +15,7 @@ import pytest
 from extract.chat.build import ChatOptions
 from extract.folder.verify import verify
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.publish.staged import staged
+from manifests.publish.staged import stage_files
 from manifests.records import Spec, SpecRow
 
 Row = dict[str, Any]
@@ -155,7 +155,7 @@ def test_publishing_takes_no_withheld_code_along(extraction: Path, tmp_path: Pat
     # a copy that is under a permissive licence too may leave with that one
     lines = {line for line in code.splitlines() if re.search("_mark_|_part_", line) and "queeze" not in line}
     assert len(lines) > 50
-    with staged(extraction) as ready:
+    with stage_files(extraction) as ready:
         for name, path in ready.files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, tmp_path / name)

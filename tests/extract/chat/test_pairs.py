@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.chat.build import ChatOptions, build_chat, list_demands
-from extract.chat.draft import ChatBlock, Rights
+from extract.chat.draft import ChatBlock, CodeRights
 from extract.chat.verbalization import layer_words, output_words, parameter_words, shape_words
 from manifests.conversations.conversation import Chat, Conversation
 from manifests.records import Block, Case, Spec
 
 
-def chat_of(blocks: Sequence[ChatBlock], rights: Rights | None = None, **options: Any) -> Chat:
-    return build_chat(blocks, ChatOptions(**options), rights or Rights())
+def chat_of(blocks: Sequence[ChatBlock], rights: CodeRights | None = None, **options: Any) -> Chat:
+    return build_chat(blocks, ChatOptions(**options), rights or CodeRights())
 
 
 def spoken_of(item: Conversation, blocks: Sequence[ChatBlock]) -> list[ChatBlock]:
@@ -146,7 +146,7 @@ def test_a_held_out_row_near_one_of_training_goes(
 
 
 def test_code_is_an_answer_only_where_it_may_be(rows: list[Block], blocks: list[ChatBlock]) -> None:
-    chat = chat_of(blocks, Rights(barred={rows[0].block: "GPL-3.0-only"}), include_code=True)
+    chat = chat_of(blocks, CodeRights(barred={rows[0].block: "GPL-3.0-only"}), include_code=True)
     written = {item.subject.id: item.draft for item in chat.conversations if item.kind == "write"}
     assert rows[0].block not in written
     drop = next(drop for drop in chat.drops if drop.subject.id == rows[0].block and drop.kind == "write")

@@ -17,10 +17,10 @@ from pyflakes import messages
 from pyflakes.checker import Checker
 
 from extract.emit.emit import Emitted, Emitter, Unresolved
-from extract.resolve.discover import Found, discover
-from extract.resolve.index import Index
-from extract.resolve.modules import Library
-from extract.sources import Source, open_source
+from extract.resolve.discover import TargetClass, discover
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
+from extract.sources import PackageSource, open_source
 
 _UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport, messages.ImportStarUsed)
 
@@ -43,14 +43,14 @@ class Corpus:
     """A few files, opened as sources."""
 
     folder: Path
-    sources: list[Source]
-    index: Index
+    sources: list[PackageSource]
+    index: FactsIndex
     reverse: bool = False
-    library: Library = field(init=False)
-    found: list[Found] = field(init=False)
+    library: CorpusIndex = field(init=False)
+    found: list[TargetClass] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.library = Library(self.sources, self.index.facts)
+        self.library = CorpusIndex(self.sources, self.index.facts)
         modules = [self.library.by_path[s.name, f.path] for s in self.sources for f in s.files]
         self.found = discover(self.library, reversed(modules) if self.reverse else modules)
 
@@ -77,13 +77,13 @@ MakeCorpus = Callable[..., Corpus]
 
 
 @pytest.fixture(scope="session")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory, index: Index) -> MakeCorpus:
+def corpus(tmp_path_factory: pytest.TempPathFactory, index: FactsIndex) -> MakeCorpus:
     """Writes files and opens them: as one source, or each top-level folder as a source of its own (`apart`).
 
     Top-level folders are packages, unless `bare`. `sources` are taken as they are.
@@ -96,7 +96,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, index: Index) -> MakeCorpus
         apart: bool = False,
         reverse: bool = False,
         bare: bool = False,
-        sources: list[Source] | None = None,
+        sources: list[PackageSource] | None = None,
     ) -> Corpus:
         folder = tmp_path_factory.mktemp(f"corpus{next(numbers)}") / "src"
         given = split_files(files) if isinstance(files, str) else dict(files)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extract.emit.emit import Emitted
-from extract.sources.contents import Source
+from extract.sources.contents import PackageSource
 from tests.builders.suites import read_files
 
 EMIT_ALL = """
@@ -66,10 +66,10 @@ def test_hash_seed(corpus: Any) -> None:
         assert json.loads(out) == [codes, facts]
 
 
-def shuffled(source: Source, step: int) -> Source:
+def shuffled(source: PackageSource, step: int) -> PackageSource:
     files = sorted(source.files, key=lambda file: (hash(file.path) if step < 0 else 0, file.path), reverse=step > 0)
     fields = {name: getattr(source, name) for name in source.__slots__}
-    return Source(**{**fields, "files": tuple(files)})
+    return PackageSource(**{**fields, "files": tuple(files)})
 
 
 def test_order_of_files(corpus: Any) -> None:

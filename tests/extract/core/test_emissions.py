@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extract.emit.emit import CachedEmitter, Emitted, Emitter, Unresolved
-from extract.resolve.discover import Found
-from extract.sources import Source
+from extract.resolve.discover import TargetClass
+from extract.sources import PackageSource
 
 TEXT = """
     --- lib/__init__.py
@@ -34,7 +34,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     emit = Emitter.emit
 
-    def telling(self: Emitter, found: Found) -> Emitted | Unresolved:
+    def telling(self: Emitter, found: TargetClass) -> Emitted | Unresolved:
         told.append(found.name)
         return emit(self, found)
 
@@ -42,7 +42,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def outcomes(made: Any, sources: Sequence[Source]) -> list[Emitted | Unresolved]:
+def outcomes(made: Any, sources: Sequence[PackageSource]) -> list[Emitted | Unresolved]:
     emitter = CachedEmitter(made.library, made.index, sources)
     return [emitter.emit(found) for found in made.found]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from extract.resolve import Policy
-from extract.resolve.index import VERSION, Index
-from extract.sources import Source, open_source
+from extract.resolve.index import VERSION, FactsIndex
+from extract.sources import PackageSource, open_source
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts
 from lemur_core.source.parse import parse_file
@@ -22,7 +22,7 @@ TEXT = "import math\nclass A(math.B): pass\n"
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path: Path) -> PackageSource:
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "a.py").write_text(TEXT)
@@ -37,24 +37,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "index.sqlite"
 
 
-def load(source: Source, path: Path, policy: Policy = "missing") -> dict[str, FileFacts]:
-    with Index(path, policy=policy) as index:
+def load(source: PackageSource, path: Path, policy: Policy = "missing") -> dict[str, FileFacts]:
+    with FactsIndex(path, policy=policy) as index:
         return {file.path: index.facts(source, file) for file in source.files}
 
 
-def add_all(source: Source, path: Path, policy: Policy = "missing") -> tuple[int, int]:
+def add_all(source: PackageSource, path: Path, policy: Policy = "missing") -> tuple[int, int]:
     """Return how many files were in the index, and how many were parsed."""
-    with Index(path, policy=policy) as index:
+    with FactsIndex(path, policy=policy) as index:
         index.add([(source, file) for file in source.files])
         return index.hits, index.parsed
 
 
-def test_facts_are_those_of_the_parser(source: Source, path: Path) -> None:
+def test_facts_are_those_of_the_parser(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
 
 
-def test_policies(source: Source, path: Path) -> None:
+def test_policies(source: PackageSource, path: Path) -> None:
     assert add_all(source, path, "skip") == (0, 0)
     assert add_all(source, path) == (0, 3)
     assert add_all(source, path) == (3, 0)
@@ -63,12 +63,12 @@ def test_policies(source: Source, path: Path) -> None:
     assert load(source, path, "skip")["b.py"].statements
 
 
-def test_skip_asks_for_an_index(source: Source, path: Path) -> None:
+def test_skip_asks_for_an_index(source: PackageSource, path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.py: not in the index .*--index missing"):
         load(source, path, "skip")
 
 
-def test_a_changed_file_is_another(source: Source, path: Path) -> None:
+def test_a_changed_file_is_another(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     (source.root / "a.py").write_text("y = 2\n")
     changed = open_source(f"{source.root}/")
@@ -77,15 +77,15 @@ def test_a_changed_file_is_another(source: Source, path: Path) -> None:
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
 
 
-def test_a_moved_file_is_the_same(source: Source, path: Path) -> None:
+def test_a_moved_file_is_the_same(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     (source.root / "a.py").rename(source.root / "moved.py")
     assert add_all(open_source(f"{source.root}/"), path) == (3, 0)
 
 
-def test_what_is_no_python_is_reported(source: Source, path: Path) -> None:
+def test_what_is_no_python_is_reported(source: PackageSource, path: Path) -> None:
     for _ in range(2):
-        with Index(path) as index:
+        with FactsIndex(path) as index:
             index.add([(source, file) for file in source.files])
             facts = {file.path: index.facts(source, file) for file in source.files}
             (bad,) = [file for file in source.files if file.path == "bad.py"]
@@ -96,20 +96,20 @@ def test_what_is_no_python_is_reported(source: Source, path: Path) -> None:
 
 
 def test_results_are_remembered(path: Path) -> None:
-    with Index(path) as index:
+    with FactsIndex(path) as index:
         assert index.remembered("key") is None
         index.remember("key", b"value")
-    with Index(path) as index:
+    with FactsIndex(path) as index:
         assert index.remembered("key") == b"value"
         assert index.remembered("other") is None
-    with Index(path, policy="force") as index:
+    with FactsIndex(path, policy="force") as index:
         assert index.remembered("key") is None
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 4000], ids=["empty", "other", "torn"]
 )
-def test_a_damaged_database_starts_anew(source: Source, path: Path, data: bytes) -> None:
+def test_a_damaged_database_starts_anew(source: PackageSource, path: Path, data: bytes) -> None:
     path.write_bytes(data)
     assert add_all(source, path) == (0, 3)
     assert add_all(source, path) == (3, 0)
@@ -147,7 +147,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("case", PLANTS)
-def test_stored_facts_that_are_torn_or_planted_are_made_anew(source: Source, path: Path, case: str) -> None:
+def test_stored_facts_that_are_torn_or_planted_are_made_anew(source: PackageSource, path: Path, case: str) -> None:
     mark = path.parent / "mark"
     add_all(source, path)
     set_facts(path, PLANTS[case](mark))
@@ -155,7 +155,7 @@ def test_stored_facts_that_are_torn_or_planted_are_made_anew(source: Source, pat
     assert not mark.exists()
 
 
-def test_facts_of_another_version_are_not_used(source: Source, path: Path) -> None:
+def test_facts_of_another_version_are_not_used(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE facts SET version = '0:' || version, facts = x'00'")
@@ -164,7 +164,7 @@ def test_facts_of_another_version_are_not_used(source: Source, path: Path) -> No
     assert VERSION.endswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
-def test_a_reader_does_not_wait_for_a_writer(source: Source, path: Path) -> None:
+def test_a_reader_does_not_wait_for_a_writer(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
@@ -212,7 +212,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
     return [process.communicate(timeout=300)[0].split()[-1] for process in processes]
 
 
-def many_files(tmp_path: Path) -> Source:
+def many_files(tmp_path: Path) -> PackageSource:
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(30):

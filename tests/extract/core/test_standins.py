@@ -9,7 +9,7 @@ import torchvision
 
 from extract.emit.emit import Emitted, Unresolved
 from extract.folder.verify_code import import_faults
-from extract.resolve.discover import Found
+from extract.resolve.discover import TargetClass
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "standins.md")
@@ -249,7 +249,7 @@ def test_the_kind_of_model_that_is_asked_for_is_looked_up(corpus: Any, closed: A
 
 def test_configurations_inside_one_come_along_and_their_models(corpus: Any, closed: Any, run: Any) -> None:
     made = corpus(TEXTS["INSIDE"])
-    found = Found(made.library.by_path["src", "p/wall/settings.py"], "WallConfig", own_forward=False)
+    found = TargetClass(made.library.by_path["src", "p/wall/settings.py"], "WallConfig", own_forward=False)
     config = run(closed(made.emitter().emit(found)))["WallConfig"](gate={"width": 8})
     assert type(config.gate).__name__ == "GateConfig"
     wall = run(closed(made.emit("Wall")))["Wall"](config)

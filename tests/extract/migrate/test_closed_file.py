@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extract.migrate.project.closed_file import ClosedFile, used_names
 from extract.migrate.project.layout import read_project
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import find_undefined_names
 from tests.builders import projects
 
 NAMES = ["drop_path", "DropPath", "make_divisible", "Swish"]
@@ -50,7 +50,7 @@ def test_nothing_replaced_is_the_same_text() -> None:
 def test_what_is_left_is_closed_and_the_author_s(replaced: set[str]) -> None:
     file = ClosedFile(projects.BLOCK, "Residual")
     body = file.body(replaced)
-    assert undefined_names(ast.parse(body.text)).keys() <= replaced | {one.bound for one in body.imports}
+    assert find_undefined_names(ast.parse(body.text)).keys() <= replaced | {one.bound for one in body.imports}
     own = {node.name for node in ast.parse(body.text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assert own.isdisjoint(replaced)
     assert own | set(body.gone) == {"Residual", *NAMES}

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.migrate.codemod import insert_block
-from extract.migrate.insertion_points import Filling, How, InsertionPoint, Place
-from extract.specs.make import Call
+from extract.migrate.insertion_points import BlockFit, How, InsertionPoint, ObservedSubmodule
+from extract.specs.make import StatedArguments
 from lemur_core.files.errors import UserError
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import find_undefined_names
 
 BLOCK = """
 import math
@@ -54,15 +54,20 @@ class Inner(nn.Module):
 """
 
 
-def place(path: str, steps: str, within: tuple[str, int] = ("Net", 4)) -> Place:
+def place(path: str, steps: str, within: tuple[str, int] = ("Net", 4)) -> ObservedSubmodule:
     shape = ((2, 8, 4, 4),)
-    return Place(path, steps, "Conv2d", within, 1, 0, False, 1, True, (shape,), (shape,))
+    return ObservedSubmodule(path, steps, "Conv2d", within, 1, 0, False, 1, True, (shape,), (shape,))
 
 
 def point(
-    path: str, steps: str, how: How = "after", within: tuple[str, int] = ("Net", 4), call: Call | None = None, **changes
+    path: str,
+    steps: str,
+    how: How = "after",
+    within: tuple[str, int] = ("Net", 4),
+    call: StatedArguments | None = None,
+    **changes,
 ) -> InsertionPoint:
-    filling = Filling(call or Call(("8",)), changes.get("before"), changes.get("after"), 1, 4)
+    filling = BlockFit(call or StatedArguments(("8",)), changes.get("before"), changes.get("after"), 1, 4)
     return InsertionPoint(place(path, steps, within), how, ((2, 8, 4, 4),), ((2, 8, 4, 4),), "", filling)
 
 
@@ -145,7 +150,7 @@ def test_what_both_define_alike_stands_once_and_the_block_after_it() -> None:
 def test_the_names_of_arguments_mean_what_they_meant() -> None:
     """`partial` and `nn` are the usual ones; the host has other things of that name."""
     target_network = HOST.replace("import torch.nn as nn", "import torch.nn as nn\n\npartial = 1\n")
-    call = Call(("8",), {"norm": "partial(nn.BatchNorm2d, eps=1e-3)", "kind": "helper"})
+    call = StatedArguments(("8",), {"norm": "partial(nn.BatchNorm2d, eps=1e-3)", "kind": "helper"})
     text = lines_of(point("inner", ".inner", "replace", call=call), target_network)
     assert "from functools import partial as partial_2" in text
     assert "self.inner = Gate(8, norm=partial_2(nn.BatchNorm2d, eps=1e-3), kind=helper)" in text
@@ -237,7 +242,7 @@ def hosts(draw: st.DrawFn) -> str:
 @given(target_network=hosts(), name=st.sampled_from(sorted(SITES)))
 def test_for_any_host_the_result_is_closed_and_holds_the_hosts_text(target_network: str, name: str) -> None:
     text = lines_of(SITES[name][0], target_network, header=("Slot x: Gate.",), top=("made",))
-    assert not undefined_names(ast.parse(text))
+    assert not find_undefined_names(ast.parse(text))
     before, after = target_network.lstrip("\n").splitlines(), text.splitlines()
     edited = [number for number, line in enumerate(before) if "self." in line]
     assert _within(before, after) or any(_within(before[:n] + before[n + 1 :], after) for n in edited)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from extract.migrate.project.layout import choose_place, choose_test, read_project
-from extract.model.categories import snake_of
+from extract.model.categories import to_snake_case
 from tests.builders import projects
 
 MODULE = "from torch import nn\n\n\nclass NAME(nn.Module):\n    def forward(self, x):\n        return x\n"
@@ -28,7 +28,7 @@ def modules(*names: str) -> str:
     ],
 )
 def test_words_of_a_name(name: str, snake: str) -> None:
-    assert snake_of(name) == snake
+    assert to_snake_case(name) == snake
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from extract.migrate.network.network import Host, MigrationError, candidates, describe_proof, migrate, observe, open_box
+from extract.migrate.network.network import (
+    MigrationError,
+    TargetNetwork,
+    candidates,
+    describe_proof,
+    migrate,
+    observe,
+    open_box,
+)
 from extract.migrate.source_block import SourceBlock
-from extract.specs.make import Call
-from manifests.provenance import inlined_blocks
+from extract.specs.make import StatedArguments
+from manifests.provenance import find_inlined_blocks
 from manifests.records import SpecArgument
 from tests.builders import extractions
 from tests.builders.suites import read_files
@@ -44,7 +52,16 @@ def source_block(
     parameters = (SpecArgument(name="channels", kind="positional"),)
     shapes = (((2, 8, 6, 6), out),)
     return SourceBlock(
-        row, code, "0" * 64, changes.get("license", "MIT"), False, Call(init), parameters, "N×C×H×W", shapes, 72
+        row,
+        code,
+        "0" * 64,
+        changes.get("license", "MIT"),
+        False,
+        StatedArguments(init),
+        parameters,
+        "N×C×H×W",
+        shapes,
+        72,
     )
 
 
@@ -57,7 +74,7 @@ def move() -> Any:
         ) -> Any:
             return migrate(
                 given,
-                Host(
+                TargetNetwork(
                     "tiny.py",
                     target_network,
                     {"lr": 0.1, "momentum": 0.9, "dropout": 0.1} | (prm or {}),
@@ -85,7 +102,7 @@ def test_a_block_is_put_after_a_submodule_and_all_of_it_is_proved(move: Move) ->
 
 def test_the_file_says_what_it_holds(move: Move) -> None:
     text = move(source_block(TEXTS["GATE"], license="CC-BY-NC-4.0"), point="after:features.4").text
-    (block,) = inlined_blocks(text)
+    (block,) = find_inlined_blocks(text)
     assert (block.slot, block.block, block.license) == ("features.4", "a@1::a.blocks.Gate", "CC-BY-NC-4.0")
     assert text.startswith("# tiny.py with Gate of ")
     assert "# The licence is not known to let changed copies be passed on: for local use.\n" in text
@@ -130,7 +147,7 @@ def test_channels_may_be_in_the_other_place_where_shapes_do_not_tell(move: Move)
 
 
 def test_what_does_not_fit_has_a_reason_with_shapes(move: Move) -> None:
-    target_network = Host("tiny.py", TINY, {"lr": 0.1, "momentum": 0.9, "dropout": 0.1}, (2, 3, 32, 32))
+    target_network = TargetNetwork("tiny.py", TINY, {"lr": 0.1, "momentum": 0.9, "dropout": 0.1}, (2, 3, 32, 32))
     points = {
         one.name: one for one in candidates(source_block(TEXTS["GATE"]), observe(target_network, move.box), move.box)
     }

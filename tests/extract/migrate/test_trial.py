@@ -4,8 +4,8 @@ from pathlib import Path
 
 from extract.migrate.project.layout import read_project
 from extract.migrate.project.trial import MAX_FILE_BYTES, trial
-from extract.migrate.project.writing import Donated
-from extract.specs.make import worked_of
+from extract.migrate.project.writing import SourceModule
+from extract.specs.make import read_arguments
 from tests.builders import extractions, projects
 
 KEPT = {"words/list.txt": "", "src/proj/layers/words/list.txt": "", "setup.cfg": ""}
@@ -16,9 +16,9 @@ def test_what_is_copied(tmp_path: Path) -> None:
     root = projects.make(tmp_path / "p", {**projects.SRC, **KEPT, **LEFT_OUT, "words/read.py": ""})
     with (root / "src/proj/large.bin").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
-    worked = worked_of(projects.ARGUMENTS)
+    worked = read_arguments(projects.ARGUMENTS)
     assert worked is not None
-    donated = Donated(
+    donated = SourceModule(
         extractions.block(extractions.source(tmp_path), "Residual", "backward"), projects.BLOCK, False, (), worked
     )
     with trial(donated, read_project(root)) as bench:

@@ -10,8 +10,8 @@ import pytest
 from extract.migrate.project.closed_file import ClosedFile
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
-from extract.migrate.project.writing import Donated, license_notice, module_text, smoke_text
-from extract.specs.make import worked_of
+from extract.migrate.project.writing import SourceModule, license_notice, module_text, smoke_text
+from extract.specs.make import read_arguments
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, projects
 
@@ -31,9 +31,9 @@ LONG = [f"torch.randn((2, {n}, 32, 32))" for n in range(5)]
 def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, Any], code: str = projects.BLOCK) -> str:
     arguments = {"init": {"args": init, "kwargs": {}}, "forward": {"args": forward, "kwargs": {}}}
     row = extractions.block(extractions.source(folder), "Residual", "backward")
-    worked = worked_of(json.dumps(arguments))
+    worked = read_arguments(json.dumps(arguments))
     assert worked is not None
-    donated = Donated(row, code, False, (), worked)
+    donated = SourceModule(row, code, False, (), worked)
     project = read_project(projects.make(folder / "p", projects.SRC))
     place = choose_place(project, "Residual", "Other")
     file = ClosedFile(code, "Residual")
@@ -104,18 +104,18 @@ def test_names_of_the_arguments_are_imported(tmp_path: Path) -> None:
 
 def test_the_header_tells_the_licence(tmp_path: Path) -> None:
     row = extractions.block(extractions.source(tmp_path), "Residual", "backward")
-    worked = worked_of(projects.ARGUMENTS)
+    worked = read_arguments(projects.ARGUMENTS)
     assert worked is not None
     for license_, told in (("MIT", "under MIT; they were changed"), ("NOASSERTION", "NOT KNOWN TO BE PERMISSIVE: ")):
-        donated = Donated(row.model_copy(update={"license": license_}), projects.BLOCK, False, (), worked)
+        donated = SourceModule(row.model_copy(update={"license": license_}), projects.BLOCK, False, (), worked)
         assert told in license_notice(donated)
 
 
 def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     row = extractions.block(extractions.source(tmp_path), "Residual", "backward")
-    worked = worked_of(projects.ARGUMENTS)
+    worked = read_arguments(projects.ARGUMENTS)
     assert worked is not None
-    donated = Donated(row, projects.BLOCK, False, (), worked)
+    donated = SourceModule(row, projects.BLOCK, False, (), worked)
     texts = {module_text(donated, ClosedFile(projects.BLOCK, "Residual"), {}, exports=True) for _ in range(3)}
     (text,) = texts
     assert '\n\n__all__ = ["Residual"]\n\n\n' in text

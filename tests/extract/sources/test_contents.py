@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.sources.contents import Facts, is_text, keep_paths, matches, module_names, read_facts
+from extract.sources.contents import PackageFacts, is_text, keep_paths, matches, module_names, read_facts
 from tests.builders.suites import table
 
 #: `test.py` at the root is a script, as in yolov7; within a package, folders and files of such names are code.
@@ -85,40 +85,40 @@ Requires-Dist: not a header, but the description
     [
         (
             {"x-1.2.dist-info/METADATA": METADATA},
-            Facts("Pack_age", "1.2", "MIT", ("torch (>=1.7)", "pytest ; extra == 'test'")),
+            PackageFacts("Pack_age", "1.2", "MIT", ("torch (>=1.7)", "pytest ; extra == 'test'")),
         ),
         (
             {"PKG-INFO": METADATA.partition(b"License")[0], "LICENSE": MIT},
-            Facts("Pack_age", "1.2", "MIT", ()),
+            PackageFacts("Pack_age", "1.2", "MIT", ()),
         ),
         (
             {"x.egg-info/requires.txt": b"numpy>=1\nyaml\n\n[all]\ntorch\n", "LICENSE.md": b"All rights reserved."},
-            Facts("", "", "NOASSERTION", ("numpy>=1", "yaml")),
+            PackageFacts("", "", "NOASSERTION", ("numpy>=1", "yaml")),
         ),
         (
             {"pyproject.toml": b'[project]\ndependencies = ["torch>=2", "?"]', "requirements.txt": b"numpy"},
-            Facts("", "", "NOASSERTION", ("torch>=2",)),
+            PackageFacts("", "", "NOASSERTION", ("torch>=2",)),
         ),
         (
             {"requirements.txt": b"# pip install\n-r more.txt\ntorch>=1.5,!=1.6 # newer\ngit+https://x/y\n\nnumpy"},
-            Facts("", "", "NOASSERTION", ("torch!=1.6,>=1.5", "numpy")),
+            PackageFacts("", "", "NOASSERTION", ("torch!=1.6,>=1.5", "numpy")),
         ),
         (
             {"requirements.txt": b"-r requirements/runtime.txt", "requirements/runtime.txt": b"numpy"},
-            Facts("", "", "NOASSERTION", ("numpy",)),
+            PackageFacts("", "", "NOASSERTION", ("numpy",)),
         ),
-        ({"pyproject.toml": b'[project]\nlicense = "MIT"'}, Facts("", "", "MIT", ())),
+        ({"pyproject.toml": b'[project]\nlicense = "MIT"'}, PackageFacts("", "", "MIT", ())),
         (
             {
                 "pyproject.toml": b'[project]\nlicense = "mit or apache-2.0"\nlicense-files = ["LICEN[CS]E*"]',
                 "LICENSE": MIT,
             },
-            Facts("", "", "MIT OR Apache-2.0", ()),
+            PackageFacts("", "", "MIT OR Apache-2.0", ()),
         ),
-        ({"pyproject.toml": b'[project]\nlicense = {text = "BSD 3-Clause"}'}, Facts("", "", "BSD-3-Clause", ())),
+        ({"pyproject.toml": b'[project]\nlicense = {text = "BSD 3-Clause"}'}, PackageFacts("", "", "BSD-3-Clause", ())),
         (
             {"pyproject.toml": b'[project]\nclassifiers = ["License :: OSI Approved :: MIT License"]'},
-            Facts("", "", "MIT", ()),
+            PackageFacts("", "", "MIT", ()),
         ),
         (
             {
@@ -126,15 +126,15 @@ Requires-Dist: not a header, but the description
                 "LICENSES/MIT.txt": MIT,
                 "COPYING": b"GNU General Public License version 3, basic permissions",
             },
-            Facts("", "", "MIT", ()),
+            PackageFacts("", "", "MIT", ()),
         ),
-        ({"pyproject.toml": b'[project]\nlicense = "no such"', "LICENSE": MIT}, Facts("", "", "MIT", ())),
-        ({"pyproject.toml": b"not = [toml", "LICENSE": b"\xff\xfe"}, Facts("", "", "NOASSERTION", ())),
-        ({"pyproject.toml": b"project = 3"}, Facts("", "", "NOASSERTION", ())),
-        ({}, Facts("", "", "NOASSERTION", ())),
+        ({"pyproject.toml": b'[project]\nlicense = "no such"', "LICENSE": MIT}, PackageFacts("", "", "MIT", ())),
+        ({"pyproject.toml": b"not = [toml", "LICENSE": b"\xff\xfe"}, PackageFacts("", "", "NOASSERTION", ())),
+        ({"pyproject.toml": b"project = 3"}, PackageFacts("", "", "NOASSERTION", ())),
+        ({}, PackageFacts("", "", "NOASSERTION", ())),
     ],
 )
-def test_facts(texts: dict[str, bytes], expected: Facts) -> None:
+def test_facts(texts: dict[str, bytes], expected: PackageFacts) -> None:
     assert read_facts(texts) == expected
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.sources import Source, open_available, open_source
+from extract.sources import PackageSource, open_available, open_source
 from extract.sources.contents import list_files, tree_digest
 from extract.sources.package import _read_release, read_installed
 from extract.sources.store import workspace
@@ -17,7 +17,7 @@ from manifests.records.corpus import load_corpus
 pytestmark = pytest.mark.network
 
 
-def fetched(spec: str, digest: object = None) -> Source:
+def fetched(spec: str, digest: object = None) -> PackageSource:
     try:
         return open_source(spec, digest=digest)  # type: ignore[arg-type]
     except RetryableError as error:

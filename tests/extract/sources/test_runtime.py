@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import extract.proofs.runtime
-from extract.proofs.runtime import Runtime, runtime_for
+from extract.proofs.runtime import BlockRuntime, runtime_for
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
 
@@ -29,11 +29,11 @@ def wheel(make_wheel: Callable[..., Path]) -> Wheel:
     return make
 
 
-def reasons(runtime: Runtime) -> dict[str, str]:
+def reasons(runtime: BlockRuntime) -> dict[str, str]:
     return dict(runtime.unavailable)
 
 
-def names(runtime: Runtime) -> set[str]:
+def names(runtime: BlockRuntime) -> set[str]:
     assert runtime.folder is not None
     found = (path.relative_to(runtime.folder).as_posix() for path in runtime.folder.rglob("*.py"))
     return set(found)
@@ -166,7 +166,7 @@ def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: P
 def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: str) -> None:
     wheel("tiny")
     wheel("elsewhere", tag="cp27-cp27m-win32")
-    assert runtime_for(["torch>=2", 'nothing ; python_version < "3"']) == Runtime(None, (), ())
+    assert runtime_for(["torch>=2", 'nothing ; python_version < "3"']) == BlockRuntime(None, (), ())
     runtime = runtime_for([requirement])
     assert reason in reasons(runtime)[name]
     assert runtime.folder is None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from extract.sources import open_source
-from extract.sources.contents import Contents, Facts, Source
+from extract.sources.contents import Contents, PackageFacts, PackageSource
 from extract.sources.store import (
     keep_source,
     keep_tree,
@@ -30,9 +30,9 @@ Make = Callable[..., Path]
 CODE = Contents({"pkg/__init__.py": b"", "pkg/a.py": b"x = 1\n", "b.py": b"\xff"}, {"LICENSE": b"MIT"})
 
 
-def kept() -> tuple[Source, Path]:
+def kept() -> tuple[PackageSource, Path]:
     """Return a package in the cache, and the path of its record."""
-    facts, folder = Facts("pkg", "1.0", "MIT", ("torch",)), store_folder("packages", "pkg@1.0")
+    facts, folder = PackageFacts("pkg", "1.0", "MIT", ("torch",)), store_folder("packages", "pkg@1.0")
     known = {"name": "pkg@1.0", "version": "1.0", "origin": "pkg:pypi/pkg@1.0"}
     source = keep_source(CODE, facts, folder, "pkg", kind="package", **known)
     return source, folder / f"{source.digest}.json"

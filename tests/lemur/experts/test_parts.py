@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lemur.experts.domains.facts import RELATIONS, questions, read_facts, wordings
-from lemur.experts.domains.settings import GENERAL, ProjectorSettings, Training, load_settings
+from lemur.experts.domains.settings import GENERAL, ProjectorSettings, TuningSettings, load_settings
 from lemur.experts.evaluate import Bm25
 from lemur.experts.models import parts
 from lemur.experts.models.parts import Projector, PrototypeRouter, centres
@@ -137,7 +137,7 @@ def _fit(key: str, stop: int | None = None) -> nn.Module:
         given = torch.tensor([[rng.random() for _ in range(4)] for _ in range(8)])
         return ((module(given) - given.sum(1, keepdim=True)) ** 2).mean()
 
-    parts.fit(module, loss_of, Training(steps=30, rate=0.05), label="test", key=key, seed=7)
+    parts.fit(module, loss_of, TuningSettings(steps=30, rate=0.05), label="test", key=key, seed=7)
     return module
 
 

@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants, get_token
 
 from lemur.synthesis.models.endpoint import Endpoint
-from lemur.synthesis.models.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
+from lemur.synthesis.models.model import Answer, Asker, NoAnswer, Request, Sampling, TokenBudget
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import model_server
 
@@ -51,10 +51,10 @@ def questions(count: int) -> list[Request]:
     return [Request([{"role": "user", "content": f"question {number}"}], number) for number in range(count)]
 
 
-def ask(url: str, count: int = 1, *, budget: Budget | None = None, **options: Any) -> list[Answer | NoAnswer]:
+def ask(url: str, count: int = 1, *, budget: TokenBudget | None = None, **options: Any) -> list[Answer | NoAnswer]:
     """What an endpoint answers, in the order of the questions."""
     settings: dict[str, Any] = {"key_name": KEY_NAME, "retries": 2, "pause": 0.01, "timeout": 5.0, **options}
-    model = Endpoint("scripted", url, budget=budget or Budget(), **settings)
+    model = Endpoint("scripted", url, budget=budget or TokenBudget(), **settings)
     found: dict[int, Answer | NoAnswer] = {}
     model.ask(questions(count), Sampling(), found.__setitem__)
     return [found[place] for place in range(count)]
@@ -84,7 +84,7 @@ def test_what_is_asked() -> None:
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     plan = Request([{"role": "user", "content": "plan"}], 7, "opening", schema)
     with serving(lambda request, number: completion("cut o", "length")) as server:
-        model = Endpoint("some/name", server.url + "/", key_name=KEY_NAME, budget=Budget())
+        model = Endpoint("some/name", server.url + "/", key_name=KEY_NAME, budget=TokenBudget())
         found: list[Answer | NoAnswer] = []
         model.ask([*questions(1), plan], Sampling(0.0, 0.5, 77), lambda place, answer: found.append(answer))
     assert model.identity == f"some/name@{server.url}"
@@ -288,7 +288,7 @@ def test_requests_at_once(at_once: int) -> None:
 
 def test_a_budget_of_tokens() -> None:
     with serving(lambda request, number: "text") as server:
-        told = asker_of(server.url, Budget(tokens=301), at_once=1).ask(questions(5), "code")
+        told = asker_of(server.url, TokenBudget(tokens=301), at_once=1).ask(questions(5), "code")
     assert [isinstance(answer, Answer) for answer in told] == [True, True, True, False, False]
     assert told[-1] == NoAnswer("the budget of 301 tokens is spent")
     assert len(server.requests) == 3
@@ -300,14 +300,14 @@ def test_a_budget_of_seconds() -> None:
         return "text"
 
     with serving(slow) as server:
-        told = ask(server.url, 6, budget=Budget(seconds=1), at_once=1)
+        told = ask(server.url, 6, budget=TokenBudget(seconds=1), at_once=1)
     assert told[-1] == NoAnswer("the budget of 1 seconds is spent")
     assert isinstance(told[0], Answer)
     assert len(server.requests) == sum(isinstance(answer, Answer) for answer in told) < 6
 
 
 def test_tokens_that_nobody_counts_are_estimated() -> None:
-    budget = Budget(tokens=10)
+    budget = TokenBudget(tokens=10)
     budget.book(Answer("x" * 39))
     assert budget.spent() is None
     budget.book(Answer("x" * 8))
@@ -317,8 +317,8 @@ def test_tokens_that_nobody_counts_are_estimated() -> None:
 # --- nothing twice ----------------------------------------------------------------------------------------------------
 
 
-def asker_of(url: str, budget: Budget | None = None, *, name: str = "scripted", **options: Any) -> Asker:
-    budget = budget or Budget()
+def asker_of(url: str, budget: TokenBudget | None = None, *, name: str = "scripted", **options: Any) -> Asker:
+    budget = budget or TokenBudget()
     again = options.pop("again", False)
     sampling = options.pop("sampling", Sampling())
     model = Endpoint(name, url, key_name=KEY_NAME, budget=budget, retries=0, pause=0.01, **options)

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.synthesis.models.local import Local
-from lemur.synthesis.models.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
+from lemur.synthesis.models.local import LocalModel
+from lemur.synthesis.models.model import Answer, Asker, NoAnswer, Request, Sampling, TokenBudget
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 
@@ -64,9 +64,11 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MESSAGES = [{"role": "system", "content": "Write."}, {"role": "user", "content": "a network"}]
 
 
-def ask(folder: Path, *requests: Request, sampling: Sampling, budget: Budget | None = None) -> list[Answer | NoAnswer]:
+def ask(
+    folder: Path, *requests: Request, sampling: Sampling, budget: TokenBudget | None = None
+) -> list[Answer | NoAnswer]:
     found: dict[int, Answer | NoAnswer] = {}
-    Local(str(folder), budget=budget or Budget()).ask(requests, sampling, found.__setitem__)
+    LocalModel(str(folder), budget=budget or TokenBudget()).ask(requests, sampling, found.__setitem__)
     return [found[place] for place in range(len(requests))]
 
 
@@ -109,8 +111,8 @@ def test_the_context_bounds_an_answer(plain: Path) -> None:
 
 
 def test_a_budget(plain: Path) -> None:
-    budget = Budget(tokens=30)
-    model = Local(str(plain), budget=budget)
+    budget = TokenBudget(tokens=30)
+    model = LocalModel(str(plain), budget=budget)
     with Asker(model, Sampling(max_tokens=8), budget, again=True) as asker:
         told = asker.ask([Request(MESSAGES, seed, "x" * 20) for seed in range(4)], "code")
     assert [isinstance(one, Answer) for one in told] == [True, True, False, False]
@@ -119,7 +121,7 @@ def test_a_budget(plain: Path) -> None:
 
 def test_weights_are_known_by_their_digest(plain: Path, tmp_path: Path) -> None:
     one, same, other = (
-        Local(str(folder), budget=Budget())
+        LocalModel(str(folder), budget=TokenBudget())
         for folder in (plain, save(tmp_path / "tiny-plain"), save(tmp_path / "other" / "tiny-plain", seed=1))
     )
     assert {model.name for model in (one, same, other)} == {"tiny-plain"}
@@ -141,7 +143,7 @@ def test_what_cannot_be_loaded(plain: Path, tmp_path: Path, monkeypatch: pytest.
     (broken / "model.safetensors").write_bytes(b"no weights")
     for folder in (tmp_path / "empty", tmp_path / "absent", pickled, broken):
         with pytest.raises(UserError, match=r"cannot be loaded: .*; pass a folder or a name on the Hub") as caught:
-            Local(str(folder), budget=Budget())
+            LocalModel(str(folder), budget=TokenBudget())
         assert "\n" not in str(caught.value)
 
 
@@ -152,7 +154,7 @@ def test_the_code_of_a_model_is_never_run(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
     with pytest.raises(UserError, match="cannot be loaded: "):
-        Local(str(folder), budget=Budget())
+        LocalModel(str(folder), budget=TokenBudget())
     assert not (tmp_path / "mark").exists()
 
 
@@ -161,7 +163,7 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UserError, match=r"needs transformers; pip install 'lemur-curator\[synthesis\]', or pass --base"
     ):
-        Local("any", budget=Budget())
+        LocalModel("any", budget=TokenBudget())
 
 
 @pytest.mark.parametrize("kind", ["plain", "chatting"])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.prompting.plan import Attempt, Choice, RequestedBlock, draw
+from lemur.synthesis.prompting.plan import Attempt, BlockPool, RequestedBlock, draw
 from lemur.synthesis.prompting.prompts import first_messages, opening, plan_messages, repair_messages
-from lemur.synthesis.proving.steps import STEPS, Candidate, Prover, conformance
+from lemur.synthesis.proving.steps import STEPS, NetworkProposal, Prover, conformance
 from tests.builders.suites import table
 
 REST = """
@@ -38,9 +38,9 @@ class Net(nn.Module):
 HEAD = "import torch\nfrom torch import nn\n"
 
 
-def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> Candidate:
+def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> NetworkProposal:
     """Code after the steps that execute nothing: those that come later are left out."""
-    one = Candidate(Attempt(0, asked, None, "", 0), code)
+    one = NetworkProposal(Attempt(0, asked, None, "", 0), code)
     prover = object.__new__(Prover)
     with pytest.MonkeyPatch.context() as patch:
         for step in ("_runs", "_learns", "_conform", "_novel"):
@@ -52,7 +52,7 @@ def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> Candidate:
 @pytest.fixture(scope="session")
 def gate(library: Path) -> RequestedBlock:
     """The block of the library whose parameters are few."""
-    attempts, _ = draw(library, Choice(), goal="", parents=None, attempts=2, seed=0)
+    attempts, _ = draw(library, BlockPool(), goal="", parents=None, attempts=2, seed=0)
     return next(one for attempt in attempts for one in attempt.requested if one.name == "SqueezeGate")
 
 

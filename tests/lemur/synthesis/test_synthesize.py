@@ -23,8 +23,8 @@ import pytest
 
 from curate.compute import graphs
 from lemur.finished.folders import trace, verify_folder
-from lemur.synthesis.command import Ask, Service, Training, run_synthesis
-from lemur.synthesis.prompting.plan import Choice
+from lemur.synthesis.command import Ask, Service, ShortTraining, run_synthesis
+from lemur.synthesis.prompting.plan import BlockPool
 from lemur.synthesis.proving import steps
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.sandbox import Limits
@@ -186,7 +186,7 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
         def run(out: Path, models: Sequence[str] = ("scripted",), **more: Any) -> Any:
             training = more.pop("training", None)
-            ask = Ask(Choice(count=more.pop("count", 1)), **{"attempts": N, "rounds": 1, **more})
+            ask = Ask(BlockPool(count=more.pop("count", 1)), **{"attempts": N, "rounds": 1, **more})
             named = [f"{model}@{server.url}" for model in models]
             return run_synthesis(blocks, named, out, ask, Service(retries=0), training=training, license_="MIT", jobs=1)
 
@@ -519,7 +519,7 @@ def test_publish_tells_what_it_would_do(compared: Path, tmp_path: Path) -> None:
 
 def test_accepted_networks_are_trained(tried: SimpleNamespace) -> None:
     out = tried.place / "marks" / "trained"
-    tried.run(out, attempts=1, rounds=0, training=Training("synthetic", 1, 200))
+    tried.run(out, attempts=1, rounds=0, training=ShortTraining("synthetic", 1, 200))
     (row,) = pq.read_table(out / "data" / "records").to_pylist()
     assert row["epoch"] == 1
     assert 0 <= row["accuracy"] <= 1

@@ -12,7 +12,7 @@ from lemur_core.describe.folding import MAX_SENTENCES
 from lemur_core.describe.layouts import told_layout
 from lemur_core.describe.patterns import describe_graph
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.serialization import from_notation, to_notation
+from lemur_core.graphs.serialization import deserialize, serialize
 from lemur_core.graphs.tracing.trace import trace
 
 
@@ -177,13 +177,13 @@ def test_layout_follows_from_the_graph(forward: Callable[..., Any], shape: tuple
 def test_notation_gives_the_same_graph_back(name: str) -> None:
     build, shape, _ = TOLD[name]
     found = graph(build, shape)
-    assert from_notation(to_notation(found)) == found
+    assert deserialize(serialize(found)) == found
 
 
 def test_another_form_or_torch_is_refused() -> None:
-    stored = to_notation(graph(lambda: nn.ReLU(), (2, 3)))
+    stored = serialize(graph(lambda: nn.ReLU(), (2, 3)))
     for change in ({"torch": "0.4"}, {"form": 0}):
         with pytest.raises(ValueError, match="cannot be compared"):
-            from_notation(stored | change)
+            deserialize(stored | change)
     with pytest.raises(ValueError, match="not a graph"):
-        from_notation({name: stored[name] for name in ("form", "torch")})
+        deserialize({name: stored[name] for name in ("form", "torch")})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
-from lemur_core.graphs.serialization import forms_of, from_notation, restore, store, to_notation
+from lemur_core.graphs.serialization import deserialize, load_graphs, restore, serialize, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, at
 
@@ -57,8 +57,8 @@ def assert_same(graph: Graph, again: Graph) -> None:
 
 @given(graphs)
 def test_round_trip(graph: Graph) -> None:
-    line = json.dumps(to_notation(graph, SIZES), sort_keys=True, ensure_ascii=False)
-    assert_same(graph, from_notation(json.loads(line), SIZES))
+    line = json.dumps(serialize(graph, SIZES), sort_keys=True, ensure_ascii=False)
+    assert_same(graph, deserialize(json.loads(line), SIZES))
 
 
 ordered = graphs.map(
@@ -89,4 +89,4 @@ def test_train_mode_as_a_difference(one: Graph, other: Graph, data: st.DataObjec
     assert found.trained is not None
     assert_same(one, found.evaluated)
     assert_same(trained, found.trained)
-    assert forms_of(stored | {"train_error": None}) == {"eval": at(one), "train": at(trained)}
+    assert load_graphs(stored | {"train_error": None}) == {"eval": at(one), "train": at(trained)}

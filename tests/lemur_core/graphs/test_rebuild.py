@@ -11,7 +11,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.swin_transformer import SwinTransformerBlock
 
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import restore, store
 from lemur_core.graphs.sizes import Shape, Sized, never_run, trace_sizes
 from lemur_core.graphs.symbolic import at
@@ -180,7 +180,10 @@ def test_what_is_written_computes_the_graph_it_was_written_from(name: str) -> No
     exec(made.source, space)
     again = {mode: traced(space["Rebuilt"], shape, train=mode == "train") for mode in ("eval", "train")}
     assert sized.trained is not None
-    one, other = identities_of(again), identities_of({"eval": at(sized.evaluated), "train": at(sized.trained)})
+    one, other = (
+        compute_identities(again),
+        compute_identities({"eval": at(sized.evaluated), "train": at(sized.trained)}),
+    )
     assert (one["graph"], one["graph_widths"]) == (other["graph"], other["graph_widths"])
 
 

@@ -10,7 +10,14 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
-from lemur_core.sandbox.cached import ATTEMPTS, PASSING, CachedSandbox, code_digest, reason_of, workers_within_memory
+from lemur_core.sandbox.cached import (
+    ATTEMPTS,
+    PASSING,
+    CachedSandbox,
+    code_digest,
+    describe_failure,
+    workers_within_memory,
+)
 
 ENTRY = "lemur_core.sandbox.net:run_network"
 
@@ -164,8 +171,8 @@ def test_a_store_that_cannot_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_reason_is_one_line() -> None:
-    assert reason_of(Outcome("a", Status.ERROR, error="KeyError: /home/x/y.py\n  frame")) == "KeyError: y.py"
-    assert reason_of(Outcome("a", Status.ERROR)) == "the sandbox gave no reason"
+    assert describe_failure(Outcome("a", Status.ERROR, error="KeyError: /home/x/y.py\n  frame")) == "KeyError: y.py"
+    assert describe_failure(Outcome("a", Status.ERROR)) == "the sandbox gave no reason"
 
 
 def test_workers_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:

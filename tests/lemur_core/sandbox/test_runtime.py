@@ -14,7 +14,7 @@ from curate.run.pipeline import recorded
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
-from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, declared_runtime, expand_sets
+from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, expand_sets, find_runtime
 
 ENTRY = "lemur_core.sandbox.server.foreign:run_text"
 
@@ -48,25 +48,25 @@ def test_a_job_sees_the_declared_runtime_alone(unsafe: bool) -> None:
     for what in ("imported", "found"):
         assert set(seen[what]) == {*DECLARED, "sympy", "PIL"}, what
     assert {"pytest", "hypothesis", "pydantic"}.isdisjoint(seen["listed"])
-    assert {name.replace("_", "-") for name in seen["distributions"]} == declared_runtime().versions.keys()
+    assert {name.replace("_", "-") for name in seen["distributions"]} == find_runtime().versions.keys()
     assert seen["leaves"]
 
 
 def test_what_is_asked_for_is_seen_besides() -> None:
     seen = look(runtime=("pydantic",))
     assert set(seen["imported"]) == {*DECLARED, "sympy", "PIL", "pydantic"}
-    assert {"pydantic", "annotated-types", "pydantic-core"} <= declared_runtime(("pydantic",)).versions.keys()
+    assert {"pydantic", "annotated-types", "pydantic-core"} <= find_runtime(("pydantic",)).versions.keys()
 
 
 def test_versions_are_those_installed() -> None:
-    versions = declared_runtime().versions
+    versions = find_runtime().versions
     assert {name: versions[name] for name in DECLARED} == {name: importlib.metadata.version(name) for name in DECLARED}
     assert not [name for name in versions if name.startswith(("nvidia", "cuda"))]
     assert list(versions) == sorted(versions)
 
 
 def test_the_folder_holds_the_files_of_each_distribution() -> None:
-    folder = declared_runtime().folder()
+    folder = find_runtime().folder()
     assert (folder / "numpy").resolve() == Path(numpy.__file__).parent.resolve()
     assert (folder / "typing_extensions.py").is_file()
     assert all(link.exists() for link in folder.iterdir())
@@ -75,13 +75,13 @@ def test_the_folder_holds_the_files_of_each_distribution() -> None:
 
 def test_a_name_that_is_not_installed() -> None:
     with pytest.raises(UserError, match=r"--runtime nothing-such: .* pip install nothing-such$"):
-        declared_runtime(("nothing-such",))
+        find_runtime(("nothing-such",))
 
 
 def test_a_named_set_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NAMED_SETS, "lemur-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"pip install 'lemur-curator\[lemur-nets\]'"):
-        declared_runtime(("lemur-nets",))
+        find_runtime(("lemur-nets",))
 
 
 def test_a_command_names_the_set_that_is_not_installed(

@@ -19,7 +19,7 @@ from lemur_core.similarity.index import (
     StructuralIndex,
     set_jaccard,
 )
-from lemur_core.similarity.join import exact_pairs, in_order, linked_by_lsh, measure_recall
+from lemur_core.similarity.join import exact_pairs, in_order, link_by_lsh, measure_recall
 
 
 class Sets:
@@ -257,7 +257,7 @@ def test_links_by_lsh_connect_what_the_exact_join_connects(features: Any, thresh
             groups.update(dict.fromkeys(both, both))
         return set(groups.values())
 
-    left, right = linked_by_lsh(features, numbers, threshold)
+    left, right = link_by_lsh(features, numbers, threshold)
     links = list(zip(left.tolist(), right.tolist(), strict=True))
     assert all(features.similarity(a, b) >= threshold for a, b in links)
     truth = exact_pairs(features, numbers, threshold)

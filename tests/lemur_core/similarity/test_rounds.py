@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.similarity.index import NeighbourIndex
-from lemur_core.similarity.rounds import fallen, keepers, select_in_rounds, witnesses
-from lemur_core.similarity.selection import Standing, Verdict, select
+from lemur_core.similarity.rounds import find_kept, find_removed, find_verdicts, select_in_rounds
+from lemur_core.similarity.selection import KeptSet, Verdict, select
 
 Edges = dict[tuple[int, int], float]
 
@@ -50,11 +50,11 @@ class Case:
 
     fingerprint = shingle_set
 
-    def stand(self) -> Standing:
+    def stand(self) -> KeptSet:
         apart = self.apart
         differ = None if apart is None else lambda one, other: (min(one, other), max(one, other)) in apart
         indexes = Given("lexical", self.lexical), Given("structural", self.structural)
-        return Standing(self, *indexes, self.graphs, differ)
+        return KeptSet(self, *indexes, self.graphs, differ)
 
     def verdict(self, code: int, kept: Sequence[int]) -> Verdict:
         """By the definition: each stage in turn, there the most similar kept one, the best of equals."""
@@ -143,15 +143,15 @@ def test_parts_that_see_only_what_may_be_near_their_own(case: Case, parts: int, 
         opened = [code for code in case.order if code not in kept and code not in removed]
         fresh: set[int] = set()
         for part in range(parts):
-            fresh.update(keepers([c for c in opened if c in sees[part]], own[part], blockers[part], case.stand()))
+            fresh.update(find_kept([c for c in opened if c in sees[part]], own[part], blockers[part], case.stand()))
         kept |= fresh
         for part in range(parts):
             mine = [c for c in opened if (c in fresh and c in sees[part]) or (c not in fresh and c in own[part])]
-            removed.update(fallen(mine, fresh, case.stand()))
+            removed.update(find_removed(mine, fresh, case.stand()))
     expected = case.decide()
     for part in range(parts):
         seen = [c for c in case.order if (c in kept and c in sees[part]) or (c in removed and c in own[part])]
-        found = witnesses(seen, kept, case.stand())
+        found = find_verdicts(seen, kept, case.stand())
         assert {code: found[code] for code in own[part]} == {code: expected[code] for code in own[part]}
 
 

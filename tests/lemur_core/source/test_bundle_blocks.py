@@ -17,7 +17,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.source.bundle import Part, bundle
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import find_undefined_names
 
 pytestmark = pytest.mark.slow
 SIGN = "extract.proofs.equivalence_guest:sign_block"  # the names of the state, and digests of it and of outputs, eval and train
@@ -55,8 +55,8 @@ def test_triples_compute_what_their_own_files_compute(blocks: dict[str, dict[str
             refused.append(str(error))
             continue
         assert found == bundle(parts)
-        assert set(undefined_names(ast.parse(found.text))) <= set().union(
-            *(undefined_names(ast.parse(part.code)) for part in parts)
+        assert set(find_undefined_names(ast.parse(found.text))) <= set().union(
+            *(find_undefined_names(ast.parse(part.code)) for part in parts)
         )
         for key in triple:
             for place, code, name, given in (

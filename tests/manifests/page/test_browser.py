@@ -11,7 +11,7 @@ import pytest
 from lemur_core.describe.picture import Box
 from manifests.folders.frame import (
     Entry,
-    Library,
+    EntryLibrary,
     Page,
     View,
     bars,
@@ -91,8 +91,8 @@ def whole_page(number: int = 250) -> Page:
         pairs("Pairs", "points", [("worse", -1.0, -1.5, -0.5), ("open", 0.1, -0.2, 0.4), ("one", 0.2, None, None)]),
         note("Note", HOSTILE, BIDI),
     ]
-    library = Library(
-        "Library",
+    library = EntryLibrary(
+        "EntryLibrary",
         "things",
         ("parity", "kind"),
         ("size", "nothing"),
@@ -187,7 +187,7 @@ def test_differences_are_right_and_short(tab: Any, tmp_path: Path) -> None:
     cases = [(text(), text()) for _ in range(60)]
     made = [Entry(str(at), "", (), (), ("o",)) for at in range(len(cases))]
     views = [[versions("V", one, [("", other)])] for one, other in cases]
-    write_page(tmp_path, Page("T", "t", "l", (), Library("L", "things", (), (), made, views, len(made), "x")))
+    write_page(tmp_path, Page("T", "t", "l", (), EntryLibrary("L", "things", (), (), made, views, len(made), "x")))
     for at, (one, other) in enumerate(cases):
         tab.open(tmp_path / "index.html", f"/{at}")
         tab.until("document.querySelectorAll('.diff .row').length > 1")

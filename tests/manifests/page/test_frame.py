@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.folders import frame
-from manifests.folders.frame import Entry, Library, Page, Shards, View, code, facts, versions, write_page
+from manifests.folders.frame import Entry, EntryLibrary, Page, Shards, View, code, facts, versions, write_page
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -38,7 +38,7 @@ def page_of(entries: Sequence[tuple[str, Sequence[View]]], views: Sequence[View]
         "test",
         "lead",
         views,
-        Library("Things", "things", ("kind",), ("size",), made, opened, len(made), "table"),
+        EntryLibrary("Things", "things", ("kind",), ("size",), made, opened, len(made), "table"),
     )
 
 

@@ -15,7 +15,7 @@ from huggingface_hub import close_session, constants
 from lemur.finished.folders import verify_folder
 from manifests.folders.tables import Table, card_yaml, write_tables
 from manifests.publish.hub import Hub
-from manifests.publish.publishing import Published, Pulled, publish, pull
+from manifests.publish.publishing import PublishReport, Pulled, publish, pull
 from manifests.records import Removed
 from tests.builders import hub_server
 
@@ -83,10 +83,10 @@ def read() -> Callable[[Path], dict[str, bytes]]:
 
 
 @pytest.fixture
-def send(hub: Hub, sample: Path) -> Callable[..., Published]:
+def send(hub: Hub, sample: Path) -> Callable[..., PublishReport]:
     """Publishes the sample, or another folder, as the command does."""
 
-    def work(folder: Path = sample, repo_id: str = REPO, **options: Any) -> Published:
+    def work(folder: Path = sample, repo_id: str = REPO, **options: Any) -> PublishReport:
         return publish(folder, repo_id, hub=hub, **{"verify": verify_folder, **options})
 
     return work

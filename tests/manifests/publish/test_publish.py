@@ -15,11 +15,11 @@ from lemur.finished.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import check_names, check_repository
-from manifests.publish.publishing import Published
+from manifests.publish.publishing import PublishReport
 from manifests.publish.repository import LocalFile, RemoteFile, compare, local_file
 
 REPO = "owner/data"
-Send = Callable[..., Published]
+Send = Callable[..., PublishReport]
 Fetch = Callable[..., dict[str, bytes]]
 Finished = Callable[..., Path]
 Read = Callable[[Path], dict[str, bytes]]
@@ -36,13 +36,13 @@ def repo(server: Any, send: Send) -> Any:
 
 
 @pytest.fixture
-def shown() -> list[Published]:
+def shown() -> list[PublishReport]:
     """What was asked about; the answer is no."""
     return []
 
 
 @pytest.fixture
-def no(shown: list[Published]) -> Callable[[Published], bool]:
+def no(shown: list[PublishReport]) -> Callable[[PublishReport], bool]:
     return lambda plan: bool(shown.append(plan))
 
 
@@ -102,7 +102,7 @@ def test_a_dry_run_changes_nothing(
     assert list(server.repos) == [REPO]
 
 
-def test_what_is_shown_is_what_is_asked(server: Any, send: Send, shown: list[Published], no: Any) -> None:
+def test_what_is_shown_is_what_is_asked(server: Any, send: Send, shown: list[PublishReport], no: Any) -> None:
     done = send(confirm=no)
     assert (shown, done.commit, server.repos) == ([done], None, {})
 
@@ -184,7 +184,7 @@ def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read:
     assert [branch for branch, _ in repo.log] == ["main", "main", "next"]
 
 
-def test_a_new_branch_or_tag_is_asked_for_too(send: Send, repo: Any, shown: list[Published], no: Any) -> None:
+def test_a_new_branch_or_tag_is_asked_for_too(send: Send, repo: Any, shown: list[PublishReport], no: Any) -> None:
     assert send(revision="next", tag="v9", confirm=no).commit is None
     assert [(plan.branch_made, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
     assert (set(repo.branches), repo.tags) == ({"main"}, {})
@@ -325,7 +325,7 @@ def test_a_folder_that_fails_its_checks(server: Any, send: Send, sample: Path) -
 
 
 def test_what_is_written_while_it_is_asked_for_does_not_leave(server: Any, send: Send, sample: Path) -> None:
-    def edit(plan: Published) -> bool:
+    def edit(plan: PublishReport) -> bool:
         return bool((sample / "report.md").write_text("# Rep0rt\n"))
 
     with pytest.raises(UserError, match=r"report.md: was changed during publishing"):

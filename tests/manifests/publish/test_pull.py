@@ -12,10 +12,10 @@ from huggingface_hub import constants
 
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.publish.hub import Hub
-from manifests.publish.publishing import Published, pull
+from manifests.publish.publishing import PublishReport, pull
 
 REPO = "owner/data"
-Send = Callable[..., Published]
+Send = Callable[..., PublishReport]
 Fetch = Callable[..., dict[str, bytes]]
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
 

@@ -15,7 +15,7 @@ from manifests.folders.checks import check_description, check_files, check_table
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
-from manifests.publish.staged import Staged, staged
+from manifests.publish.staged import Staged, stage_files
 from manifests.records import Block
 from tests.builders import extractions
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sources: alpha is MIT, beta GPL, gamma says nothing; four blocks of each have code."""
-    base = tmp_path_factory.mktemp("staged")
+    base = tmp_path_factory.mktemp("stage_files")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
@@ -59,7 +59,7 @@ WITHHELD = [
 
 def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
     before = read(folder)
-    with staged(folder) as ready:
+    with stage_files(folder) as ready:
         out = copied(ready, tmp_path / "out")
     after = read(out)
     assert read(folder) == before, "the folder itself stays as it is"
@@ -85,9 +85,9 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
 
 
 def test_its_page_leaves_where_that_is_asked_for(folder: Path, tmp_path: Path) -> None:
-    with staged(folder, page=True) as ready:
+    with stage_files(folder, page=True) as ready:
         with_page = copied(ready, tmp_path / "with")
-    with staged(folder) as ready:
+    with stage_files(folder) as ready:
         without = copied(ready, tmp_path / "without")
     assert {path.relative_to(with_page).as_posix() for path in with_page.rglob("*") if path.is_file()} >= PAGE
     assert not (without / "index.html").exists()
@@ -97,7 +97,7 @@ def test_its_page_leaves_where_that_is_asked_for(folder: Path, tmp_path: Path) -
         assert check_files(out, read_manifest(out)).ok
     shutil.rmtree(folder / "page")
     (folder / "index.html").unlink()
-    with staged(folder, page=True) as ready:
+    with stage_files(folder, page=True) as ready:
         assert not PAGE & ready.files.keys(), "an older folder has none"
 
 
@@ -108,7 +108,7 @@ def test_no_line_of_it_stands_in_an_error(folder: Path, tmp_path: Path) -> None:
     pq.write_table(
         table.set_column(place, table.schema.field(place), pa.array(errors, pa.string())), folder / "blocks.parquet"
     )
-    with staged(folder) as ready:
+    with stage_files(folder) as ready:
         left = pq.read_table(ready.files["blocks.parquet"], columns=["source", "code_sha256", "error"]).to_pylist()
     for number, (row, error) in enumerate(zip(left, errors, strict=True)):
         hidden = row["source"] != "alpha@1.0" and row["code_sha256"] is not None
@@ -118,9 +118,9 @@ def test_no_line_of_it_stands_in_an_error(folder: Path, tmp_path: Path) -> None:
 
 def test_the_same_bytes_every_time(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
     for name in ("one", "two"):
-        with staged(folder) as ready:
+        with stage_files(folder) as ready:
             copied(ready, tmp_path / name)
-    with staged(tmp_path / "one") as ready:  # of what was staged already, nothing more goes
+    with stage_files(tmp_path / "one") as ready:  # of what was staged already, nothing more goes
         copied(ready, tmp_path / "three")
     assert read(tmp_path / "one") == read(tmp_path / "two") == read(tmp_path / "three")
 
@@ -134,7 +134,7 @@ def test_code_taken_in_from_elsewhere_counts_too(folder: Path, tmp_path: Path) -
     entry["made_from"]["beta@2.0"] = ["beta/parts.py"]
     path.write_text(json.dumps(needs))
     refresh(folder)
-    with staged(folder) as ready:
+    with stage_files(folder) as ready:
         assert {"source": "alpha@1.0", "license": "GPL-3.0-only", "blocks": 1} in json.loads(
             ready.files["manifest.json"].read_text()
         )["details"]["withheld"]
@@ -147,19 +147,19 @@ def test_a_source_that_is_not_known_is_not_permissive(folder: Path) -> None:
     needs = json.loads(path.read_text())
     del needs["sources"]["alpha@1.0"]
     path.write_text(json.dumps(needs))
-    with staged(folder) as ready:
+    with stage_files(folder) as ready:
         assert not [name for name in ready.files if name.startswith("blocks/")]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"sources": {}}', '{"sources": [], "blocks": []}'])
 def test_without_the_licences_nothing_leaves(folder: Path, text: str) -> None:
     (folder / "required_repos.json").write_text(text)
-    with pytest.raises(UserError, match=r"required_repos.json: cannot be read"), staged(folder):
+    with pytest.raises(UserError, match=r"required_repos.json: cannot be read"), stage_files(folder):
         pass
 
 
 def test_other_kinds_are_published_as_they_are(sample: Path) -> None:
-    with staged(sample) as ready:
+    with stage_files(sample) as ready:
         assert all(path == sample / name for name, path in ready.files.items())
         assert ready.withheld == ()
 
@@ -180,11 +180,11 @@ def test_a_snapshot_leaves_if_the_licence_of_its_codes_lets_it(
     manifest = read_manifest(finished(sample, "snapshot"))
     write_manifest(sample, manifest.model_copy(update={"details": details}))
     if leaves:
-        with staged(sample) as ready:
+        with stage_files(sample) as ready:
             assert "README.md" in ready.files
     else:
         with pytest.raises(UserError, match=r"the licence of its codes .*; nothing was published: .*--license"):
-            staged(sample).__enter__()
+            stage_files(sample).__enter__()
 
 
 def test_there_and_back(

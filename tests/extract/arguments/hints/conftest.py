@@ -9,21 +9,21 @@ import pytest
 from extract.arguments.hints import HintFinder, Hints
 from extract.emit.emit import Emitter
 from extract.resolve.discover import discover
-from extract.resolve.index import Index
-from extract.resolve.modules import Library
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
 from extract.sources import open_source
 
 HintsFor = Callable[..., Hints]
 
 
 @pytest.fixture(scope="session")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
+    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
-def hints_for(tmp_path_factory: pytest.TempPathFactory, index: Index) -> HintsFor:
+def hints_for(tmp_path_factory: pytest.TempPathFactory, index: FactsIndex) -> HintsFor:
     """The hints for the class of that name in the package `p`, whose files are given by name."""
     numbers = itertools.count()
 
@@ -34,7 +34,7 @@ def hints_for(tmp_path_factory: pytest.TempPathFactory, index: Index) -> HintsFo
         for stem, text in files.items():
             (folder / "p" / f"{stem}.py").write_text(textwrap.dedent(text), encoding="utf-8")
         source = open_source(f"{folder}/")
-        library = Library([source], index.facts)
+        library = CorpusIndex([source], index.facts)
         modules = [library.by_path[source.name, file.path] for file in source.files]
         (found,) = [item for item in discover(library, modules) if item.name == name]
         emitter = Emitter(library, index)
