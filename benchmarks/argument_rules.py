@@ -78,13 +78,13 @@ class BlockSet:
         self._library = CorpusIndex(sources, index.facts)
         self._emitter = Emitter(self._library, index)
         classes = discover(self._library, [self._library.by_path[source.name, file.path] for source, file in scope])
-        found = select(classes, Selection(names=tuple(names))).found[::every]
+        found = select(classes, Selection(names=tuple(names))).classes[::every]
         emitted = [item for item in map(self._emitter.emit, found) if isinstance(item, Emitted) and not item.fault]
         own = {source.name.partition("@")[0] for source in sources}
         own |= {name for s in sources for package in self._library.packages(s) for name in list_distributions(package)}
         runtime = runtime_for(sorted({need for item in emitted for need in item.requires}), known=sorted(own))
         self.folders = [runtime.folder] if runtime.folder is not None else []
-        self._emitted = {item.found.block: item for item in emitted}
+        self._emitted = {item.target.block: item for item in emitted}
         self.used: dict[str, Sequence[str]] = {}
         self.first = self.hints(self._emitted)
 
@@ -92,13 +92,13 @@ class BlockSet:
         """The hints of some blocks, read anew, never from the index."""
         with mock.patch.object(usage, "usage_of", _read):
             finder = HintFinder(self._library, self._index, self._emitter)
-            return {block: finder.hints_for(self._emitted[block].found).to_json() for block in blocks}
+            return {block: finder.hints_for(self._emitted[block].target).to_json() for block in blocks}
 
     def _job(self, block: str, hints: Mapping[str, object], off: Sequence[str]) -> Job:
         item = self._emitted[block]
-        payload: dict[str, object] = {"code": item.code, "name": item.found.name, "goal": "backward"}
+        payload: dict[str, object] = {"code": item.code, "name": item.target.name, "goal": "backward"}
         payload |= {"folders": [str(folder) for folder in self.folders], "hints": hints, "off": list(off)}
-        packages = self._library.packages(item.found.module.source)
+        packages = self._library.packages(item.target.module.source)
         return Job(block, _ENTRY, payload | {"origin": [name for name in packages if name != FOUNDATION]}, _LIMITS)
 
     def climb(

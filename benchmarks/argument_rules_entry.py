@@ -52,4 +52,4 @@ def climb_without(payload: dict[str, Any]) -> dict[str, Any]:
         return suggested
 
     repairs.RULES = tuple(counted(rule) for rule in repairs.RULES if rule.__name__ not in off)
-    return {"level": entry.climb(payload)["level"], "used": sorted(used)}
+    return {"level": entry.search_arguments(payload)["level"], "used": sorted(used)}

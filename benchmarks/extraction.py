@@ -67,7 +67,8 @@ def main() -> None:
 
             timed("resolve and emit", emit, len(sample), "block")
             candidates = [
-                Candidate(i.found.block, i.found.name, i.code, library.packages(i.found.module.source)) for i in emitted
+                Candidate(i.target.block, i.target.name, i.code, library.packages(i.target.module.source))
+                for i in emitted
             ]
             list(validate_all(candidates[:4], index, "executed", jobs=2))
             timed(

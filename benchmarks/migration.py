@@ -150,7 +150,7 @@ def _facts(moved: MigratedNetwork) -> dict[str, Any]:
         "site": moved.site.name,
         "adapters": moved.site.filling.adapters,
         "arguments": moved.site.filling.call.text(),
-        "lean": moved.donor.lean,
+        "lean": moved.source_block.lean,
         "before": len(moved.failed),
         "lines": len(moved.text.splitlines()),
     }

@@ -13,7 +13,7 @@ import time
 
 from lemur_core.sandbox import Job, Sandbox, Status
 
-_ENTRY = "extract.arguments.search_guest:climb"
+_ENTRY = "extract.arguments.search_guest:search_arguments"
 _CODE = """
 from torch import nn
 

@@ -54,11 +54,11 @@ def main() -> None:
         finder = HintFinder(library, index, emitter)
         hinted = [
             Candidate(
-                item.found.block,
-                item.found.name,
+                item.target.block,
+                item.target.name,
                 item.code,
-                library.packages(item.found.module.source),
-                finder.hints_for(item.found).to_json(),
+                library.packages(item.target.module.source),
+                finder.hints_for(item.target).to_json(),
             )
             for item in emitted
         ]

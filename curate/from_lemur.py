@@ -123,8 +123,8 @@ def _write_output(
     log.info(f"kept {len(records)} codes: {dict(Counter(record['split'] for record in records))}; see {folder}")
 
 
-def _texts(given: Texts | None) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given or ())
+def _texts(values: Texts | None) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values or ())
 
 
 def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

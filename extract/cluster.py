@@ -51,7 +51,7 @@ def _steps(out: Path, options: Options, tasks: int, force: bool) -> Iterator[Ste
 
 def _emit_slice(options: Options, rank: int, tasks: int) -> None:
     with _extractor(options) as extractor:
-        classes = select(extractor.warm_index_once(), options.selection).found
+        classes = select(extractor.warm_index_once(), options.selection).classes
         files = {place: number for number, place in enumerate(dict.fromkeys(item.module.file.blob for item in classes))}
         extractor.emit([item for item in classes if files[item.module.file.blob] % tasks == rank])
 

@@ -132,9 +132,9 @@ class BlockExtractor:
         return classes
 
     def _keep_answers(self) -> None:
-        if RUNTIME_NAMES.asked:
+        if RUNTIME_NAMES.has_new_answers:
             self.index.remember(RUNTIME_NAMES.key(), RUNTIME_NAMES.dump())
-            RUNTIME_NAMES.asked = False
+            RUNTIME_NAMES.has_new_answers = False
 
     # -- extraction ----------------------------------------------------------------------------------------------
 
@@ -168,11 +168,11 @@ class BlockExtractor:
 
         Args: own: names of the sources whose classes are validated, with results as in a full run; default: all.
         """
-        wanted = [target for target in selected.found if own is None or target.module.source.name in own]
+        wanted = [target for target in selected.classes if own is None or target.module.source.name in own]
         if self.options.level == "discovered":
             yield from (PendingBlock(target, None, BlockVerdict("discovered")).result() for target in wanted)
             return
-        outcomes = self.emit(selected.found)
+        outcomes = self.emit(selected.classes)
         required = {name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires}
         self.context.requires = add_versions(required, self.facts.sources)
         pending = [_start(target, outcomes[target.block]) for target in wanted]
@@ -182,11 +182,11 @@ class BlockExtractor:
             self.watch.lap(lap)
         yield from (block.result() for block in pending)
 
-    def emit(self, found: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
+    def emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
-        with progress("emit", len(found), "blocks") as advance, _without_full_collections():
-            for target in found:
+        with progress("emit", len(targets), "blocks") as advance, _without_full_collections():
+            for target in targets:
                 outcomes[target.block] = self._emitter.emit(target)
                 gc.collect(1)
                 advance(1)

@@ -50,7 +50,7 @@ T = TypeVar("T")
 class PendingBlock:
     """A class and its outcomes so far."""
 
-    found: TargetClass
+    target: TargetClass
     emitted: Emitted | None  # None if no file could be written
     verdict: BlockVerdict
     pair: BlockWithOriginal | None = None
@@ -68,24 +68,26 @@ class PendingBlock:
 
     def result(self) -> Result:
         """Return the row of the block, with what its spec is made from."""
-        found, emitted, verdict = self.found, self.emitted, self.verdict
-        source, (first, last) = found.module.source, found.lines
+        target, emitted, verdict = self.target, self.emitted, self.verdict
+        source, (first, last) = target.module.source, target.lines
         row = Block(
-            block=found.block,
-            name=found.name,
-            qualname=found.qualname,
+            block=target.block,
+            name=target.name,
+            qualname=target.qualname,
             source=source.name,
-            path=found.module.file.path,
+            path=target.module.file.path,
             start_line=first,
             end_line=last,
-            category=find_category(found.name, found.qualname, [".".join(base) for base in found.facts.bases if base]),
+            category=find_category(
+                target.name, target.qualname, [".".join(base) for base in target.facts.bases if base]
+            ),
             level=verdict.level,
             error_kind=verdict.kind,
             error=verdict.error,
             fidelity=self.comparison.fidelity if self.comparison is not None else None,
             **code_columns(emitted.code if emitted else None),
             requires=emitted.requires if emitted else (),
-            swhid=f"swh:1:cnt:{found.module.file.blob}",
+            swhid=f"swh:1:cnt:{target.module.file.blob}",
             license=source.license,
             seconds=verdict.seconds if not verdict.reused else None,
             digest=source.digest,
@@ -109,7 +111,7 @@ class _SandboxOptions(TypedDict):
 
 @dataclass(slots=True)
 class StageContext:
-    """What the stages share.
+    """The state that the stages share.
 
     Attributes:
         facts: the options and sources; the stages add notes and counts.
@@ -133,19 +135,19 @@ class StageContext:
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""
         if block.pair is None:
-            found, arguments = block.found, block.verdict.arguments
+            target, arguments = block.target, block.verdict.arguments
             assert arguments is not None
-            companions = self.finder.hints_for(found).to_json()["companions"]
+            companions = self.finder.hints_for(target).to_json()["companions"]
             block.pair = BlockWithOriginal(
-                block=found.block,
-                name=found.name,
+                block=target.block,
+                name=target.name,
                 code=block.code,
-                module=found.stem,
-                original=found.root.name + (found.nested.made if found.nested is not None else ""),
-                origin=self.library.packages(found.module.source),
+                module=target.stem,
+                original=target.root.name + (target.nested.expression if target.nested is not None else ""),
+                origin=self.library.packages(target.module.source),
                 folders=(),
                 arguments=json.loads(arguments),
-                digest=found.module.source.digest,
+                digest=target.module.source.digest,
                 companions=tuple(each for each in companions if each["name"] in arguments),
             )
         return block.pair
@@ -165,7 +167,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     packages = {package for source in facts.sources for package in context.library.packages(source)}
     own = names.union(*map(list_distributions, packages))
     context.runtime = runtime_for(context.requires, known=sorted(own))
-    candidates = (_candidate(block, context) for block in ready.values())  # hints are found while others run
+    candidates = (_candidate(block, context) for block in ready.values())  # hints are target while others run
     again = options.retry_failed
     verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
     for candidate, verdict in _track("validate", len(ready), verdicts):
@@ -176,10 +178,10 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
     """Return a file to run, with the corpus's hints about its arguments if these are searched."""
-    found = block.found
+    target = block.target
     searched = at_least(context.facts.options.level, "constructed")
-    hints = context.finder.hints_for(found).to_json() if searched else None
-    return Candidate(found.block, found.name, block.code, context.library.packages(found.module.source), hints)
+    hints = context.finder.hints_for(target).to_json() if searched else None
+    return Candidate(target.block, target.name, block.code, context.library.packages(target.module.source), hints)
 
 
 def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -189,7 +191,7 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     running = _reaching(blocks, "forward")
     folders = _folders_of_originals(running)
     pairs = [
-        replace(context.pair(block), folders=folders[block.found.module.source.name]) for block in running.values()
+        replace(context.pair(block), folders=folders[block.target.module.source.name]) for block in running.values()
     ]
     for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.sandbox)):
         running[comparison.block].comparison = comparison
@@ -213,10 +215,12 @@ def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None
 
 
 def _bound_names(block: PendingBlock, folders: Mapping[str, tuple[Path, ...]]) -> BoundFile:
-    found, source = block.found, block.found.module.source
+    target, source = block.target, block.target.module.source
     assert block.emitted is not None
     stubs = sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME)
-    return BoundFile(found.block, found.name, block.code, found.stem, folders[source.name], source.digest, tuple(stubs))
+    return BoundFile(
+        target.block, target.name, block.code, target.stem, folders[source.name], source.digest, tuple(stubs)
+    )
 
 
 def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -231,7 +235,7 @@ def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Rebuild each traced block from its spec, and check it against the original."""
-    traced = {block.found.block: (block, block.traced) for block in blocks if block.traced is not None}
+    traced = {block.target.block: (block, block.traced) for block in blocks if block.traced is not None}
     specs = [_original(block, graphs, context.pair(block)) for block, graphs in traced.values()]
     rewritten = list(rebuild_all(specs, context.index, **context.sandbox))
     for item in rewritten:
@@ -243,12 +247,12 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 
 def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: BlockWithOriginal) -> RebuildJob:
-    found, module = block.found, block.found.module
-    start, end = found.lines
-    about = {"name": found.name, "path": module.file.path, "start_line": start, "end_line": end}
+    target, module = block.target, block.target.module
+    start, end = target.lines
+    about = {"name": target.name, "path": module.file.path, "start_line": start, "end_line": end}
     about["license"] = module.source.license
-    names = positional_names(read_outline(block.code).method(found.name, "forward"))
-    return RebuildJob(found.block, store_graphs(graphs, names), graphs["graph"], about, pair)
+    names = positional_names(read_outline(block.code).method(target.name, "forward"))
+    return RebuildJob(target.block, store_graphs(graphs, names), graphs["graph"], about, pair)
 
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -259,15 +263,15 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         RunnableBlock(
             context.pair(block),
             json.loads(block.verdict.observed or "{}"),
-            context.finder.hints_for(block.found).to_json(),
+            context.finder.hints_for(block.target).to_json(),
             block.traced,
         )
         for block in running.values()
     ]
     for cut in minimize_all(work, context.index, **context.sandbox):
         block = running[cut.block]
-        module = block.found.module
-        if cut.lean is None:
+        module = block.target.module
+        if cut.minimized is None:
             block.minimized = cut.error or ""
         else:
             assert block.emitted is not None
@@ -287,7 +291,7 @@ STAGES: Mapping[str, Callable[[Sequence[PendingBlock], StageContext], None]] = {
 
 
 def _by_id(blocks: Iterable[PendingBlock]) -> dict[str, PendingBlock]:
-    return {block.found.block: block for block in blocks}
+    return {block.target.block: block for block in blocks}
 
 
 def _reaching(blocks: Iterable[PendingBlock], level: Level) -> dict[str, PendingBlock]:
@@ -296,7 +300,7 @@ def _reaching(blocks: Iterable[PendingBlock], level: Level) -> dict[str, Pending
 
 def _folders_of_originals(blocks: Mapping[str, PendingBlock]) -> dict[str, tuple[Path, ...]]:
     """Return the folders from which the originals of each source can be imported; none if they cannot be."""
-    sources = {block.found.module.source.name: block.found.module.source for block in blocks.values()}
+    sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
     return {name: original_folders(source) for name, source in sources.items()}
 
 

@@ -28,7 +28,7 @@ def build_chat(corpus: Corpus, outcome: CurationOutcome, options: CurateOptions,
     Raises: UserError if no sandbox is available.
     """
     rights = outcome.rights
-    none = {code: Skipped("license", rights.of(code)) for code in outcome.kept if rights.barred(code)}
+    none = {code: Skipped("license", rights.of(code)) for code in outcome.kept if rights.is_blocked(code)}
     # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]

@@ -81,7 +81,7 @@ def faults(file: EditedFile) -> dict[str, list[Fault]]:
     """Return all locations for a fault of each kind, in the order of the file."""
     visitor = GatherFaults(file)
     file.module.visit(visitor)
-    return visitor.found
+    return visitor.faults
 
 
 class GatherFaults(cst.CSTVisitor):
@@ -93,7 +93,7 @@ class GatherFaults(cst.CSTVisitor):
         self._words = frozenset(re.findall(r"\w+", file.module.code))
         self._executed = 0  # number of enclosing methods that a trial executes
         self._keywords: set[cst.Name] = set()
-        self.found: dict[str, list[Fault]] = {
+        self.faults: dict[str, list[Fault]] = {
             "undefined_name": [],
             "unknown_attribute": [],
             "missing_argument": [],
@@ -202,7 +202,7 @@ class GatherFaults(cst.CSTVisitor):
 
     def _add(self, kind: str, at: cst.CSTNode, right: str, old: cst.CSTNode, new: cst.CSTNode) -> None:
         line = self._file.lines(at)[0]
-        self.found[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
+        self.faults[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
 
     def _remove_statement(self, kind: str, block: _Block, line: cst.CSTNode, right: str) -> None:
         self._add(kind, line, right, block, _without(block, line))

@@ -120,7 +120,7 @@ trained weights (column `runs`). {results.count(False):,} do not run and {result
 
 
 def _rights_note(outcome: CurationOutcome) -> str:
-    withheld = sum(outcome.rights.barred(code) for code in outcome.kept)
+    withheld = sum(outcome.rights.is_blocked(code) for code in outcome.kept)
     if not withheld:
         return ""
     return f"""

@@ -419,11 +419,15 @@ def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
     measured = measure_recall(
         features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
     )
-    wrong = [] if measured.found == measured.pairs else [f"{measured.pairs - measured.found:,} pairs are not proposed"]
+    wrong = (
+        []
+        if measured.proposed == measured.pairs
+        else [f"{measured.pairs - measured.proposed:,} pairs are not proposed"]
+    )
     if not np.isclose(stated["recall"], measured.recall):
         wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
     recall_text = (
-        f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
+        f"{measured.proposed:,} of {measured.pairs:,} pairs, {measured.sets_joined:,} of {measured.sets:,} sets asked"
     )
     if snapshot.member.parents:
         proposed, pairs = snapshot.published.recall(judged)

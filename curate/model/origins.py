@@ -43,7 +43,7 @@ _ROWS = 500  # read at a time
 class _OriginBlock(NamedTuple):
     """A block whose class can be compared."""
 
-    barred: bool
+    blocked: bool
     block: str
     license: str
     shingles: npt.NDArray[np.uint64]
@@ -64,7 +64,8 @@ class Origins:
             raise UserError(f"{folders[twice]}: is the same extraction as one before; name it once")
         self._jobs = jobs
         blocks = sorted(
-            (block for folder in folders for block in self._read(folder)), key=lambda block: (block.barred, block.block)
+            (block for folder in folders for block in self._read(folder)),
+            key=lambda block: (block.blocked, block.block),
         )
         first: dict[bytes, _OriginBlock] = {}
         for block in blocks:
@@ -88,8 +89,8 @@ class Origins:
                 advance(1)
                 for text in texts:
                     if len(text.shingles) >= LEAST_SHINGLES:
-                        barred = not is_permissive(row.license)
-                        yield _OriginBlock(barred, row.block, row.license, text.shingles)
+                        blocked = not is_permissive(row.license)
+                        yield _OriginBlock(blocked, row.block, row.license, text.shingles)
 
     def find_origins(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
         """Return the origins of codes, by code; codes without a known origin are left out."""

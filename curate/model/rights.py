@@ -57,7 +57,7 @@ class Rights:
         """Return the origin of a code, if known."""
         return (self.origins or {}).get(code)
 
-    def barred(self, code: int) -> bool:
+    def is_blocked(self, code: int) -> bool:
         """Return True if a code must be withheld when the others are published."""
         return is_withheld(self.of(code), self.license)
 
@@ -74,7 +74,7 @@ class Rights:
     @property
     def published_licenses(self) -> list[str]:
         """The licences of all code that is published; if none is, that of the source."""
-        others = {self.of(code) for code in {*self.own, *(self.origins or {})} if not self.barred(code)}
+        others = {self.of(code) for code in {*self.own, *(self.origins or {})} if not self.is_blocked(code)}
         return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
 
     def count(self, kept: Iterable[int], removed: Iterable[int]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     wrong: list[str] = []
     own: dict[int, str] = {}
     origins: dict[int, Origin] = {}
-    barred = by_row = 0
+    blocked = by_row = 0
     numbers: dict[str, list[int]] = {part: [] for part in tables}
     rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
     for code, (part, row) in enumerate(rows):
@@ -171,7 +171,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             wrong.append(f"{row['nn']}: origin, its similarity and its licence do not go together")
         elif origin is not None:
             origins[code] = Origin(origin, similarity, under, "")
-        barred += is_withheld(license_, shared)
+        blocked += is_withheld(license_, shared)
         if row["id"] in withheld:
             wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not is_withheld(license_, shared))
             continue
@@ -198,7 +198,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             if counts.get(name) != manifest.counts.get(name)
         ]
     summary = (
-        f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {barred:,} are not passed on"
+        f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {blocked:,} are not passed on"
     )
     return check_faults("licences", wrong, summary)
 

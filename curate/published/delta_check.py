@@ -240,7 +240,7 @@ class PublishedRecords:
         stated = self._member.manifest.details["against"]
         truth = ExactPairs(a, b, values, len(sets), len(self), len(sets))
         measured = measure_recall(self._check.features, truth, Banding(stated["bands"], stated["rows"]), self._lexical)
-        return measured.found, measured.pairs
+        return measured.proposed, measured.pairs
 
     def _near(self, id_: str, threshold: float) -> list[tuple[Row, float]]:
         """Return the published records whose shingle sets are near that of a code, with the Jaccard similarity."""

@@ -114,7 +114,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
 
 def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NeighbourIndex:
     """Return an index that finds all near shingle sets; from the exact join if that is complete: it is faster."""
-    if truth.asked == truth.sets:
+    if truth.joined == truth.sets:
         return _JoinedIndex(truth.at_least(threshold), len(features.set_sizes), threshold)
     return LexicalIndex(features, threshold, Banding(recall.bands, recall.rows))
 
@@ -273,9 +273,9 @@ def _recall_section(grid: Grid) -> list[str]:
         [
             _text(tau),
             count(recall.pairs),
-            count(recall.found),
+            count(recall.proposed),
             f"{recall.bands} × {recall.rows}",
-            f"{recall.sets_asked:,} of {recall.sets:,}",
+            f"{recall.sets_joined:,} of {recall.sets:,}",
         ]
         for tau, recall in grid.recalls.items()
     ]

@@ -209,7 +209,7 @@ def _find_problem(block: dict[str, Any], parts: Parts) -> str | None:
     """Return why a block gets no code."""
     if LEVELS.index(block["level"]) < _RUNS:
         return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
-    if block["block"] not in parts.made_from:
+    if block["block"] not in parts.block_sources:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block['block']}")
     if wrong := find_blocking_licenses(_licenses(block, parts)):
         return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"

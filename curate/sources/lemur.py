@@ -237,9 +237,9 @@ class LemurRelease(RecordSource):
 
     def _wheel(self) -> Path:
         if self._input is None:
-            self._found, digest = fetch_release(_safe(self.version))
-            self._input = Input(name=self._found.name, sha256=digest, bytes=self._found.stat().st_size)
-        return self._found
+            self._version, digest = fetch_release(_safe(self.version))
+            self._input = Input(name=self._version.name, sha256=digest, bytes=self._version.stat().st_size)
+        return self._version
 
 
 def _safe(version: str) -> str:

@@ -108,7 +108,7 @@ class Originals:
 class FileToCompare(TypedDict):
     """A self-contained file whose names are compared with those of its original.
 
-    `standins`: names of the file that are stubs. `digest`: as of `Original`.
+    `stubs`: names of the file that are stubs. `digest`: as of `Original`.
     """
 
     block: str
@@ -116,7 +116,7 @@ class FileToCompare(TypedDict):
     code: str
     module: str
     digest: str
-    standins: Sequence[str]
+    stubs: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

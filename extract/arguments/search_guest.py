@@ -36,7 +36,7 @@ _LIKELY = 2  # variants, tried at once
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
 
 
-def climb(payload: dict[str, Any]) -> dict[str, Any]:
+def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     """Validate a block up to the highest level that it reaches.
 
     Args:

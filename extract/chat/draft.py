@@ -88,13 +88,13 @@ _FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement in addition to be
 class ChatBlock:
     """A block with its spec, its place in the splits, and its code, which answers must not repeat.
 
-    `lean` is its minimized form, used as the answer when code is requested; without one, the whole code is used.
+    `minimized` is its minimized form, used as the answer when code is requested; without one, the whole code is used.
     """
 
     spec: Spec
     place: SplitAssignment
     code: str
-    lean: str | None = None
+    minimized: str | None = None
 
     @property
     def subject(self) -> Subject:
@@ -120,7 +120,7 @@ def checked_text(kind: str, user: str, assistant: str) -> str:
 class CodeRights:
     """Rights to redistribute code, by the same rules as publishing, and the notices that go with it."""
 
-    barred: Mapping[str, str] = field(default_factory=dict)  # block -> licences that forbid redistribution
+    blocked: Mapping[str, str] = field(default_factory=dict)  # block -> licences that forbid redistribution
     parts: Parts = field(default_factory=lambda: Parts({}, {}))
 
     def notice(self, spec: Spec) -> str:
@@ -129,7 +129,7 @@ class CodeRights:
         origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
         further = [
             f"{name} ({self.parts.source_licenses.get(name, NOASSERTION)})"
-            for name in self.parts.made_from.get(spec.block, ())
+            for name in self.parts.block_sources.get(spec.block, ())
             if name != spec.source
         ]
         also = f"; with definitions from {', '.join(further)}" if further else ""
@@ -216,13 +216,13 @@ def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Ski
     Skipped unless every part of the code may be redistributed.
     """
     spec = block.spec
-    if spec.block in rights.barred:
-        return Skipped("license", rights.barred[spec.block])
+    if spec.block in rights.blocked:
+        return Skipped("license", rights.blocked[spec.block])
     if not spec.cases:
         return not_run(spec)
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
     user = [request, "", *_requirement(spec, sampler, _FURTHER_WITH_CODE)]
-    return make_draft(sampler, "\n".join(user), fence(block.lean or block.code), notice=rights.notice(spec))
+    return make_draft(sampler, "\n".join(user), fence(block.minimized or block.code), notice=rights.notice(spec))
 
 
 def spec_facts(spec: Spec, names: Sequence[str]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 class Emitted:
     """The file of a block."""
 
-    found: TargetClass
+    target: TargetClass
     code: str
     requires: tuple[str, ...]  # PEP 508, without the standard library
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
@@ -59,7 +59,7 @@ class Emitted:
 class Unresolved:
     """A class that cannot become a block: an expected outcome, not an exception."""
 
-    found: TargetClass
+    target: TargetClass
     reason: Reason
     detail: str
 
@@ -70,17 +70,17 @@ class Emitter:
     def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
         self.graph = DependencyGraph(library, Registries(library, index))
 
-    def emit(self, found: TargetClass) -> Emitted | Unresolved:
+    def emit(self, target: TargetClass) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module."""
-        if found.nested is not None and found.nested.why:
-            return Unresolved(found, Reason.NESTED_CLASS, found.nested.why)
-        closure, graph = Closure(found), self.graph
-        collect(closure, graph, [found.root])
+        if target.nested is not None and target.nested.why:
+            return Unresolved(target, Reason.NESTED_CLASS, target.nested.why)
+        closure, graph = Closure(target), self.graph
+        collect(closure, graph, [target.root])
         if not closure.problems:
             resolve_lookups(closure, graph)
         if closure.problems:
             first = next(iter(closure.problems))
-            return Unresolved(found, first.reason, first.detail)
+            return Unresolved(target, first.reason, first.detail)
         order_statements(closure, graph)
         names = choose_names(closure, graph)
         renderer = Renderer(closure, graph, names)
@@ -88,7 +88,7 @@ class Emitter:
         pieces = [(group, renderer.render(group).strip("\n")) for group in closure.groups]
         body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += _alias_lines(names, closure)
-        body += _bind_nested(names, found)
+        body += _bind_nested(names, target)
         requires = tuple(sorted({list_distributions(package)[0] for package in closure.requires}))
         head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
@@ -103,7 +103,7 @@ class Emitter:
             undefined, fault = (), str(error)
         dynamic = tuple(sorted(closure.dynamic))
         places = _places(closure, names)
-        return Emitted(found, code, requires, files, resolutions, undefined, fault, dynamic, places)
+        return Emitted(target, code, requires, files, resolutions, undefined, fault, dynamic, places)
 
 
 # -- cache: emitted files depend only on the sources, our own code and the runtime ------------------------------------
@@ -117,13 +117,13 @@ class CachedEmitter(Emitter):
         self._index = index
         self._key = _key(sources)
 
-    def emit(self, found: TargetClass) -> Emitted | Unresolved:
+    def emit(self, target: TargetClass) -> Emitted | Unresolved:
         """Return the closed file of a class, or why there is none; from the index if stored there."""
-        key = f"emitted:{self._key}:{found.block}"
+        key = f"emitted:{self._key}:{target.block}"
         kept = self._index.remembered(key)
-        outcome = None if kept is None else _loads(kept, found)
+        outcome = None if kept is None else _loads(kept, target)
         if outcome is None:
-            outcome = super().emit(found)
+            outcome = super().emit(target)
             self._index.remember(key, _dumps(outcome))
         return outcome
 
@@ -141,7 +141,7 @@ def _key(sources: Sequence[PackageSource]) -> str:
 
 
 def _dumps(outcome: Emitted | Unresolved) -> bytes:
-    content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "found"}
+    content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "target"}
     return zlib.compress(json.dumps(content).encode(), 1)
 
 
@@ -289,7 +289,7 @@ def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:
 
 def _bind_nested(names: BlockNames, root: TargetClass) -> list[str]:
     """Return the line that binds a class nested inside another definition."""
-    return [f"{root.name} = {names.of[root.root]}{root.nested.made}"] if root.nested is not None else []
+    return [f"{root.name} = {names.of[root.root]}{root.nested.expression}"] if root.nested is not None else []
 
 
 def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str]:

@@ -99,7 +99,7 @@ def _add_by_strings(closure: Closure, graph: DependencyGraph, strings: StringAna
     words = sorted({word for node in closure.nodes.values() for word in graph.words(node)})
     for node in searching:
         for sought, scope in strings.searches(node):
-            known = strings.values(sought.asked, scope)
+            known = strings.values(sought.argument, scope)
             if sought.kind == "import":
                 _add_modules(closure, graph, strings, node, sought, scope, known)
             elif sought.kind == "subclasses":
@@ -117,7 +117,7 @@ def _add_names(
     words: Sequence[str],
 ) -> None:
     """Resolve `globals()[name]` and `eval(name)`: names of the file."""
-    pattern = build_pattern(sought.asked)
+    pattern = build_pattern(sought.argument)
     sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
     wanted = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
     if not known.whole:

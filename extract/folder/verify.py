@@ -291,8 +291,8 @@ def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Code
     yield from form_faults(row, "block")
     yield from (f"its {name} is not that of its spec" for name in _OF_SPEC if row[name] != getattr(spec, name))
     if row["task"] == "write":
-        if spec.block in rights.barred:
-            yield f"its answer is code under {rights.barred[spec.block]}"
+        if spec.block in rights.blocked:
+            yield f"its answer is code under {rights.blocked[spec.block]}"
         if row["notice"] != rights.notice(spec):
             yield "its notice is not that of its block"
         return

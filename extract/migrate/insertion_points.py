@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from extract.migrate.messages import Fit, NoFit, SiteToTry
+from extract.migrate.messages import Fit, NoFit, PointToTry
 from extract.migrate.source_block import Shape, SourceBlock
 from extract.migrate.widths import calls
 from extract.specs.make import StatedArguments
@@ -185,7 +185,7 @@ def channels_axis(shapes: Sequence[Shape]) -> int:
 # -- trying a block --------------------------------------------------------------------------------------------------
 
 
-def build_query(point: InsertionPoint, source_block: SourceBlock) -> SiteToTry:
+def build_query(point: InsertionPoint, source_block: SourceBlock) -> PointToTry:
     """Return the job for the sandbox at an insertion point: constructor calls, each with the input width to run at."""
     return {
         "before": [list(apply_view(shape, point.view)) for shape in point.before],

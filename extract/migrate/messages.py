@@ -1,4 +1,4 @@
-"""What the guests of a migration into a network are asked, and what they answer. Standard library only: they import it.
+"""The requests to the guests of a migration into a network, and their answers. Standard library only: they import it.
 
 A case describes the inputs of a network, as for `lemur_core.sandbox.net.run_network`: `in_shape`, `out_shape`,
 `output`, `dtype`, `values` and `words`.
@@ -41,7 +41,7 @@ class CallToTry(TypedDict):
     width: int
 
 
-class SiteToTry(TypedDict):
+class PointToTry(TypedDict):
     """The input and output shapes at an insertion point, by case, and the channel dimension of the block."""
 
     before: list[list[int]]
@@ -56,7 +56,7 @@ class BlockToFit:
 
     code: str
     name: str
-    sites: Sequence[SiteToTry]
+    sites: Sequence[PointToTry]
 
 
 @dataclass(frozen=True, slots=True)

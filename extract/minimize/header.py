@@ -66,7 +66,7 @@ def write_header(
         places: name defined in the closed file -> (source, path).
         licenses: source -> licence.
     """
-    minimized = leaned.lean
+    minimized = leaned.minimized
     assert minimized is not None
     files = {root, *(places[name] for name in minimized.names if name in places)}
     license_ = combine_licenses(licenses[source] for source, _ in files)
@@ -74,17 +74,17 @@ def write_header(
     return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", list_requirements(minimized.text), license_)
 
 
-def minimized_columns(lean: MinimizedFile | str | None) -> dict[str, Any]:
+def minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, Any]:
     """Return the columns of a block that describe its minimized file, or the reason why it has none."""
-    if not isinstance(lean, MinimizedFile):
-        return {"lean_error": lean}
-    columns = code_columns(lean.code)
+    if not isinstance(minimized, MinimizedFile):
+        return {"lean_error": minimized}
+    columns = code_columns(minimized.code)
     return {
         "lean_code": columns["code"],
         "lean_sha256": columns["code_sha256"],
         "lean_lines": columns["n_lines"],
-        "lean_requires": lean.requires,
-        "lean_license": lean.license,
+        "lean_requires": minimized.requires,
+        "lean_license": minimized.license,
     }
 
 

@@ -88,7 +88,7 @@ class MinimizeResult:
     """The minimized file of one block, or the reason why there is none."""
 
     block: str
-    lean: MinimizedText | None
+    minimized: MinimizedText | None
     error: str | None = None
     rounds: int = 0
     sets: tuple[WorkingCalls, ...] = ()  # further arguments that the result was verified with
@@ -101,12 +101,12 @@ class _BlockWork:
     request: BlockUses
     answer: WatchAnswer
     spared: set[int] = field(default_factory=set)
-    lean: MinimizedText | None = None
+    minimized: MinimizedText | None = None
 
     def cut(self) -> BlockUses:
         """Cut the block, except for what was spared, and return the request to sign the rest."""
-        self.lean = Cutter(self.request.code, self.request.name, self.answer.watched).cut(self.spared)
-        return replace(self.request, code=self.lean.text, sets=self.sets)
+        self.minimized = Cutter(self.request.code, self.request.name, self.answer.watched).cut(self.spared)
+        return replace(self.request, code=self.minimized.text, sets=self.sets)
 
     @property
     def sets(self) -> tuple[WorkingCalls, ...]:
@@ -195,7 +195,7 @@ def minimize_all(
 
 def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> MinimizeResult | None:
     """Return the result of comparing a minimized file with the original; None to retry with fewer cuts."""
-    answer, minimized = reply.answer or Stopped(reply.failure(_CHARACTERS).error), work.lean
+    answer, minimized = reply.answer or Stopped(reply.failure(_CHARACTERS).error), work.minimized
     assert minimized is not None
     steps = work.answer.signature.steps
     if isinstance(answer, Stopped):

@@ -145,9 +145,9 @@ def count_reached(levels: Mapping[str, int]) -> dict[str, int]:
     return {level: sum(counts[index:]) for index, level in enumerate(LEVELS)}
 
 
-def at_least(level: str, rung: str) -> bool:
+def at_least(level: str, required: str) -> bool:
     """Return whether a level is reached."""
-    return LEVELS.index(level) >= LEVELS.index(rung)
+    return LEVELS.index(level) >= LEVELS.index(required)
 
 
 def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class BoundFile:
     module: str  # imported for the original
     folders: tuple[Path, ...]  # with the original and its dependencies
     digest: str  # of the source of the original
-    standins: tuple[str, ...]  # names of the file that are stubs
+    stubs: tuple[str, ...]  # names of the file that are stubs
 
 
 def compare_bindings(
@@ -73,7 +73,7 @@ def compare_bindings(
                 code=file.code,
                 module=file.module,
                 digest=file.digest,
-                standins=file.standins,
+                stubs=file.stubs,
             )
             for file in group
         ]

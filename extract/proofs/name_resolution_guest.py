@@ -87,7 +87,7 @@ def compare_bindings(request: FilesToCompare) -> dict[str, dict[str, Any]]:
         except (AttemptError, AttributeError) as error:
             answers[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue
-        answer = Bindings(frozenset(item["standins"])).compare(theirs, ours)
+        answer = Bindings(frozenset(item["stubs"])).compare(theirs, ours)
         answers[item["block"]] = answer | {"others": answer["others"][: request.most]}
     return answers
 

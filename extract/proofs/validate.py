@@ -65,7 +65,7 @@ class SearchAnswer:
     observed: Mapping[str, object] | None = None
 
 
-EXECUTE = SandboxStage[SearchAnswer]("extract.arguments.search_guest:climb", SearchAnswer, LIMITS)
+EXECUTE = SandboxStage[SearchAnswer]("extract.arguments.search_guest:search_arguments", SearchAnswer, LIMITS)
 SEARCH = replace(EXECUTE, limits=_SEARCH_LIMITS)
 
 

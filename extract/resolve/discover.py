@@ -200,25 +200,25 @@ class Selection:
 class Selected:
     """The selected classes, names without a match, and for ambiguous bare names the other blocks of that name."""
 
-    found: tuple[TargetClass, ...]
+    classes: tuple[TargetClass, ...]
     missing: tuple[str, ...]
     others: dict[str, tuple[str, ...]]
 
 
-def select(found: Sequence[TargetClass], wanted: Selection) -> Selected:
+def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
     """Select from classes that are sorted by priority of their source, then path and line.
 
     Raises: UserError if `start_from` is unknown, a pattern or source matches nothing, or none of the names exists.
     """
-    chosen = [item for item in found if _in_scope(item, wanted)]
-    if found and not chosen:
+    chosen = [item for item in classes if _in_scope(item, wanted)]
+    if classes and not chosen:
         raise UserError("no class matches all of --repo, --path and --symbol; omit one of them")
     missing: list[str] = []
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:
         chosen, missing, others = _by_name(chosen, wanted.names)
         if not chosen:
-            near = _near(wanted.names[0], found)
+            near = _near(wanted.names[0], classes)
             raise UserError(f"{wanted.names[0]}: no class of that name in the sources{near}")
     if wanted.start_from is not None:
         position = next((n for n, item in enumerate(chosen) if _answers(item, wanted.start_from)), None)

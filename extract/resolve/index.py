@@ -198,7 +198,7 @@ class RuntimeNames:
 
     def __init__(self) -> None:
         self._answers: dict[str, bool | list[str]] = {}
-        self.asked = False  # True if there are answers that `load` did not provide
+        self.has_new_answers = False  # True if there are answers that `load` did not provide
 
     def has(self, dotted: str, name: str) -> bool:
         """Return whether a module exists and offers a name ("" for the module alone)."""
@@ -223,7 +223,7 @@ class RuntimeNames:
     def _answer(self, question: str, ask: Callable[[], bool | list[str]]) -> bool | list[str]:
         if question not in self._answers:
             self._answers[question] = ask()
-            self.asked = True
+            self.has_new_answers = True
         return self._answers[question]
 
     @staticmethod

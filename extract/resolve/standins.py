@@ -29,7 +29,7 @@ _HERE = Path(__file__).parents[1] / "standins"
 class Replacement:
     """A definition of ours that replaces another one."""
 
-    file: str  # below `extract/standins`
+    file: str  # in the folder of replacements
     name: str  # there
     has: frozenset[str] = frozenset()  # methods of the class, or parameters, that the original must have
 

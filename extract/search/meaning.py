@@ -40,7 +40,8 @@ class StemVectors:
     """Vectors of each stem for queries and for blocks.
 
     Args:
-        asked, told: vectors for queries and for blocks, times the weight of the stem there, shape (stems, size).
+        query_vectors, block_vectors: vectors for queries and for blocks, times the weight of the stem there,
+            shape (stems, size).
         kinds: weight of each of `KINDS`, shape (kinds,).
     """
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from extract.specs.behaviour import name_input
-from lemur_core.describe.layouts import told_layout
+from lemur_core.describe.layouts import derive_layout
 from lemur_core.describe.patterns import GraphDescription, describe_graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs, restore, store
@@ -118,7 +118,7 @@ def infer_layout(algorithm: Algorithm) -> str | None:
     """Return the layout of the first input, one letter per dimension, if the graph determines it."""
     form = load_graphs(dict(algorithm))["eval"]
     first = (index for index, node in enumerate(form.nodes) if node.op == "input" and node.get("number") == 0)
-    return next((told_layout(form, index) for index in first), None)
+    return next((derive_layout(form, index) for index in first), None)
 
 
 def _summarize(description: GraphDescription) -> str:

@@ -23,7 +23,7 @@ def channels_last(rank: int) -> Layout:
     return "N" + _SPACE[rank - 2] + "C" if 3 <= rank <= 5 else "NC"[:rank] + "?" * max(0, rank - 2)
 
 
-def told_layout(graph: Graph, place: int) -> Layout | None:
+def derive_layout(graph: Graph, place: int) -> Layout | None:
     """Infer the layout of an input with three to five dimensions from the operations on it and on elementwise results.
 
     A normalization over the last dimension alone, or a linear layer over it, makes it the channels; a convolution or a
@@ -35,10 +35,10 @@ def told_layout(graph: Graph, place: int) -> Layout | None:
     rank = len(graph.nodes[place].outputs[0].shape)
     if not 3 <= rank <= 5:
         return None
-    for node, found in _find_uses(graph, place):
-        if node.op in _LAST and found == 0 and _is_over_last(node):
+    for node, position in _find_uses(graph, place):
+        if node.op in _LAST and position == 0 and _is_over_last(node):
             return channels_last(rank)
-        if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm") and found == 0:
+        if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm") and position == 0:
             return channels_first(rank)
     return None
 
@@ -81,7 +81,7 @@ def layouts(graph: Graph) -> list[Layout]:
 
 def _layout(graph: Graph, index: int, node: Node, rank: int, known: list[Layout]) -> Layout:
     if node.op == "input":
-        return told_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
+        return derive_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
     before = next((known[ref.node] for ref in node.inputs if len(known[ref.node]) == rank and _is_live(graph, ref)), "")
     if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm"):
         return channels_first(rank)

@@ -331,7 +331,7 @@ def _of_one(values: tuple[int, ...], atoms: Atoms) -> str | None:
 def _affine(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
     """`a * n + b`."""
     pairs = sorted({(size, value) for size, value in zip(sizes, values, strict=True)})
-    # One size with two values: this is no function of the size.
+    # One size with two values: this is not a function of the size.
     if len({size for size, _ in pairs}) < max(2, len(pairs)):
         return
     (n0, v0), (n1, v1) = pairs[0], pairs[1]

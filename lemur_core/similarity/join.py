@@ -36,19 +36,19 @@ class ExactPairs:
     a: IntArray
     b: IntArray
     jaccard: npt.NDArray[np.float64]
-    asked: int  # sets that were joined with `against` others
+    joined: int  # sets that were joined with `against` others
     against: int
     sets: int  # total number of sets; the join is complete if all three are equal
 
     @property
     def complete(self) -> bool:
         """Return whether these are all pairs, not those of a sample."""
-        return self.asked == self.sets
+        return self.joined == self.sets
 
     def at_least(self, threshold: float) -> "ExactPairs":
         """Return the pairs that reach a higher threshold."""
         at = self.jaccard >= threshold
-        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.against, self.sets)
+        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.joined, self.against, self.sets)
 
 
 def in_order(sets: IntArray) -> IntArray:
@@ -150,23 +150,23 @@ def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[
 class Recall:
     """Recall of the LSH proposals on the pairs of distinct shingle sets at or above the threshold.
 
-    Of `pairs` pairs, LSH proposes `found`. `sets_asked` of `sets` were joined with `sets_against` (fewer than all only
-    if the join would take too long).
+    Of `pairs` pairs, LSH proposes `proposed`. `sets_joined` of `sets` were joined with `sets_against` (fewer than
+    all only if the join would take too long).
     """
 
     bands: int
     rows: int
     miss_chance: float  # at the threshold, for one pair
     pairs: int
-    found: int
-    sets_asked: int
+    proposed: int
+    sets_joined: int
     sets_against: int
     sets: int
 
     @property
     def recall(self) -> float:
         """The proposed share of the pairs; 1.0 if there are no pairs."""
-        return self.found / self.pairs if self.pairs else 1.0
+        return self.proposed / self.pairs if self.pairs else 1.0
 
     def facts(self) -> dict[str, object]:
         """Return the fields and the recall, for the manifest."""
@@ -194,8 +194,8 @@ def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Bandin
         rows=banding.rows,
         miss_chance=banding.miss_chance(threshold),
         pairs=len(truth.a),
-        found=proposed,
-        sets_asked=truth.asked,
+        proposed=proposed,
+        sets_joined=truth.joined,
         sets_against=truth.against,
         sets=truth.sets,
     )
@@ -215,7 +215,7 @@ def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float
     while True:
         banding = banding_for(threshold, effort=effort)
         measured = measure_recall(shingle_sets, truth, banding, threshold)
-        if measured.found == measured.pairs or banding.rows == 1:
+        if measured.proposed == measured.pairs or banding.rows == 1:
             return measured
         effort += 1
 

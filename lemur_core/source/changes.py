@@ -189,7 +189,7 @@ class DynamicLookup(NamedTuple):
 
     node: ast.expr  # the call or subscript
     kind: str  # as in `Search`
-    asked: ast.expr | None  # the expression that computes the string
+    argument: ast.expr | None  # the expression that computes the string
 
 
 def find_searches(node: ast.stmt) -> tuple[Search, ...]:

@@ -146,7 +146,7 @@ class Nested(NamedTuple):
     outer: tuple[str, ...]  # names of the enclosing classes and functions, outermost first
     line: int
     end_line: int
-    made: str  # the class's expression after the outermost name: ".Inner", "(64)"
+    expression: str  # the class's expression after the outermost name: ".Inner", "(64)"
     why: str  # why there is no such expression
 
 

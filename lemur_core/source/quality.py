@@ -55,7 +55,7 @@ class Quality:
     """A score in 0..1, the number of findings of each kind, and the tool."""
 
     score: float
-    found: dict[str, int]
+    findings: dict[str, int]
     by: str
 
 

@@ -428,7 +428,7 @@ script-src 'sha256-{digest}' 'self' file:; base-uri 'none'; form-action 'none'">
 {css}</style>
 </head>
 <body>
-<noscript>This page needs JavaScript; report.md beside it says the same in words.</noscript>
+<noscript>This page needs JavaScript; report.md next to it says the same in words.</noscript>
 <script id="data" type="application/json">"{data}"</script>
 <script>{script}</script>
 </body>

@@ -15,7 +15,7 @@ from manifests.provenance.licenses import NOASSERTION, is_permissive
 TABLE, SPECS, REQUIREMENTS = "blocks.parquet", "specs.jsonl", "required_repos.json"
 NAMES = "nn_block_names.json"  # of a run that only discovers: a list for `--names`
 #: Its code folders: closed files, and their minimized forms.
-FULL, LEAN = "blocks/", "lean/"
+FULL, MINIMIZED = "blocks/", "lean/"
 
 #: The end of an error that quotes a line of a block's file, and its replacement where that line is not shown.
 QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
@@ -27,14 +27,14 @@ def minimized_path(file: str) -> str:
     Args: file: as in column `file` of the table: `blocks/NAME.py`.
     Returns: a path relative to the folder, whether there is such a form or not.
     """
-    return LEAN + file.removeprefix(FULL)
+    return MINIMIZED + file.removeprefix(FULL)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The sources of every block with code, and the licenses of the sources."""
 
-    made_from: Mapping[str, tuple[str, ...]]  # block -> sources, its own first
+    block_sources: Mapping[str, tuple[str, ...]]  # block -> sources, its own first
     source_licenses: Mapping[str, str]
 
     def licenses(self, row: Mapping[str, Any]) -> set[str]:
@@ -42,7 +42,7 @@ class Parts:
 
         Includes `NOASSERTION` if the sources are unknown. Reads `block` and `license` of the row.
         """
-        sources = self.made_from.get(row["block"])
+        sources = self.block_sources.get(row["block"])
         if sources is None:
             return {row["license"], NOASSERTION}
         return {row["license"], *(self.source_licenses.get(name, NOASSERTION) for name in sources)}
@@ -58,11 +58,11 @@ def read_parts(folder: Path) -> Parts:
     path = folder / REQUIREMENTS
     try:
         needs = json.loads(path.read_text(encoding="utf-8"))
-        made_from = {entry["block"]: tuple(entry["made_from"]) for entry in needs["blocks"]}
+        block_sources = {entry["block"]: tuple(entry["made_from"]) for entry in needs["blocks"]}
         licenses = {name: str(source.get("license") or NOASSERTION) for name, source in needs["sources"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read: {error}; extract it again") from error
-    return Parts(made_from, licenses)
+    return Parts(block_sources, licenses)
 
 
 def find_blocking_licenses(licenses: set[str]) -> list[str]:

@@ -67,7 +67,7 @@ def _describe_plan(plan: PublishReport) -> Iterator[str]:
             rest = names[_LISTED:]
             size = _format_size(sum(plan.sizes[name] for name in rest))
             yield f"{label:<8}{size:>10}  {plural(len(rest), 'more file')}"
-    if plan.branch_made:
+    if plan.creates_branch:
         yield f"create    branch {plan.revision}"
     if plan.tag is not None:
         yield f"create    tag {plan.tag}"
@@ -81,7 +81,7 @@ def _describe_outcome(done: PublishReport, *, dry_run: bool) -> str:
     where = f"{done.repo_id} at {done.revision}"
     if not done.makes:
         return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
-    named = [f"branch {done.revision}"] * done.branch_made + [f"tag {done.tag}"] * (done.tag is not None)
+    named = [f"branch {done.revision}"] * done.creates_branch + [f"tag {done.tag}"] * (done.tag is not None)
     also = f"; created {' and '.join(named)}" if named else ""
     if done.commit is not None:
         return f"{where}: {done.changes}; commit {done.commit}{also}"

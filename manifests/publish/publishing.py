@@ -35,13 +35,13 @@ class PublishReport:
     sizes: Mapping[str, int]  # bytes of the files that are added or changed, or removed
     withheld: tuple[Withheld, ...]
     notes: tuple[str, ...] = field(default=())
-    branch_made: bool = False  # in an existing repository
+    creates_branch: bool = False  # in an existing repository
     tag: str | None = None  # that is new, or would be
 
     @property
     def makes(self) -> bool:
         """True if publishing changes, or would change, anything there."""
-        return bool(self.changes) or self.created or self.branch_made or self.tag is not None
+        return bool(self.changes) or self.created or self.creates_branch or self.tag is not None
 
 
 def publish(
@@ -126,7 +126,7 @@ def _make_plan(
         sizes=sizes | {name: remote.files[name].size for name in changes.removed},
         withheld=ready.withheld,
         notes=tuple(notes),
-        branch_made=remote.exists and not remote.has_branch,
+        creates_branch=remote.exists and not remote.has_branch,
         tag=None if tag in remote.tags else tag,
     )
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
-from manifests.provenance import FULL, LEAN
+from manifests.provenance import FULL, MINIMIZED
 from manifests.publish.patterns import SECRETS, Hit, Shape, own_folders, path_shapes
 
 _ROWS = 2_000  # per batch, so that a column of long codes takes little memory
@@ -160,14 +160,16 @@ def check_digests(not_secret: Collection[str]) -> None:
             raise UsageError(f"--not-secret {digest}: use the 12 digits in brackets after the finding")
 
 
-def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
+def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
     """Return notes on findings that may be published.
 
     Args: not_secret: digests of findings that were reviewed: they only look like secrets.
     Raises: UserError if a finding must not be published, secrets first.
     """
-    allowed = [item for item in found if item.digest in not_secret]
-    refused = sorted((item for item in found if item.refused and item not in allowed), key=lambda item: not item.secret)
+    allowed = [item for item in findings if item.digest in not_secret]
+    refused = sorted(
+        (item for item in findings if item.refused and item not in allowed), key=lambda item: not item.secret
+    )
     if refused:
         more = f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
         advice = "create it again without"
@@ -175,7 +177,7 @@ def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collectio
             advice = "revoke the secrets and create the folder again without them"
             advice += f"; for a false positive, such as an example in foreign code: --not-secret {refused[0].digest}"
         raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
-    paths = [item for item in found if not item.secret]
+    paths = [item for item in findings if not item.secret]
     notes = []
     for items, summary in (
         (paths, f"left as written: {plural(len(paths), 'absolute path')} in the code of others"),
@@ -187,7 +189,7 @@ def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collectio
 
 
 def _in_bytes(name: str, data: bytes, shapes: Sequence[Shape]) -> Iterator[Finding]:
-    foreign, binary = name.startswith((FULL, LEAN)), b"\0" in data
+    foreign, binary = name.startswith((FULL, MINIMIZED)), b"\0" in data
     for hit in _hits(data, shapes):
         where = f"byte {hit.at}" if binary else f"line {data.count(10, 0, hit.at) + 1}"  # 10 is the line feed
         yield _finding(name, where, hit, foreign=foreign)

@@ -241,7 +241,7 @@ def _without_code(
 
 
 def _without_algorithm(facts: dict[str, Any], ending: str) -> dict[str, Any]:
-    """Return a spec without its algorithm, also in its summary. Args: told: the end of the summary to remove."""
+    """Return a spec without its algorithm, also in its summary. Args: ending: the end of the summary to remove."""
     return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(ending).rstrip()}
 
 

@@ -97,8 +97,8 @@ def test_pairs_from_the_join_and_from_lsh_decide_alike(
     joined = decide_grid(base.corpus, records, LEXICAL_GRID, STRUCTURAL_GRID)
     monkeypatch.setattr(join, "BUDGET", 1)
     proposed = decide_grid(base.corpus, records, LEXICAL_GRID, STRUCTURAL_GRID)
-    assert {recall.sets_asked for recall in proposed.recalls.values()} == {1}
-    assert all(recall.sets_asked == recall.sets > 20 for recall in joined.recalls.values())
+    assert {recall.sets_joined for recall in proposed.recalls.values()} == {1}
+    assert all(recall.sets_joined == recall.sets > 20 for recall in joined.recalls.values())
     assert proposed.points == joined.points
     assert len({point.kept for point in joined.points}) > 5
 

@@ -417,23 +417,23 @@ def test_blocks_are_records_named_by_their_id(blocks: Path) -> None:
 
 def test_a_block_that_hands_over_no_code_says_why(blocks: Path) -> None:
     problems = {row["nn"].rpartition("::")[2]: row["problem"] for row in rows_of(open_source(str(blocks)))}
-    barred = "the licence of the block does not let its code be passed on: "
+    blocked = "the licence of the block does not let its code be passed on: "
     assert problems == {
         "alpha.blocks.Attention": None,
-        "alpha.blocks.Scale": f"{barred}GPL-3.0-only",  # of one of its parts
+        "alpha.blocks.Scale": f"{blocked}GPL-3.0-only",  # of one of its parts
         "alpha.blocks.Native": "the block came to discovered only: native_op",
         "alpha.blocks.Broken": "the block came to compiled only: runtime_error",
         "alpha.blocks.Einops": None,
-        "beta.blocks.Attention": f"{barred}GPL-3.0-only",
-        "beta.blocks.Scale": f"{barred}GPL-3.0-only",
+        "beta.blocks.Attention": f"{blocked}GPL-3.0-only",
+        "beta.blocks.Scale": f"{blocked}GPL-3.0-only",
         "beta.blocks.Native": "the block came to discovered only: native_op",
         "beta.blocks.Broken": "the block came to compiled only: runtime_error",
-        "beta.blocks.Einops": f"{barred}GPL-3.0-only",
-        "gamma.blocks.Attention": f"{barred}NOASSERTION",
-        "gamma.blocks.Scale": f"{barred}NOASSERTION",
+        "beta.blocks.Einops": f"{blocked}GPL-3.0-only",
+        "gamma.blocks.Attention": f"{blocked}NOASSERTION",
+        "gamma.blocks.Scale": f"{blocked}NOASSERTION",
         "gamma.blocks.Native": "the block came to discovered only: native_op",
         "gamma.blocks.Broken": "the block came to compiled only: runtime_error",
-        "gamma.blocks.Einops": f"{barred}NOASSERTION",
+        "gamma.blocks.Einops": f"{blocked}NOASSERTION",
     }
 
 

@@ -132,7 +132,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
     parts = read_parts(folder)
     try:
         rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
-        for block in parts.made_from.keys() & rows.keys():
+        for block in parts.block_sources.keys() & rows.keys():
             rows[block]["license"] = combine_licenses(parts.licenses(rows[block]))
         full = _prefer_minimized(folder, rows)
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()

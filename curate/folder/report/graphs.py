@@ -36,7 +36,9 @@ def _choose_pictures(
     corpus: Corpus, facts: ReportFacts, outcome: CurationOutcome
 ) -> Iterator[tuple[str, int, str, str]]:
     """Yield the name, code, title and caption of each picture."""
-    publishable = {code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.barred(code)}
+    publishable = {
+        code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.is_blocked(code)
+    }
     graphs = {code: traced.graph for code, traced in publishable.items() if traced.graph is not None}
     kept = [code for code in outcome.kept if code in graphs]
     twins = [code for code in facts.removed("graph") if code in graphs]

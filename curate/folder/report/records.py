@@ -63,7 +63,7 @@ def best(facts: ReportFacts, corpus: Corpus) -> list[str]:
         "",
         f"The {count(len(rows))} distinct codes with the highest accuracies, over all epochs and hyperparameters, as"
         " Figure 7 of NN-RAG's paper has them, before curation. What loads trained weights is marked: it was not"
-        " trained on CIFAR-10 alone. Epochs and sizes of images differ, so this is no comparison of architectures.",
+        " trained on CIFAR-10 alone. Epochs and sizes of images differ, so this is not a comparison of architectures.",
         "",
         *table(["", "code", "id", "outcome", "trained weights", "epoch", "accuracy"], rows, 5),
     ]
@@ -87,7 +87,8 @@ def pretrained(facts: ReportFacts, corpus: Corpus, rights: Rights) -> list[str]:
     rows = []
     for code in codes:
         lines_of = [
-            (item.line, "" if rights.barred(code) else f": {code_span(item.text, 110)}") for item in evidence_of[code]
+            (item.line, "" if rights.is_blocked(code) else f": {code_span(item.text, 110)}")
+            for item in evidence_of[code]
         ]
         evidence = "<br>".join(f"{line}{text}" for line, text in lines_of)
         rows.append(
@@ -129,15 +130,15 @@ def origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     kept = set(outcome.kept)
     code_origins = {code: rights.origins[code] for code in sorted(rights.origins, key=lambda origin: facts.ids[origin])}
     stated = outcome.details["origins"]
-    barred = sum(rights.barred(code) for code in code_origins if code in kept)
+    blocked = sum(rights.is_blocked(code) for code in code_origins if code in kept)
     lines = [
         "## Where codes are from",
         "",
         f"Compared with {plural(stated['blocks'], 'block')} of {', '.join(map(code_span, stated['folders']))}, class by"
         f" class: {plural(len(code_origins.keys() & kept), 'kept record')} of {count(len(kept))} and"
         f" {plural(len(code_origins.keys() - kept), 'removed code')} have a class of one of them (Jaccard ≥"
-        f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more). For {count(barred)} of the"
-        " records the licence does not let the code be passed on: publishing leaves it out.",
+        f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more). For {count(blocked)} of"
+        " the records the license forbids passing the code on: publishing leaves it out.",
         "",
     ]
     for title, named in (
@@ -149,7 +150,7 @@ def origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
             [code_span(name, 60), count(of_kept[name]), count(n)] for name, n in _sort_by_count(Counter(named.values()))
         ]
         lines += table([title, "kept records", "codes"], fold_rows(rows, LONG_TABLE)) if rows else []
-    shown = sorted(code_origins.items(), key=lambda item: (item[0] not in kept, not rights.barred(item[0])))[
+    shown = sorted(code_origins.items(), key=lambda item: (item[0] not in kept, not rights.is_blocked(item[0])))[
         :LONG_TABLE
     ]
     rows = [

@@ -156,7 +156,7 @@ def _point_facts(point: InsertionPoint) -> dict[str, Any]:
 
 
 def _lines(moved: MigratedNetwork, out: Path) -> list[str]:
-    source_block, point = moved.donor, moved.site
+    source_block, point = moved.source_block, moved.site
     form = "lean form" if source_block.lean else "full form"
     size = plural(len(source_block.code.splitlines()), "line")
     doubt = "" if is_permissive(source_block.license) else " (not known to be permissive: for local use)"
@@ -170,7 +170,7 @@ def _lines(moved: MigratedNetwork, out: Path) -> list[str]:
 
 
 def _facts(moved: MigratedNetwork, target_network: TargetNetwork, out: Path | None) -> dict[str, Any]:
-    source_block = moved.donor
+    source_block = moved.source_block
     return {
         "block": source_block.row.block,
         "class": moved.name,

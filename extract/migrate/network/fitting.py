@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from extract.arguments.constructing import only_on_meta
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, seed_all
-from extract.migrate.messages import BlockToFit, CallToTry, Fit, NoFit, SiteToTry
+from extract.migrate.messages import BlockToFit, CallToTry, Fit, NoFit, PointToTry
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.sandbox.net import sizes
 
@@ -38,11 +38,11 @@ def fit(request: BlockToFit) -> Sequence[Fit | NoFit]:
     answers: list[Fit | NoFit] = []
     for site in request.sites:
         late = time.process_time() > _ALL_SECONDS
-        answers.append(NoFit("not tried: other sites took too long") if late else _fit(names, site))
+        answers.append(NoFit("not tried: other insertion points took too long") if late else _fit(names, site))
     return answers
 
 
-def _fit(names: BlockNamespace, site: SiteToTry) -> Fit | NoFit:
+def _fit(names: BlockNamespace, site: PointToTry) -> Fit | NoFit:
     axis = site["axis"]
     best: tuple[int, Fit] | None = None  # by the number of adapters
     furthest: tuple[bool, tuple[int, ...]] = (False, (-1,))
@@ -84,7 +84,7 @@ class FitMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
     """The output does not have the form that the insertion point requires."""
 
 
-def _output_channels(names: BlockNamespace, site: SiteToTry, one: CallToTry) -> int:
+def _output_channels(names: BlockNamespace, site: PointToTry, one: CallToTry) -> int:
     """Return the number of output channels, which must agree at all sizes. Raises: AttemptError, MemoryError."""
     channels = set()
     for before, after in zip(site["before"], site["after"], strict=True):

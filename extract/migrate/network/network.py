@@ -29,7 +29,7 @@ from extract.migrate.messages import (
     NetworkToObserve,
     NetworkToProve,
     NoFit,
-    SiteToTry,
+    PointToTry,
 )
 from extract.migrate.source_block import SourceBlock, load_source_block
 from extract.minimize.cuts import LEFT_OUT
@@ -160,7 +160,7 @@ class MigratedNetwork:
         failed: insertion points that were tried before, each with the reason for failure.
     """
 
-    donor: SourceBlock
+    source_block: SourceBlock
     site: InsertionPoint
     text: str
     name: str
@@ -226,7 +226,7 @@ def _fit_all(source_block: SourceBlock, observed: ObservedNetwork, box: CachedSa
     ]
 
 
-def _key(query: SiteToTry) -> str:
+def _key(query: PointToTry) -> str:
     return f"{query['before']} {query['after']} {query['axis']}"
 
 
@@ -290,7 +290,9 @@ def _choose_points(
     named = [one for one in points if wanted in (one.name, one.place.path)]
     if not named:
         paths = ", ".join(dict.fromkeys(one.place.path for one in points[:_NAMED]))
-        raise MigrationError("site", f"--site {wanted}: no such site; `--list` shows all, the first are {paths}")
+        raise MigrationError(
+            "site", f"--site {wanted}: no such insertion point; `--list` shows all, the first are {paths}"
+        )
     fitting = best_first(named, source_block, parameters)
     if not fitting:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in named)

@@ -291,14 +291,14 @@ class TestPlace:
     Attributes:
         path: path of its file.
         style: plain functions, or methods of a `unittest.TestCase`.
-        beside: number of existing tests of this style in the folder; 0 if the project has none.
+        neighbors: number of existing tests of this style in the folder; 0 if the project has none.
     """
 
     __test__ = False  # tells pytest that this is not a test class
 
     path: str
     style: Literal["functions", "unittest"]
-    beside: int
+    neighbors: int
 
 
 def choose_test(project: Project, place: ModuleLocation, replaces: str | None = None) -> TestPlace:

@@ -304,7 +304,7 @@ def _lines(plan: MigrationPlan) -> list[str]:
     lines += _describe_copies(plan.refused)
     if plan.registered is not None:
         lines.append(f"register  {plan.registered.why}")
-    tests = f"{plan.test.beside} next to it" if plan.test.beside else "the project has none of its own"
+    tests = f"{plan.test.neighbors} next to it" if plan.test.neighbors else "the project has none of its own"
     kind = "unittest" if plan.test.style == "unittest" else "pytest functions"
     lines += [f"test      {plan.test.path}: {kind}, {tests}", *plan.notes]
     lines.append(

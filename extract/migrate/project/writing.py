@@ -102,8 +102,8 @@ def license_notice(donated: SourceModule) -> str:
     if is_permissive(row.license):
         return (
             f"The definitions below are the work of the authors of {row.source}, under {row.license}; they were changed"
-            " as told below. The copyright notices and the text of the licence are those of that source: keep them with"
-            " copies of this file."
+            " as stated below. The copyright notices and the text of the license are those of that source: keep them"
+            " with copies of this file."
         )
     return (
         f"NOT KNOWN TO BE PERMISSIVE: the definitions below are the work of the authors of {row.source}, under"

@@ -91,7 +91,9 @@ def climb() -> Callable[..., dict[str, Any]]:
 
     def climbed(text: str, name: str = "A", goal: str = "backward", **hints: Any) -> dict[str, Any]:
         linecache.clearcache()
-        return entry.climb({"code": IMPORTS + textwrap.dedent(text), "name": name, "goal": goal, "hints": hints})
+        return entry.search_arguments(
+            {"code": IMPORTS + textwrap.dedent(text), "name": name, "goal": goal, "hints": hints}
+        )
 
     return climbed
 

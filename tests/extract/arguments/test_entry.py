@@ -194,8 +194,8 @@ def test_the_origin_is_out_of_reach(tmp_path: Path) -> None:
     (tmp_path / "home_of_a.py").write_text("X = 1\n")
     code = "import home_of_a\nfrom torch import nn\nclass A(nn.Module): pass\n"
     payload = {"code": code, "name": "A", "goal": "executed", "folders": [str(tmp_path)]}
-    assert entry.climb(payload)["level"] == "executed"
-    found = entry.climb({**payload, "origin": ["home_of_a"]})
+    assert entry.search_arguments(payload)["level"] == "executed"
+    found = entry.search_arguments({**payload, "origin": ["home_of_a"]})
     assert (found["level"], found["kind"]) == ("compiled", "missing_dependency")
     assert "the block's origin" in found["error"]
     assert "home_of_a" not in sys.modules

@@ -146,7 +146,7 @@ def test_a_held_out_row_near_one_of_training_goes(
 
 
 def test_code_is_an_answer_only_where_it_may_be(rows: list[Block], blocks: list[ChatBlock]) -> None:
-    chat = chat_of(blocks, CodeRights(barred={rows[0].block: "GPL-3.0-only"}), include_code=True)
+    chat = chat_of(blocks, CodeRights(blocked={rows[0].block: "GPL-3.0-only"}), include_code=True)
     written = {item.subject.id: item.draft for item in chat.conversations if item.kind == "write"}
     assert rows[0].block not in written
     drop = next(drop for drop in chat.drops if drop.subject.id == rows[0].block and drop.kind == "write")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
 from lemur_core.describe.folding import MAX_SENTENCES
-from lemur_core.describe.layouts import told_layout
+from lemur_core.describe.layouts import derive_layout
 from lemur_core.describe.patterns import describe_graph
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize, serialize
@@ -170,7 +170,7 @@ def test_train_mode_tells_what_it_draws() -> None:
 def test_layout_follows_from_the_graph(forward: Callable[..., Any], shape: tuple[int, ...], layout: str | None) -> None:
     found = graph(lambda: Net(forward, norm=nn.LayerNorm(16), fc=nn.Linear(16, 16), conv=nn.Conv2d(16, 4, 1)), shape)
     place = next(place for place, node in enumerate(found.nodes) if node.op == "input")
-    assert told_layout(found, place) == layout
+    assert derive_layout(found, place) == layout
 
 
 @pytest.mark.parametrize("name", TOLD)

@@ -13,7 +13,7 @@ def test_quality_by_pyflakes() -> None:
     untidy = f"import os\nimport torch\n\ndef f(x):\n    y = torch.ones(1)\n    return x + undefined\n# {'x' * 120}\n"
     found = code_quality(untidy, "net", python=None)
     assert found.by == "pyflakes"
-    assert found.found == {"error": 1, "warning": 2, "convention": 1}
+    assert found.findings == {"error": 1, "warning": 2, "convention": 1}
     assert found.score == 0.90
 
 
@@ -22,9 +22,9 @@ def test_quality_counts_complexity() -> None:
     simple, complicated = f"def f(x):\n{body}", f"def f(x):\n    assert x\n{body}    return x and 1 or 2\n"
     assert code_quality(simple, "net", python=None).score == 0.99  # 11 ways through it
     assert code_quality(simple.replace("    if x == 9:\n        return 9\n", ""), "n", python=None).score == 1.0
-    assert code_quality(complicated, "net", python=None).found == {"complexity": 1}
+    assert code_quality(complicated, "net", python=None).findings == {"complexity": 1}
     whole = "class A:\n" + "".join(f"    {line}\n" for line in complicated.splitlines())
-    assert code_quality(whole, "net", python=None).found == {"complexity": 2}  # the class and its method
+    assert code_quality(whole, "net", python=None).findings == {"complexity": 2}  # the class and its method
 
 
 def test_quality_by_pylint_where_it_is(tmp_path: Path) -> None:

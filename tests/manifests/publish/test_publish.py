@@ -186,7 +186,7 @@ def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read:
 
 def test_a_new_branch_or_tag_is_asked_for_too(send: Send, repo: Any, shown: list[PublishReport], no: Any) -> None:
     assert send(revision="next", tag="v9", confirm=no).commit is None
-    assert [(plan.branch_made, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
+    assert [(plan.creates_branch, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
     assert (set(repo.branches), repo.tags) == ({"main"}, {})
     assert send(tag="v9").tag == "v9"
     assert not send(tag="v9", confirm=no).makes
