@@ -1,6 +1,9 @@
 """The product speaks the field's language: words of a dialect that readers had to learn are found nowhere in it."""
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are not part of what is installed
 
 from benchmarks.house import find_banned_words
 from benchmarks.house_source import read_product

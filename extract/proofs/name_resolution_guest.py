@@ -70,7 +70,7 @@ def compare_bindings(request: FilesToCompare) -> dict[str, dict[str, Any]]:
     """Compare the bindings of global names for several blocks of one package.
 
     Returns: for each block id, `missing` with the reason if it cannot be compared, or the number of names, `compared`,
-    how many of them are bound to the same object, `same`, or to a stub (key `standin`), and `others`, the first names
+    how many of them are bound to the same object, `same`, or to one of our stubs, and `others`, the first names
     that are bound to something else, each with the reason.
     """
     compile_nothing()
