@@ -1,7 +1,7 @@
 """A supervised fine-tuning trainer on the conversations of a folder: `python -m benchmarks.finetune DIR`.
 
 `datasets.load_dataset` opens the configuration, and `trl`'s SFTTrainer takes a few steps on it on the CPU, with a small
-randomly initialised model of `transformers` and a tokenizer trained on the conversations themselves: first from whole
+randomly initialized model of `transformers` and a tokenizer trained on the conversations themselves: first from whole
 tables, then streaming. No model is downloaded; these packages are, once, into an environment in the cache that also
 sees this one's PyTorch and `datasets`. Without DIR, the conversations are those of a small slice of LEMUR.
 

@@ -1,4 +1,4 @@
-"""One judgement for the output of both tools: nothing that a tool says about its own files is used.
+"""One judgment for the output of both tools: nothing that a tool says about its own files is used.
 
 A file is closed when it runs in a clean process, the class that was asked for is there and is an nn.Module, pyflakes
 finds no undefined name in it, and it imports no package of the corpus (torch and torchvision, which every block may

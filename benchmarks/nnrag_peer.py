@@ -19,7 +19,7 @@ from benchmarks.measure import Cost, measure
 from extract.proofs.runtime import runtime_for
 from extract.sources import PackageSource
 from lemur_core.files.errors import UserError
-from manifests.records.corpus import SourceCorpus
+from manifests.records.corpus import Corpus
 
 VERSION = "2.2.4"
 _INDEX = """
@@ -53,7 +53,7 @@ class PeerRun:
 
 
 def run_peer(
-    work: Path, corpus: SourceCorpus, sources: Sequence[PackageSource], names: Sequence[str], workers: int
+    work: Path, corpus: Corpus, sources: Sequence[PackageSource], names: Sequence[str], workers: int
 ) -> PeerRun:
     """Index the sources and extract the names, with nothing cached.
 
@@ -90,7 +90,7 @@ def _install(folder: Path) -> None:
     shutil.copytree(runtime.folder, folder)
 
 
-def _fill(cache: Path, corpus: SourceCorpus, sources: Sequence[PackageSource]) -> dict[str, object]:
+def _fill(cache: Path, corpus: Corpus, sources: Sequence[PackageSource]) -> dict[str, object]:
     """Write its cache of repositories; returns its configuration."""
     opened = {source.name.partition("@")[0]: source for source in sources}
     config: dict[str, object] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from curate.run.pipeline import decide
@@ -35,7 +35,7 @@ def main(source: str) -> None:
         print(f"{name:<52}{columns['nn-dup'][name]:>10}{columns['strict'][name]:>10}")
 
 
-def quality(corpus: Corpus, outcome: CurationOutcome) -> dict[str, str]:
+def quality(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str, str]:
     """Counts over kept and removed codes, from all pairs with a token Jaccard of at least 0.80."""
     features = corpus.features
     pairs = exact_pairs(features, np.unique(features.shingle_set[features.shingle_set >= 0]), _TWIN)

@@ -3,7 +3,7 @@
     python -m benchmarks.teaching --out FOLDER [--library EXTRACTION]
 
 Arms: LEMUR as released, the selection of nn-dup, our snapshot without and with graphs, and that with the lean blocks
-of an extraction. Groups of records are held out with all their neighbours. On them every model is judged: bits a byte;
+of an extraction. Groups of records are held out with all their neighbors. On them every model is judged: bits a byte;
 and what it writes after their headers: does it parse, construct, run in the sandbox, is it new, is it copied? Snapshots
 that are not given are made. Every arm and seed is a folder of its own: a study that is interrupted goes on when it is
 called again, and several calls may work on one folder. Each model lies there as `transformers` loads it.

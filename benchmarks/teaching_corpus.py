@@ -52,7 +52,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """`arms`: the texts that each arm learns, without what is held out and its neighbours, in a fixed order."""
+    """`arms`: the texts that each arm learns, without what is held out and its neighbors, in a fixed order."""
 
     arms: Mapping[str, Sequence[Text]]
     held: Sequence[Text]

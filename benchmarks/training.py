@@ -1,6 +1,6 @@
 """What our training loop costs beside the network: `python -m benchmarks.training [--recipe FILE | --net NET.py]`.
 
-Steps of `train_once` (data, augmentation, optimiser, schedule, averaged weights) and a bare forward and backward of the
+Steps of `train_once` (data, augmentation, optimizer, schedule, averaged weights) and a bare forward and backward of the
 same network, same batch, same precision, alternate in one process, in the sandbox.
 Claims: images a second at least 0.90 of the bare loop's; data at most 0.10 of a step.
 """

@@ -50,7 +50,7 @@ def curate(
         options: the profile, thresholds, filters and everything else that decides what is kept; those of the profile
             `strict` by default.
         against: finished snapshots; `out` becomes a delta that holds only what is new compared with them.
-        origins: extractions; each code is compared with their blocks, which states its origin and licence.
+        origins: extractions; each code is compared with their blocks, which states its origin and license.
         jobs: worker processes; all cores by default.
         force: replace a folder that exists.
         progress: show progress on stderr.

@@ -161,7 +161,7 @@ class LibraryBlock:
 
     @property
     def license(self) -> str:
-        """Return the SPDX expression of the block's licence, or `NOASSERTION`."""
+        """Return the SPDX expression of the block's license, or `NOASSERTION`."""
         return self.row.license
 
     @property
@@ -304,7 +304,7 @@ class BlockLibrary:
             limit: blocks at most; None for all.
             categories: only these categories.
             level: only blocks of this level or a higher one.
-            licenses: only these SPDX licences.
+            licenses: only these SPDX licenses.
             sources: only these sources, with or without their version.
 
         Raises:

@@ -109,7 +109,7 @@ def publish(
         page: publish the page of the folder, too.
 
     Returns:
-        What changed, or would change: files, the commit, and codes that were withheld for their licence.
+        What changed, or would change: files, the commit, and codes that were withheld for their license.
 
     Raises:
         UserError: if a check fails, the folder holds something that must not be published, or the Hub refuses.

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from manifests.folders.manifest import Manifest
 from manifests.records import RECORD_TYPES, Record
-from manifests.records.corpus import SourceCorpus
+from manifests.records.corpus import Corpus
 
 FOLDER = Path(__file__).with_name("schemas")
 
 
 def schema_texts() -> dict[str, str]:
     """Return file name to text, for every record type, the manifest and a corpus."""
-    models: tuple[type[Record], ...] = (*RECORD_TYPES, Manifest, SourceCorpus)
+    models: tuple[type[Record], ...] = (*RECORD_TYPES, Manifest, Corpus)
     return {
         f"{model.__name__}.json": json.dumps(model.model_json_schema(), indent=2, sort_keys=True) + "\n"
         for model in models

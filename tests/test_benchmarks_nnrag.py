@@ -100,11 +100,11 @@ def test_names_are_spread_over_the_list() -> None:
 
 def test_the_peer_finds_our_files_in_its_cache(tmp_path: Path) -> None:
     from benchmarks.nnrag_peer import _fill
-    from manifests.records.corpus import CorpusSource, SourceCorpus
+    from manifests.records.corpus import Corpus, CorpusSource
 
     source = make_source(tmp_path, {"gate.py": _ORIGINAL})
     entry = CorpusSource(name=source.name, repository="owner/origin", source=str(source.root), priority=2)
     absent = CorpusSource(name="absent", repository="owner/absent", source="absent@1")
-    config = _fill(tmp_path / "cache", SourceCorpus(name="one", sources=(entry, absent)), [source])
+    config = _fill(tmp_path / "cache", Corpus(name="one", sources=(entry, absent)), [source])
     assert list(config) == ["owner/origin"]
     assert (tmp_path / "cache" / "repo_cache" / "owner_origin" / "origin" / "gate.py").read_text() == _ORIGINAL

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from manifests.records.corpus import SourceCorpus
+from manifests.records.corpus import Corpus
 from tests.builders.commands import TREE
 
 ROOT = Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def test_other_commands_exist(page: Path) -> None:
 def test_pieces_of_other_languages_can_be_read() -> None:
     for page in PAGES:
         for body in blocks(page, "json"):
-            SourceCorpus.model_validate(json.loads(body))
+            Corpus.model_validate(json.loads(body))
         for body in blocks(page, "toml"):
             tomllib.loads(body)
 

@@ -11,7 +11,7 @@ from curate.chat.design import design, explain
 from curate.chat.network import ChatNetwork, Experiment, Lab, NetworkFacts, best_results, read_code
 from curate.chat.repair import repairs
 from curate.compute.runs import build_case, read_parameters
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, finish
@@ -22,7 +22,9 @@ from manifests.records import CHAT_KINDS, ChatKind
 COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
 
 
-def build_chat(corpus: Corpus, outcome: CurationOutcome, options: CurateOptions, *, jobs: int | None = None) -> Chat:
+def build_chat(
+    corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, *, jobs: int | None = None
+) -> Chat:
     """Build the conversations of all kept records, in their order, without code that is withheld from publishing.
 
     Raises: UserError if no sandbox is available.
@@ -64,7 +66,7 @@ def _draft(kind: ChatKind, networks: Sequence[ChatNetwork], seed: int, lab: Lab)
     return [ask(network, sampler) for network, sampler in zip(networks, samplers, strict=True)]
 
 
-def _networks(corpus: Corpus, outcome: CurationOutcome, codes: Sequence[int], lab: Lab) -> list[ChatNetwork]:
+def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[int], lab: Lab) -> list[ChatNetwork]:
     """Return the records of these kept codes, each measured once."""
     numbers = [outcome.representatives[code] for code in codes]
     shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from curate.compute.runs import LIMITS, InputCase, NetFailure, RunRequest, open_box, read_answer, read_parameters
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import SandboxStage
 
@@ -250,7 +250,7 @@ def _last(node: ast.expr) -> str:
 
 
 def best_results(
-    corpus: Corpus, codes: Sequence[int], shown: Sequence[int]
+    corpus: LoadedRecords, codes: Sequence[int], shown: Sequence[int]
 ) -> list[tuple[tuple[BestResult, ...], tuple[BestResult, ...]]]:
     """Return each code's best results over all rows, and over those with its representative's task, dataset and prm."""
     place_of = {code: place for place, code in enumerate(codes)}

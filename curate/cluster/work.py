@@ -179,6 +179,6 @@ class StoredRows(RecordSource):
         return [path for name in self._description["files"] if (path := Path(name)).exists()]
 
     def license(self, stated: str | None) -> str:  # noqa: ARG002 (stated when the run began)
-        """Return the licence expression of the rows."""
+        """Return the license expression of the rows."""
         text: str = self._description["license"]
         return text

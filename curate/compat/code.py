@@ -223,7 +223,7 @@ class _NetworkPart(NamedTuple):
 
 
 def token_stream(source: str, shape: NnDupOutline | None) -> list[str]:
-    """Return the normalised tokens of the network part of a source text; an empty list if tokenising fails.
+    """Return the normalized tokens of the network part of a source text; an empty list if tokenising fails.
 
     Args:
         source: a whole file.
@@ -363,7 +363,7 @@ def _rebuild(text: str) -> str:
 
 
 def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
-    """Return the normalised tokens of a text; an empty list if tokenising fails."""
+    """Return the normalized tokens of a text; an empty list if tokenising fails."""
     placeholders = {tokenize.NUMBER: _NUMBER, tokenize.STRING: _STRING}
     tokens: list[str] = []
     try:

@@ -27,7 +27,7 @@ from curate.compat.stages import (
     rescue_for_prefixes,
     top_up,
 )
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.filters import find_left_out
 from curate.model.options import CurateOptions
 from curate.model.records import row_scores
@@ -160,10 +160,10 @@ def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[i
     return {row: split_of[fingerprint[row]] for row in kept}
 
 
-def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> CurationOutcome:
+def curate_like_nndup(corpus: LoadedRecords, options: CurateOptions, jobs: int | None) -> CurationOutcome:
     """Decide every row as the released nn-dup does with these options and the installed datasketch.
 
-    Unparseable code is treated as in nn-dup; only rows without any code are `invalid`.
+    Unparsable code is treated as in nn-dup; only rows without any code are `invalid`.
     """
     filtered = find_left_out(corpus, options, corpus.code_of_row >= 0)
     rows = [row for row in range(corpus.rows.num_rows) if row not in filtered]
@@ -202,7 +202,7 @@ def _among_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, 
 _NOTHING = NnDupFeatures("", 0, (), (), (), "generic")
 
 
-def _features(corpus: Corpus, wanted: set[int], jobs: int | None) -> list[NnDupFeatures | None]:
+def _features(corpus: LoadedRecords, wanted: set[int], jobs: int | None) -> list[NnDupFeatures | None]:
     """Return features by code number; None if unwanted, without code, or fatal to a worker. The last is number -1."""
     features: list[NnDupFeatures | None] = [None] * (len(corpus.ids) + 1)
     number_of = {bytes.fromhex(corpus.ids[number]): number for number in sorted(wanted)}
@@ -235,7 +235,7 @@ def _options(options: CurateOptions) -> NnDupOptions:
     )
 
 
-def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> CurationOutcome:
+def _outcome(corpus: LoadedRecords, options: CurateOptions, result: NnDupResult) -> CurationOutcome:
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     code_of_row = corpus.code_of_row.tolist()
     decisions = []

@@ -109,7 +109,7 @@ _OTHER = re.compile("[^a-z0-9]")
 class Rows:
     """One entry per row in every list; rows without usable code have meaningless entries."""
 
-    names: list[str]  # normalised
+    names: list[str]  # normalized
     code: list[str]  # digest
     families: list[str]
     quality: list[int]  # smaller is better; equal for ties
@@ -155,12 +155,12 @@ def prepare_rows(
 
 
 def normalise_name(name: str) -> str:
-    """Normalise a name or prefix as nn-dup compares it: lower case, only letters and digits."""
+    """Normalize a name or prefix as nn-dup compares it: lower case, only letters and digits."""
     return _OTHER.sub("", name.lower())
 
 
 def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
-    """Return the index of the first prefix that a name begins with (all normalised); None if there is none."""
+    """Return the index of the first prefix that a name begins with (all normalized); None if there is none."""
     return next((place for place, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
 
 

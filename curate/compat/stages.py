@@ -125,7 +125,7 @@ def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Remo
 def _best_of_each(
     groups: Sequence[Sequence[int]], rank: Callable[[int], int | tuple[int, int]]
 ) -> tuple[list[int], Removed]:
-    """Return the best row of each group (the first of equals), and all others, removed in its favour."""
+    """Return the best row of each group (the first of equals), and all others, removed in its favor."""
     best = [min(group, key=rank) for group in groups]
     removed: Removed = {}
     for row, group in zip(best, groups, strict=True):

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer, read_parameters
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
 from curate.model.select import Rescue
 from lemur_core.files.progress import progress
@@ -179,7 +179,7 @@ class GraphTracer(NetworkTracer):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: LoadedRecords,
         *,
         jobs: int | None = None,
         unsafe: bool = False,
@@ -254,7 +254,7 @@ def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer:
         tracer.trace(kept)
 
 
-def graph_rows(corpus: Corpus, traced: Mapping[int, GraphTrace]) -> Iterator[dict[str, Any]]:
+def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[dict[str, Any]]:
     """Yield the rows of `GraphRow`, by id."""
     for code in sorted(traced, key=corpus.ids.__getitem__):
         answer = traced[code].answer

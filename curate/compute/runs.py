@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.records import Records, leave_out
 from curate.model.select import Rescue
 from lemur_core.files.workers import available_cores
@@ -101,7 +101,7 @@ def _coco(task: str, transform: str) -> InputCase | str:
     if task == "txt-image":
         named = _size(transform, None, "coco")
         size = (_TEXT2IMAGE_SIZE, _TEXT2IMAGE_SIZE) if isinstance(named, str) else named
-        # The loader builds its own transform, so the images are normalised floats whatever the name says.
+        # The loader builds its own transform, so the images are normalized floats whatever the name says.
         out: tuple[object, ...] = ({"vocab_size": 30_000}, (3, *size), None)
         return InputCase((BATCH, 3, *size), out, "float32", (-1.0, 1.0))
     size_or_error = _size(transform, None, "coco")
@@ -199,7 +199,7 @@ class RunChecker:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: LoadedRecords,
         *,
         jobs: int | None = None,
         unsafe: bool = False,
@@ -281,7 +281,7 @@ def read_parameters(prm: str | None) -> dict[str, Any]:
 
 
 def choose_running(
-    records: Records, corpus: Corpus, choose: Callable[[Records], Rescue], check: Check
+    records: Records, corpus: LoadedRecords, choose: Callable[[Records], Rescue], check: Check
 ) -> tuple[Records, Rescue]:
     """`--require-runs`: select until every kept record runs.
 

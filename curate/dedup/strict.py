@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test
 from curate.compute.runs import Check, choose_running
 from curate.dedup.precomputed import Precomputed
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
 from curate.model.records import Records, build_records
@@ -106,7 +106,7 @@ def _draw(seed: int, text: str) -> bytes:
 
 
 def curate_strict(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     options: CurateOptions,
     check: Check | None = None,
     tracer: GraphTracer | None = None,
@@ -172,7 +172,7 @@ def curate_strict(
 
 
 def _make_chooser(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     options: CurateOptions,
     selector: Select,
     tracer: GraphTracer | None,
@@ -195,7 +195,7 @@ def _make_chooser(
 
 
 def _split(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     kept: Sequence[int],
     seed: int,
     traced: Mapping[int, GraphTrace] | None,
@@ -220,17 +220,17 @@ def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     return 1.0 if place is None else upweight[place][1]
 
 
-def _true_pairs(corpus: Corpus, records: Records, options: CurateOptions) -> ExactPairs:
+def _true_pairs(corpus: LoadedRecords, records: Records, options: CurateOptions) -> ExactPairs:
     return exact_pairs(corpus.features, corpus.sets(records.order), options.lexical_threshold)
 
 
-def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, recall: Recall) -> Recall:
+def _recall_again(corpus: LoadedRecords, records: Records, options: CurateOptions, recall: Recall) -> Recall:
     """Measure the recall among fewer records, with the same LSH bands."""
     banding = Banding(recall.bands, recall.rows)
     return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
 
 
-def choose_banding(corpus: Corpus, records: Records, options: CurateOptions) -> Banding:
+def choose_banding(corpus: LoadedRecords, records: Records, options: CurateOptions) -> Banding:
     """Return the LSH bands that find near records."""
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
     return Banding(recall.bands, recall.rows)
@@ -249,7 +249,7 @@ def empty_kept_set(
 
 
 def _selector(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     options: CurateOptions,
     recall: Recall,
     tracer: GraphTracer | None,
@@ -297,7 +297,7 @@ def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
     return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
 
 
-def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict]:
+def _decisions(corpus: LoadedRecords, records: Records, chosen: Rescue) -> list[Verdict]:
     """Return one decision for every input row, in input order."""
     rows = corpus.rows.num_rows
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
@@ -322,7 +322,7 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict
     return decisions
 
 
-def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> Verdict:
+def _record_decision(code: int, corpus: LoadedRecords, records: Records, chosen: Rescue) -> Verdict:
     verdict, features = chosen.verdicts[code], corpus.features
     if verdict.reason:  # decided by something published
         return verdict

@@ -244,7 +244,7 @@ def _views(
     duplicates: Mapping[str, tuple[int, list[Decision]]],
     shared: str,
 ) -> Iterator[list[View]]:
-    """Yield the views of each record, without code that may not be published. Args: shared: the folder's licence."""
+    """Yield the views of each record, without code that may not be published. Args: shared: the folder's license."""
     wanted = {row.id for row in listed}
     others = {duplicate.id or "" for _, removed in duplicates.values() for duplicate in removed}
     columns = ("id", "nn_code", "license")

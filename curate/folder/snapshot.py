@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from curate.compute.graphs import graph_rows
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import count, plain, plural, table
@@ -29,7 +29,7 @@ from manifests.records import (
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
 
-def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: CurationOutcome) -> dict[str, int]:
+def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
     for split in SPLIT_RATIOS:
@@ -54,7 +54,7 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: CurationOutcome
 
 
 def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows: Mapping[str, int]) -> None:
-    """Write the dataset card of a snapshot, and its description for catalogues.
+    """Write the dataset card of a snapshot, and its description for catalogs.
 
     Args:
         name: of the source.
@@ -138,7 +138,7 @@ def _chat_note(outcome: CurationOutcome) -> str:
     return "" if outcome.chat is None else "\n" + "\n".join(snapshot_chat_card(outcome.chat))
 
 
-def list_removed_rows(corpus: Corpus, outcome: CurationOutcome) -> list[int]:
+def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
     """Return one row for each distinct usable code that is neither kept nor published, in input order."""
     seen = {*outcome.kept, *outcome.further}
     rows = []
@@ -149,7 +149,7 @@ def list_removed_rows(corpus: Corpus, outcome: CurationOutcome) -> list[int]:
     return rows
 
 
-def _records(corpus: Corpus, outcome: CurationOutcome, codes: list[int]) -> Iterator[dict[str, object]]:
+def _records(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int]) -> Iterator[dict[str, object]]:
     columns = (
         corpus.rows.take([outcome.representatives[code] for code in codes])
         .select([*_API_COLUMNS, "arch_uid"])
@@ -195,7 +195,7 @@ def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> Ag
     return None if removed is None or kept is None else removed.agrees(kept)
 
 
-def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
+def _stats(corpus: LoadedRecords, rows: list[int]) -> Iterator[dict[str, object]]:
     columns = corpus.rows.take(rows).select(_API_COLUMNS)
     position = 0
     for batch in columns.to_batches(max_chunksize=5_000):
@@ -205,7 +205,7 @@ def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
             position += 1
 
 
-def _decisions(corpus: Corpus, outcome: CurationOutcome) -> Iterator[dict[str, object]]:
+def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict[str, object]]:
     names = corpus.rows.column("nn").to_pylist()
     for row, decision in enumerate(outcome.decisions):
         code = int(corpus.code_of_row[row])
@@ -223,7 +223,7 @@ def _decisions(corpus: Corpus, outcome: CurationOutcome) -> Iterator[dict[str, o
         }
 
 
-def _removed_records(corpus: Corpus, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:
+def _removed_records(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:
     for row in rows:
         code = int(corpus.code_of_row[row])
         yield {

@@ -454,7 +454,7 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
 
 
 def _licenses(folder: Path) -> dict[str, str | None]:
-    """Return the licence of each kept record; older snapshots have none."""
+    """Return the license of each kept record; older snapshots have none."""
     paths = [path for path in SNAPSHOT.files(folder, "records") if "license" in pq.read_schema(path).names]
     tables = [pq.read_table(path, columns=["id", "license"]).to_pylist() for path in paths]
     return {row["id"]: row["license"] for rows in tables for row in rows}

@@ -53,7 +53,7 @@ class CodeFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
+class LoadedRecords:
     """Rows and codes. Row r has code number `code_of_row[r]`, or -1 and a reason in `problems[r]`."""
 
     rows: pa.Table  # ROW_SCHEMA without nn_code and problem
@@ -72,7 +72,7 @@ class Corpus:
 
 def read_corpus(
     source: RecordSource, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
-) -> Corpus:
+) -> LoadedRecords:
     """Read all rows of a source and load or compute the features of every distinct code.
 
     Args:
@@ -91,7 +91,7 @@ def read_corpus(
     for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features_table.problems, np.int64))):
         problems[int(row)] = features_table.problems[int(code_of_row[row])]
     ids = [digest.hex() for digest in reader.digests]
-    return Corpus(pa.concat_tables(reader.tables), code_of_row, problems, ids, codes, features_table, computed)
+    return LoadedRecords(pa.concat_tables(reader.tables), code_of_row, problems, ids, codes, features_table, computed)
 
 
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> int:

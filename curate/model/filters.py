@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, matching_prefix
 from lemur_core.files.errors import UserError
 
@@ -18,7 +18,7 @@ BY_VALUE = ("task", "dataset", "metric")
 _LISTED_VALUES = 12  # values that a message lists
 
 
-def find_left_out(corpus: Corpus, options: CurateOptions, usable: npt.NDArray[np.bool_]) -> dict[int, str]:
+def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDArray[np.bool_]) -> dict[int, str]:
     """Return why an option leaves out a row, by row; the first such option in the order below counts.
 
     `include` counts only in profile strict: profile nn-dup applies it as nn-dup does.

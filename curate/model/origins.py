@@ -1,9 +1,9 @@
-"""Find the origin of codes: classes copied from extracted repositories, each with its licence.
+"""Find the origin of codes: classes copied from extracted repositories, each with its license.
 
-A corpus states one licence for all its codes, although some came from projects under others. So every network class of
+A corpus states one license for all its codes, although some came from projects under others. So every network class of
 a code is compared with the class of every block, by the shingles of the lexical stage over the lines of that class
 alone (`lemur_core.similarity.features.classes`). A class is attributed to the nearest block with at least THRESHOLD;
-among equally near blocks, one whose licence allows redistribution comes first, then the first by id. A code is
+among equally near blocks, one whose license allows redistribution comes first, then the first by id. A code is
 attributed to the block of its most restricted class: one that may not be redistributed first, then the nearest.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import Origin
 from lemur_core.files.errors import UserError
@@ -92,7 +92,7 @@ class Origins:
                         blocked = not is_permissive(row.license)
                         yield _OriginBlock(blocked, row.block, row.license, text.shingles)
 
-    def find_origins(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
+    def find_origins(self, corpus: LoadedRecords, codes: Sequence[int]) -> dict[int, Origin]:
         """Return the origins of codes, by code; codes without a known origin are left out."""
         items: Iterable[tuple[str, str | None]] = ((corpus.codes[code], None) for code in codes)
         origins: dict[int, Origin] = {}

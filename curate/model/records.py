@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.filters import find_left_out
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
 
@@ -85,7 +85,7 @@ class Records:
         return {code: place for place, code in enumerate(self.order)}
 
 
-def build_records(corpus: Corpus, options: CurateOptions) -> Records:
+def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
     """Build the records of all usable rows that the options include."""
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     usable = corpus.code_of_row >= 0
@@ -109,7 +109,7 @@ def build_records(corpus: Corpus, options: CurateOptions) -> Records:
     )
 
 
-def leave_out(records: Records, corpus: Corpus, reasons: Mapping[int, str]) -> Records:
+def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str]) -> Records:
     """Remove some codes from the records; each of their rows is filtered for the reason of its code."""
     open_rows = np.flatnonzero(np.isin(corpus.code_of_row, np.fromiter(reasons, np.int64)))
     filtered = {row: reasons[int(corpus.code_of_row[row])] for row in open_rows.tolist() if row not in corpus.problems}
@@ -122,7 +122,7 @@ def leave_out(records: Records, corpus: Corpus, reasons: Mapping[int, str]) -> R
 
 
 def _network_rows(
-    corpus: Corpus, names: list[str], scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
+    corpus: LoadedRecords, names: list[str], scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
 ) -> dict[tuple[str, int], int]:
     """Return the best row of each network (name and code): by score, then by content, never by order."""
     best_score: dict[tuple[str, int], float] = {}
@@ -173,7 +173,7 @@ def _preference(name: str, options: CurateOptions) -> int:
 
 
 def _best_first(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     options: CurateOptions,
     shown: dict[int, int],
     names: dict[int, str],

@@ -1,6 +1,6 @@
-"""The licence of each code: as stated by itself, by its source, and by the repository that it was copied from.
+"""The license of each code: as stated by itself, by its source, and by the repository that it was copied from.
 
-A published table never carries code under a licence weaker than its own: the column `license` of records, removed
+A published table never carries code under a license weaker than its own: the column `license` of records, removed
 codes and conversations combines everything known about the code, and publishing obeys it.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.manifest import Manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
@@ -35,12 +35,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The licences of codes.
+    """The licenses of codes.
 
     Attributes:
-        license: the licence of the source, shared by all codes that state none and have no origin.
-        own: other licences, stated by the code itself (see `license_of_code`) or by its row of the source.
-        by_row: codes whose licence is stated by a row of the source.
+        license: the license of the source, shared by all codes that state none and have no origin.
+        own: other licenses, stated by the code itself (see `license_of_code`) or by its row of the source.
+        by_row: codes whose license is stated by a row of the source.
         origins: of codes copied from a repository; None if origins were not searched.
     """
 
@@ -73,12 +73,12 @@ class Rights:
 
     @property
     def published_licenses(self) -> list[str]:
-        """The licences of all code that is published; if none is, that of the source."""
+        """The licenses of all code that is published; if none is, that of the source."""
         others = {self.of(code) for code in {*self.own, *(self.origins or {})} if not self.is_blocked(code)}
         return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
 
     def count(self, kept: Iterable[int], removed: Iterable[int]) -> dict[str, Any]:
-        """Count codes by licence, unless all have that of the source, and by origin, for the manifest."""
+        """Count codes by license, unless all have that of the source, and by origin, for the manifest."""
         tables = {"kept": list(kept), "removed": list(removed)}
         counts: dict[str, Any] = {}
         if self.own or self.origins:
@@ -99,7 +99,7 @@ class Rights:
 
 
 def is_withheld(license_: str, shared: str) -> bool:
-    """Return True if code under a licence is withheld when the others, under the shared licence, are published."""
+    """Return True if code under a license is withheld when the others, under the shared license, are published."""
     return is_permissive(shared) and not is_permissive(license_)
 
 
@@ -113,13 +113,13 @@ def _count_names(names: Iterable[str]) -> dict[str, int]:
 
 
 def read_rights(
-    corpus: Corpus, codes: Iterable[int], license_: str, stated: str | None, origins: Mapping[int, Origin] | None
+    corpus: LoadedRecords, codes: Iterable[int], license_: str, stated: str | None, origins: Mapping[int, Origin] | None
 ) -> Rights:
     """Collect the rights to some codes.
 
     Args:
-        license_: the licence of the source, or the user's if the source states none.
-        stated: the licence stated by the user.
+        license_: the license of the source, or the user's if the source states none.
+        stated: the license stated by the user.
     """
     by_row = _licenses_of_rows(corpus, license_)
     own = {}
@@ -131,8 +131,8 @@ def read_rights(
     return Rights(license_, own, origins, len(by_row))
 
 
-def _licenses_of_rows(corpus: Corpus, license_: str) -> dict[int, str]:
-    """Return the combined licences of codes of which a row states one."""
+def _licenses_of_rows(corpus: LoadedRecords, license_: str) -> dict[int, str]:
+    """Return the combined licenses of codes of which a row states one."""
     column = corpus.rows.column("license")
     stated = set(corpus.code_of_row[column.is_valid().to_numpy()].tolist())
     words_of: dict[int, set[str]] = {}

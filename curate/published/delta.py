@@ -2,7 +2,7 @@
 
 A new code that is already published keeps its record there. One that was removed there shares that decision. One that
 duplicates a published record is removed with the nearest such record as its canonical; the rest are decided among
-themselves, best first. A group of records joins the split of its published neighbours; a record that would connect
+themselves, best first. A group of records joins the split of its published neighbors; a record that would connect
 groups of two published splits is not kept.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from curate.compute.graphs import GraphTrace
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
@@ -62,7 +62,7 @@ class Baseline:
     """
 
     def __init__(
-        self, folders: Sequence[PublishedFolder], corpus: Corpus, options: CurateOptions, store: FeatureStore
+        self, folders: Sequence[PublishedFolder], corpus: LoadedRecords, options: CurateOptions, store: FeatureStore
     ) -> None:
         self.folders, self._store = tuple(folders), store
         self.records: dict[int, PublishedRecord] = {}
@@ -110,7 +110,7 @@ class Baseline:
         """The folders, as the manifest of a delta lists them."""
         return [folder.parent for folder in self.folders]
 
-    def extend_corpus(self, corpus: Corpus) -> Corpus:
+    def extend_corpus(self, corpus: LoadedRecords) -> LoadedRecords:
         """Return the corpus extended by the published canonicals of its codes, under their numbers."""
         published_ids = [self.records[number].id for number in sorted(self.records)]
         for folder in self.folders:
@@ -176,7 +176,7 @@ class Baseline:
         return traced.agrees(near.record.traced) == "different"
 
     def _compare(self, features: FeatureTable, codes: Sequence[int]) -> None:
-        """Find the published neighbours of these codes, once per view for all codes that are equal in it."""
+        """Find the published neighbors of these codes, once per view for all codes that are equal in it."""
         by_view: dict[str, dict[int, list[int]]] = {}
         for view in (*VIEWS, "shingle_set"):
             for code in codes:
@@ -232,7 +232,7 @@ class Baseline:
         self._touched.setdefault(code, {}).setdefault(record.split, record)
 
 
-def open_baseline(parents: Sequence[Path], corpus: Corpus, options: CurateOptions, jobs: int | None) -> Baseline:
+def open_baseline(parents: Sequence[Path], corpus: LoadedRecords, options: CurateOptions, jobs: int | None) -> Baseline:
     """Compare a corpus with the published snapshots in these folders.
 
     Raises: UserError as `open_published` does.

@@ -271,7 +271,7 @@ def _find_nearest_in(
 
 
 def _add_comparison(near: NovelNeighbor, comparison: GraphSimilarity | None) -> NovelNeighbor:
-    """Return a neighbour with its comparison by graph."""
+    """Return a neighbor with its comparison by graph."""
     if comparison is None:
         return replace(near, graph=None, agreement=None)
     return replace(
@@ -284,7 +284,7 @@ def _add_comparison(near: NovelNeighbor, comparison: GraphSimilarity | None) -> 
 
 
 def _add_known_stages(file: _QueryFile, near: NovelNeighbor, corpus: ReferenceCorpus) -> NovelNeighbor:
-    """Return a neighbour with the stages at which it makes the file known."""
+    """Return a neighbor with the stages at which it makes the file known."""
     stages = ["exact"] if near.id == file.id else []
     if not (corpus.keeps_different and near.agreement == "different"):
         stages += ["lexical"] if near.lexical >= corpus.lexical else []
@@ -328,7 +328,7 @@ def _closeness(comparison: GraphSimilarity) -> tuple[bool, bool, float, int]:
 def _retry_with_neighbours(
     tracer: NetworkTracer, file: _QueryFile, task: str, near: list[NovelNeighbor], corpora: Sequence[ReferenceCorpus]
 ) -> list[NovelNeighbor]:
-    """Compare the file again with its nearest by graph, using their hyperparameters; return all neighbours."""
+    """Compare the file again with its nearest by graph, using their hyperparameters; return all neighbors."""
     prms = {(str(corpus.folder), code.id): code.prm for corpus in corpora for code in corpus.codes}
     names_read = file.traced.answer.get("prm_read", ())
     requests: dict[int, dict[str, Any]] = {}

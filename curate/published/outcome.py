@@ -7,7 +7,7 @@ from typing import Any
 
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult, category_left_out
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
 from lemur_core.similarity.selection import Verdict
@@ -71,7 +71,7 @@ DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
 STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
 
 
-def count_decisions(corpus: Corpus, outcome: CurationOutcome) -> dict[str, Any]:
+def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str, Any]:
     """Count the decisions by stage, split, prefix and family, for the manifest and the report.
 
     `rows` counts input rows by stage (they add up to `rows.input`); `networks` counts distinct (name, code) pairs, and
@@ -121,7 +121,7 @@ def _count_graphs(outcome: CurationOutcome) -> dict[str, Any]:
     }
 
 
-def _list_reasons(corpus: Corpus, outcome: CurationOutcome) -> Iterator[tuple[int, str]]:
+def _list_reasons(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[tuple[int, str]]:
     return zip(corpus.code_of_row.tolist(), (decision.reason for decision in outcome.decisions), strict=True)
 
 

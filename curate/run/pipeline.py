@@ -14,7 +14,7 @@ from curate.dedup.strict import curate_strict
 from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
 from curate.folder.snapshot import list_removed_rows, write_snapshot_card, write_snapshot_tables
-from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.origins import Origins, check_origins
 from curate.model.rights import read_rights
@@ -107,7 +107,7 @@ def curate(
 
 
 def _add_rights(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     outcome: CurationOutcome,
     reported: Sequence[int],
     license_: str,
@@ -124,7 +124,7 @@ def _add_rights(
     outcome.rights = read_rights(corpus, codes, license_, stated, of_codes)
 
 
-def _check_some_left(corpus: Corpus, outcome: CurationOutcome) -> None:
+def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
     """Raise UserError, with the reason of most rows, unless a record is kept or there was no row."""
     if outcome.kept or not outcome.decisions:
         return
@@ -140,7 +140,7 @@ def _check_some_left(corpus: Corpus, outcome: CurationOutcome) -> None:
 
 
 def decide(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     options: CurateOptions,
     jobs: int | None,
     against: Baseline | None = None,
@@ -156,7 +156,7 @@ def decide(
 
 
 def _decide(
-    corpus: Corpus,
+    corpus: LoadedRecords,
     options: CurateOptions,
     jobs: int | None,
     check: Check | None,

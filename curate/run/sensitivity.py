@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.features import FeatureTable
 from curate.model.options import CurateOptions
 from curate.model.records import Records, build_records
@@ -77,7 +77,9 @@ class Grid:
         return sum(self.records_by_prefix.values())
 
 
-def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], structural: Sequence[float | None]) -> Grid:
+def decide_grid(
+    corpus: LoadedRecords, records: Records, lexical: Sequence[float], structural: Sequence[float | None]
+) -> Grid:
     """Decide all records at every pair of thresholds.
 
     Args:

@@ -26,7 +26,7 @@ class SeveralSources(RecordSource):
         self._parts = tuple(parts)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of each part, with the licence that it states."""
+        """Yield the batches of each part, with the license that it states."""
         for part in self._parts:
             own = part.license(None)
             for batch in part.batches():
@@ -45,7 +45,7 @@ class SeveralSources(RecordSource):
         return [file for part in self._parts for file in part.files()]
 
     def license(self, stated: str | None) -> str:
-        """Return the combined licence of all parts."""
+        """Return the combined license of all parts."""
         return combine_licenses(part.license(stated) for part in self._parts)
 
 

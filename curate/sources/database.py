@@ -41,7 +41,7 @@ _CONFIGURATION = 5  # columns that tell a network's benchmark
 
 _SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
 _SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
-_CODES, _PARAMETERS = 256, 4_096  # networks and runs whose code and hyperparameters are cached: neighbours share them
+_CODES, _PARAMETERS = 256, 4_096  # networks and runs whose code and hyperparameters are cached: neighbors share them
 
 
 def is_database(path: Path) -> bool:

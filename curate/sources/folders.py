@@ -138,7 +138,7 @@ _ROWS = 500  # read at a time
 class ExtractionFolder(RowSource):
     """The blocks of one extraction folder, in the order of its table: minimized if possible, else self-contained.
 
-    A snapshot is published with all its code, so a block with a part under an unknown or non-permissive licence gets no
+    A snapshot is published with all its code, so a block with a part under an unknown or non-permissive license gets no
     code, nor does one that does not execute. Both keep their row, which says why.
     """
 
@@ -163,7 +163,7 @@ class ExtractionFolder(RowSource):
         return [self._folder / name for name in (TABLE, REQUIREMENTS)]
 
     def license(self, stated: str | None) -> str:  # noqa: ARG002 (blocks state theirs)
-        """Return the combined licence of all parts of the blocks with code.
+        """Return the combined license of all parts of the blocks with code.
 
         Raises: UserError if a table cannot be read.
         """
@@ -201,7 +201,7 @@ def _build_row(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
 
 
 def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:
-    """Return the licences of the parts of a block."""
+    """Return the licenses of the parts of a block."""
     return parts.licenses(block) if block["lean_license"] is None else {block["lean_license"]}
 
 

@@ -201,7 +201,7 @@ class LemurRelease(RecordSource):
         return [self._input]
 
     def license(self, stated: str | None) -> str:  # noqa: ARG002 (the distribution states its own)
-        """Return the licence in the distribution's metadata.
+        """Return the license in the distribution's metadata.
 
         Source: https://packaging.python.org/specifications/core-metadata/
         """

@@ -78,7 +78,7 @@ class LemurDatabase(RowSource):
         return [self._database()[1].packed]
 
     def license(self, stated: str | None) -> str:
-        """Return the licence on the repository's card, else the one stated by the user."""
+        """Return the license on the repository's card, else the one stated by the user."""
         stated_license = self._database()[1].license
         return stated_license if stated_license != NOASSERTION else super().license(stated)
 

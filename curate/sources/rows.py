@@ -29,7 +29,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
-#: Rows per batch: enough to amortise calls, few enough to stay far from the memory limit.
+#: Rows per batch: enough to amortize calls, few enough to stay far from the memory limit.
 BATCH_ROWS = 2_000
 
 

@@ -162,7 +162,7 @@ class Distractors:
     """Pool of wrong options for a block: the blocks of its split that ran."""
 
     def __init__(self, blocks: Sequence[ChatBlock]) -> None:
-        """Index the blocks in pseudo-random order, so that neighbours do not come from the same file."""
+        """Index the blocks in pseudo-random order, so that neighbors do not come from the same file."""
         self._by_category: dict[tuple[str, str], list[ChatBlock]] = {}
         self._by_split: dict[str, list[ChatBlock]] = {}
         for block in sorted(blocks, key=lambda item: hashlib.sha256(item.spec.block.encode()).digest()):

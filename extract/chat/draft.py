@@ -1,6 +1,6 @@
 """Draft the kinds about a single block: `describe`, `specify` and `shapes` restate its facts; `write` has its code.
 
-They contain no passage of code unless the code is the whole answer and its licences allow that.
+They contain no passage of code unless the code is the whole answer and its licenses allow that.
 """
 
 import json
@@ -81,7 +81,7 @@ _WRITE = (
 )
 
 _MAX_TENSORS = 12  # maximum number of output tensors
-_FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement in addition to behaviour and size
+_FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement in addition to behavior and size
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ def checked_text(kind: str, user: str, assistant: str) -> str:
 class CodeRights:
     """Rights to redistribute code, by the same rules as publishing, and the notices that go with it."""
 
-    blocked: Mapping[str, str] = field(default_factory=dict)  # block -> licences that forbid redistribution
+    blocked: Mapping[str, str] = field(default_factory=dict)  # block -> licenses that forbid redistribution
     parts: Parts = field(default_factory=lambda: Parts({}, {}))
 
     def notice(self, spec: Spec) -> str:
-        """Return the origin and licences of a block's code in one line."""
+        """Return the origin and licenses of a block's code in one line."""
         lines = f"lines {spec.start_line}-{spec.end_line}"
         origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
         further = [
@@ -241,7 +241,7 @@ def _spec_json(spec: Spec, names: Sequence[str]) -> str:
 
 
 def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> list[str]:
-    """Return the requirements as list items: behaviour and size always, plus a random sample of the other facts.
+    """Return the requirements as list items: behavior and size always, plus a random sample of the other facts.
 
     Args:
         spec: the spec of a block that ran, i.e. with cases.

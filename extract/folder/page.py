@@ -1,6 +1,6 @@
 """HTML page of an extraction: the level that its blocks reached, and the library of blocks with how each runs.
 
-The page contains nothing that may not be redistributed: code and graphs of blocks whose licence is not known to
+The page contains nothing that may not be redistributed: code and graphs of blocks whose license is not known to
 allow that remain in the folder's files, which the page lists.
 """
 

@@ -482,7 +482,7 @@ def list_failures(rows: Iterable[Block]) -> list[Failure]:
     """Return the categories of failure, most blocks first; each with its most common message, without the location."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        if row.error_kind is not None:  # a report is redistributed, whatever the licence
+        if row.error_kind is not None:  # a report is redistributed, whatever the license
             message = _PLACE.sub("", without_source(row.error or ""))
             kinds.setdefault(row.error_kind, []).append((message, row.block))
     failures = []

@@ -1,6 +1,6 @@
 """Figures of an extraction report, as PNG files whose bytes depend only on the data.
 
-Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also visible by position or lightness.
+Colors: Okabe and Ito 2008, "Color Universal Design"; every distinction is also visible by position or lightness.
 """
 
 import math
@@ -51,7 +51,7 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
 
 
 def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Draw the graphs of some blocks into `folder`, only if their licence allows redistribution.
+    """Draw the graphs of some blocks into `folder`, only if their license allows redistribution.
 
     Args: traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
 
@@ -82,7 +82,7 @@ def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mappin
 
 
 def level_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
-    """Return a colour for each of these levels, in order: warm below the goal, blue from it on.
+    """Return a color for each of these levels, in order: warm below the goal, blue from it on.
 
     There are at most four on either side, since the goal is `executed`, or an earlier level where the run stopped.
     """

@@ -98,7 +98,7 @@ def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:
 
 
 def _count_withheld(folder: Path) -> int:
-    """Count blocks whose code is recorded but absent: code is not published if its licence forbids redistribution."""
+    """Count blocks whose code is recorded but absent: code is not published if its license forbids redistribution."""
     table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
     return int(table["code"].null_count) - int(table["code_sha256"].null_count)
 

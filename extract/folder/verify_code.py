@@ -214,7 +214,7 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str]) -> Iterator[
 
 
 def _header(code: str) -> dict[str, str]:
-    """Return the fields in the comment lines at the start of a file: its block and licence."""
+    """Return the fields in the comment lines at the start of a file: its block and license."""
     fields: dict[str, str] = {}
     for line in header_lines(code):
         if match := _HEADER.fullmatch(line):

@@ -226,7 +226,7 @@ def write_extraction_card(
     chat: Chat | None,
     sources: Sequence[PackageSource],
 ) -> None:
-    """Write the dataset card of an extraction, and its description for catalogues.
+    """Write the dataset card of an extraction, and its description for catalogs.
 
     Args: rows: number of rows by path of each table.
     """
@@ -288,7 +288,7 @@ def _specs(specs: Sequence[Spec], places: Sequence[SplitAssignment]) -> list[str
 
 
 def _license_table(licenses: Mapping[str, int], what: str) -> list[str]:
-    """Return a table with the number of items by licence, and whether it allows redistribution of code."""
+    """Return a table with the number of items by license, and whether it allows redistribution of code."""
     ordered = sorted(licenses.items(), key=lambda item: (-item[1], item[0]))
     rows = [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(number)] for name, number in ordered]
     return table(["licence", "permissive", what], rows, 2)

@@ -25,13 +25,13 @@ _TENSOR = re.compile(r"float32 (\d+(?:x\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class SourceBlock:
-    """A block and its known behaviour.
+    """A block and its known behavior.
 
     Attributes:
         row: the block's row.
         code: its closed file; the minimized form if `lean` is true.
         sha256: digest of the code.
-        license: licence expression that covers all of the code.
+        license: license expression that covers all of the code.
         init: working constructor arguments.
         constructor: parameters of its constructor.
         layout: layout of the input tensor, one letter per dimension; None if unknown.

@@ -40,7 +40,7 @@ class MinimizedFile:
     Attributes:
         code: the whole file.
         requires: PEP 508 requirements apart from the standard library and the declared runtime.
-        license: combined licence of all sources of its code.
+        license: combined license of all sources of its code.
     """
 
     code: str
@@ -64,7 +64,7 @@ def write_header(
         arguments: known working arguments.
         root: (source, path) of the block's own file.
         places: name defined in the closed file -> (source, path).
-        licenses: source -> licence.
+        licenses: source -> license.
     """
     minimized = leaned.minimized
     assert minimized is not None

@@ -283,7 +283,7 @@ _SURE = ", 1.00]"  # end of a resolution without doubt
 
 
 def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
-    """Print one block: as JSON, or as lines and its code, in colour on a terminal.
+    """Print one block: as JSON, or as lines and its code, in color on a terminal.
 
     Raises: The same as `find_block`.
     """
@@ -381,7 +381,7 @@ def _describe_run(name: str, worked: WorkingCalls | None, stored: str | None) ->
 
 
 def _print_coloured(code: str) -> None:
-    """Print code in colour, with control characters escaped, because the code is foreign."""
+    """Print code in color, with control characters escaped, because the code is foreign."""
     from rich.console import Console
     from rich.syntax import Syntax
 

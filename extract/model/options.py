@@ -29,7 +29,7 @@ class ExtractOptions:
         fidelity: compare the blocks that run with the classes of their own installed package.
         seed: draws the held-out specs and the wording of conversations.
         chat: write conversations for fine-tuning, made from the facts of the specs.
-        include_code: with `chat`, also ask for code, of blocks under permissive licences only.
+        include_code: with `chat`, also ask for code, of blocks under permissive licenses only.
         chat_max_tokens: leave out longer conversations.
         timings: write the seconds of each block into the table, whose bytes then differ from run to run.
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.

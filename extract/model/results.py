@@ -85,7 +85,7 @@ def code_columns(code: str | None) -> dict[str, Any]:
 
 
 def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> dict[str, Any]:
-    """Count by level, source, category, failure, fidelity and licence, for the manifest and the report.
+    """Count by level, source, category, failure, fidelity and license, for the manifest and the report.
 
     `levels` counts the highest level of each block, so that it sums to `blocks`; `count_reached` counts a block at each
     level up to its own. Sources are in row order, everything else by size.

@@ -57,7 +57,7 @@ _MODULES_OWN = frozenset(("__name__", "__file__", "__doc__", "__package__", "__s
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(...), type(NotImplemented), range, slice, re.Pattern)
 _PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 
-#: Instructions that are irrelevant for the behaviour of a function.
+#: Instructions that are irrelevant for the behavior of a function.
 _SILENT = frozenset(
     ("RESUME", "NOP", "CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "COPY_FREE_VARS", "MAKE_CELL", "NOT_TAKEN")
 )

@@ -1,1 +1,1 @@
-"""`lemur search`: find the blocks of an extraction folder by name, behaviour or computation graph."""
+"""`lemur search`: find the blocks of an extraction folder by name, behavior or computation graph."""

@@ -26,7 +26,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
-    from manifests.records.corpus import Alternative, CorpusSource, Fetch, SourceCorpus
+    from manifests.records.corpus import Alternative, Corpus, CorpusSource, Fetch
 
 __all__ = ["PackageSource", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
 
@@ -137,7 +137,7 @@ def _is_aside(folder: Path) -> bool:
 # --- corpora ----------------------------------------------------------------------------------------------------------
 
 
-def open_available(corpus: "SourceCorpus") -> tuple[tuple[PackageSource, ...], tuple[tuple[str, str], ...]]:
+def open_available(corpus: "Corpus") -> tuple[tuple[PackageSource, ...], tuple[tuple[str, str], ...]]:
     """Open the sources of a corpus, or their alternatives; also return the (name, reason) of unavailable ones.
 
     Each source is looked up only in the locations that the corpus allows.

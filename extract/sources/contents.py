@@ -1,8 +1,8 @@
 """Sources and their contents. A source is a named, licensed, immutable list of Python files; here it is decided which
 files of an archive, a commit or a folder belong to it, their module names, and which texts describe it.
 
-Nothing is executed to determine name, version, licence or requirements: they are read from METADATA, PKG-INFO,
-pyproject.toml, requirement files and licence texts.
+Nothing is executed to determine name, version, license or requirements: they are read from METADATA, PKG-INFO,
+pyproject.toml, requirement files and license texts.
 """
 
 import email.parser
@@ -155,7 +155,7 @@ class Contents:
     """Files by path, relative to the root of the source."""
 
     python: Mapping[str, bytes]
-    texts: Mapping[str, bytes]  # licence files and metadata
+    texts: Mapping[str, bytes]  # license files and metadata
 
 
 def check_bounds(where: str, sizes: Iterable[int]) -> None:
@@ -277,7 +277,7 @@ def _to_module_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PackageFacts:
-    """Name, version, licence and requirements of a project; name and version are "" if no metadata states them."""
+    """Name, version, license and requirements of a project; name and version are "" if no metadata states them."""
 
     name: str
     version: str
@@ -298,7 +298,7 @@ def is_text(path: str) -> bool:
 
 
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
-    """Return name, version, licence and requirements, each from the best text that states it."""
+    """Return name, version, license and requirements, each from the best text that states it."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
     project = _read_pyproject(decoded.get("pyproject.toml", ""))
     licenses = [text for path, text in decoded.items() if _is_license(path, project)]
@@ -329,7 +329,7 @@ def _read_pyproject(text: str) -> dict[str, object]:
 
 
 def _read_license(project: Mapping[str, object]) -> str:
-    """Return the licence in a project table: an SPDX expression (PEP 639), else a table's text, else classifiers."""
+    """Return the license in a project table: an SPDX expression (PEP 639), else a table's text, else classifiers."""
     license_field, classifiers = project.get("license"), project.get("classifiers")
     table = license_field if isinstance(license_field, dict) else {}
     named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
@@ -341,7 +341,7 @@ def _read_license(project: Mapping[str, object]) -> str:
 
 
 def _is_license(path: str, project: Mapping[str, object]) -> bool:
-    """Return whether a text is a licence of the project: one listed in `license-files`, else one with a usual name."""
+    """Return whether a text is a license of the project: one listed in `license-files`, else one with a usual name."""
     listed, license_field = project.get("license-files"), project.get("license")
     patterns = [str(item) for item in listed] if isinstance(listed, list) else []
     if isinstance(license_field, dict) and "file" in license_field:
@@ -353,7 +353,7 @@ def _is_license(path: str, project: Mapping[str, object]) -> bool:
 
 
 def _in_licenses(path: str) -> bool:
-    """Return whether a file is in the folder of licence texts named by SPDX id: `LICENSES/MIT.txt`."""
+    """Return whether a file is in the folder of license texts named by SPDX id: `LICENSES/MIT.txt`."""
     folder, _, name = path.rpartition("/")
     return folder.upper() in {"LICENSES", "LICENCES"} and PurePosixPath(name).suffix in {"", ".txt", ".md"}
 

@@ -29,7 +29,7 @@ from extract.sources.contents import (
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
-#: Part of the cache's path: changes in which files are kept, how modules are named or licences are read must not
+#: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
 #: mix with entries of older versions.
 FORMAT = 3
 _LOCK = "lock"

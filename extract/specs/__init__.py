@@ -1,1 +1,1 @@
-"""Neutral specs: facts about the design and behaviour of a block, without passages of its source."""
+"""Neutral specs: facts about the design and behavior of a block, without passages of its source."""

@@ -1,4 +1,4 @@
-"""Behaviour of an observed block: facts inferred from its shapes, and a summary of one or two fixed-form sentences."""
+"""Behavior of an observed block: facts inferred from its shapes, and a summary of one or two fixed-form sentences."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Behaviour:
 
 
 def infer_behaviour(observed: Observed, init: Iterable[str], known_layout: str | None = None) -> Behaviour:
-    """Infer the behaviour from the observed cases.
+    """Infer the behavior from the observed cases.
 
     Args:
         init: values of the constructor's arguments, as Python expressions.

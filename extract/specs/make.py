@@ -1,4 +1,4 @@
-"""Neutral specs: facts about the design and behaviour of a block, without passages of its source.
+"""Neutral specs: facts about the design and behavior of a block, without passages of its source.
 
 No spec repeats eight consecutive tokens of its block's source. A token is a word, a number or one punctuation
 character, regardless of whitespace; code, comments, docstrings and the JSON line of a spec are tokenized the same way.

@@ -50,11 +50,11 @@ class Stage:
     Args:
         outputs: files or folders, relative to the folder of the run; each is complete or absent.
         make: writes the outputs to the folder of the run, replacing older ones.
-        summarise: reads the outputs and summarizes them.
+        summarize: reads the outputs and summarizes them.
         parents: names of earlier stages.
         packages: our packages whose code determines the outputs.
         parameters: other values that determine the outputs, as JSON.
-        resumes: whether `make` accepts an existing output as its own (a training run is recognised by its identity), so
+        resumes: whether `make` accepts an existing output as its own (a training run is recognized by its identity), so
             that it must be removed before a rebuild.
     """
 

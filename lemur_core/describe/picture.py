@@ -1,7 +1,7 @@
-"""Draw a graph: operations from top to bottom, bypasses in another colour, shapes in the boxes.
+"""Draw a graph: operations from top to bottom, bypasses in another color, shapes in the boxes.
 
 Layers and their order follow Sugiyama: each node lies below everything it reads, connections that cross layers get a
-slot in each of them, layers are ordered by the mean position of their neighbours, and straight lines take priority.
+slot in each of them, layers are ordered by the mean position of their neighbors, and straight lines take priority.
 
 Source: K. Sugiyama, S. Tagawa, M. Toda, "Methods for visual understanding of hierarchical system structures", IEEE
 Transactions on Systems, Man, and Cybernetics 11 (1981)
@@ -267,7 +267,7 @@ class _Picture:
                 position |= {item: float(number) for number, item in enumerate(layer)}
 
     def _columns(self) -> list[float]:
-        """Return the x centre of each item: near its neighbours, without overlaps, boxes before bypasses."""
+        """Return the x center of each item: near its neighbors, without overlaps, boxes before bypasses."""
         x = [0.0] * len(self._above)
         for sweep in range(_SWEEPS + 1):
             down = sweep % 2 == 0
@@ -285,7 +285,7 @@ class _Picture:
         return x
 
     def _rows(self, layer_of: Sequence[int]) -> tuple[list[float], list[float]]:
-        """Return the y centre of each item from the top, and its height: for bypasses that of the layer."""
+        """Return the y center of each item from the top, and its height: for bypasses that of the layer."""
         middles, heights, at = [], [], 0.0
         for layer in self._layers:
             heights.append(max((self._sizes[item][1] for item in layer if item < len(self._boxes)), default=0.0))
@@ -407,7 +407,7 @@ def space_out(wanted: Sequence[float], weights: Sequence[float], steps: Sequence
 
 
 def _lines(box: Box) -> Iterator[tuple[str, float, str]]:
-    """Yield the lines of a box, each with its size and colour."""
+    """Yield the lines of a box, each with its size and color."""
     yield make_visible(box.title, _CHARACTERS), _SIZE, INK
     for line in box.lines:
         yield make_visible(line, 2 * _CHARACTERS), _SMALL, INK

@@ -1,6 +1,6 @@
 """Figures in one style, as PNG or SVG files whose bytes depend only on the data.
 
-Colours: Okabe and Ito 2008, "Color Universal Design".
+Colors: Okabe and Ito 2008, "Color Universal Design".
 """
 
 import warnings

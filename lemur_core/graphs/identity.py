@@ -155,7 +155,7 @@ def text(graph: Graph, label: Label) -> str:
     """Describe the whole graph, independent of the order of its nodes.
 
     Nodes are numbered in the order in which a walk from the results meets them; operands of commutative operations are
-    visited in the order of their colours. Operands of one colour are usually interchangeable. If they are not, two
+    visited in the order of their colors. Operands of one color are usually interchangeable. If they are not, two
     equal graphs may have different texts, but different graphs never share a text.
     """
     numbers = number_nodes(graph, colors := compute_colors(graph, label))
@@ -190,7 +190,7 @@ def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
 
 
 def color_ancestry(graph: Graph) -> list[bytes]:
-    """Return a colour per node from everything that leads to it: equal for equal computations on leaves of one kind."""
+    """Return a color per node from everything that leads to it: equal for equal computations on leaves of one kind."""
     colors: list[bytes] = []
     for node in graph.nodes:
         read = [colors[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
@@ -206,7 +206,7 @@ def order_inputs(node: Node, colors: Sequence[bytes]) -> tuple[Ref, ...]:
 
 
 def compute_colors(graph: Graph, label: Label) -> list[bytes]:
-    """Return a colour per node from everything that leads to it and everything that follows from it."""
+    """Return a color per node from everything that leads to it and everything that follows from it."""
     users: list[list[tuple[int, str]]] = [[] for _ in graph.nodes]
     for index, node in enumerate(graph.nodes):
         for position, ref in enumerate(node.inputs):

@@ -205,7 +205,7 @@ class LexicalIndex(NeighbourIndex):
 
 
 class StructuralIndex(NeighbourIndex):
-    """Kept fingerprints, queried for the most similar one. A network that calls nothing has no neighbours."""
+    """Kept fingerprints, queried for the most similar one. A network that calls nothing has no neighbors."""
 
     stage = "structural"
 

@@ -202,7 +202,7 @@ def split_dotted_name(node: ast.expr) -> tuple[str, ...]:
 def returns_its_argument(node: ast.FunctionDef) -> bool:
     """Return whether a function returns its first argument unchanged, or an inner function that does.
 
-    Such a decorator registers what it decorates; removing it does not change the behaviour of the class itself.
+    Such a decorator registers what it decorates; removing it does not change the behavior of the class itself.
     """
     own = list(_own_nodes(node))
     returned = [item.value for item in own if isinstance(item, ast.Return)]

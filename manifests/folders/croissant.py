@@ -1,4 +1,4 @@
-"""`croissant.json`: the contents of a dataset folder, in the format that dataset catalogues and loaders read.
+"""`croissant.json`: the contents of a dataset folder, in the format that dataset catalogs and loaders read.
 
 It lists every file of a table with its SHA-256, and every table with its columns; paths are relative to the folder, so
 that `mlcroissant.Dataset("DIR/croissant.json").records("records")` reads it in place.

@@ -93,7 +93,7 @@ class FolderFormat:
         return checks
 
     def write_card(self, folder: Path, rows: Mapping[str, int], card: "Card") -> None:
-        """Write `README.md`, the dataset card, and `croissant.json`, the same tables for dataset catalogues.
+        """Write `README.md`, the dataset card, and `croissant.json`, the same tables for dataset catalogs.
 
         Args: rows: number of rows by path of each table; empty tables are omitted, because `datasets` rejects them.
         """
@@ -113,8 +113,8 @@ class Card:
     """The content of a dataset card.
 
     Attributes:
-        name: title of the card, and name for catalogues.
-        description: one or two sentences, for catalogues.
+        name: title of the card, and name for catalogs.
+        description: one or two sentences, for catalogs.
         licenses: SPDX expressions of the contents.
         size: number of rows of the default table.
         text: Markdown below the title.

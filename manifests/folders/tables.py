@@ -17,7 +17,7 @@ from manifests.records import Record, arrow_schema
 
 R = TypeVar("R", bound=Record)
 
-#: The description of the tables for dataset catalogues, next to the card.
+#: The description of the tables for dataset catalogs, next to the card.
 CROISSANT = "croissant.json"
 
 #: Rows per file, so that no column of code exceeds the 2 GiB limit of Arrow strings.

@@ -54,7 +54,7 @@ class CorpusSource(Record):
         )
 
 
-class SourceCorpus(Record):
+class Corpus(Record):
     """Sources in the order in which a bare name is looked up, if their priorities are equal."""
 
     name: str = Field(min_length=1)
@@ -95,7 +95,7 @@ def corpus_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def load_corpus(name: str) -> SourceCorpus:
+def load_corpus(name: str) -> Corpus:
     """Load a bundled corpus, or one described by a JSON file.
 
     Args: name: a bundled name, which wins over a file of that name, or the path of a file.
@@ -105,7 +105,7 @@ def load_corpus(name: str) -> SourceCorpus:
     shipped = FOLDER / f"{name}.json"
     path = shipped if name in corpus_names() else Path(name)
     try:
-        return SourceCorpus.model_validate_json(path.read_bytes())
+        return Corpus.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         kind = UserError if path.suffix else UsageError
         raise kind(f"{name}: no such corpus; there are {', '.join(corpus_names())}, or name a JSON file") from None

@@ -180,7 +180,7 @@ WRITES = {"create", "branch", "tag", "preupload", "batch", "commit"}
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = 1 << 16  # one packet an answer: else each one waits for an acknowledgement of its head
+    wbufsize = 1 << 16  # one packet an answer: else each one waits for an acknowledgment of its head
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from curate.dedup.strict import curate_strict
-from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
@@ -46,7 +46,7 @@ class Curated:
     """A finished curation; everything is looked up by the text of the code."""
 
     rows: list[Row]
-    corpus: Corpus
+    corpus: LoadedRecords
     outcome: CurationOutcome
     options: CurateOptions
 

@@ -188,7 +188,7 @@ class _Drawn:
 def test_graphs_in_tasks_write_the_same_bytes(
     graph: Any, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Survivors are traced three times, as what a graph removes lets its neighbours in; two times where queued."""
+    """Survivors are traced three times, as what a graph removes lets its neighbors in; two times where queued."""
     drawn = _Drawn()
     monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
     monkeypatch.setattr(pipeline, "write_report", lambda *_: None)

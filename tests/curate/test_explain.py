@@ -110,7 +110,7 @@ def snapshot(
 
 
 def said(explanation: Explanation) -> dict[str, str]:
-    """The labelled lines."""
+    """The labeled lines."""
     return {
         line[:12].strip(): line[12:] for line in explanation.lines if line[:12].strip() and not line.startswith(" ")
     }

@@ -432,7 +432,7 @@ def test_tokens_of_a_method(body: str, tokens: str | None) -> None:
         ("", ""),
         ("x = Conv(1)\nif y == 'a': pass\n", "ID = Conv ( NUM ) if ID == STR : pass"),  # no network: the whole file
         ("class Net(Module): f()\ndef f(): 1\ndef g(): 2\n", "class Net ( Module ) : f ( ) def f ( ) : NUM"),
-        # The indented function that "f" names makes the part unparseable by itself: nothing is declared.
+        # The indented function that "f" names makes the part unparsable by itself: nothing is declared.
         ("class A:\n  def f(): 1\nclass Net(Module): f()\n", "def ID ( ) : NUM class ID ( Module ) : ID ( )"),
         ("x = class Net(f)\n", "ID = class ID ( ID )"),  # does not parse: the whole file, nothing is declared
         ("class Net(Module):\n\tx = 1\n", "class Net ( Module ) : ID = NUM"),

@@ -28,7 +28,7 @@ Write = Callable[..., Path]
 
 
 def extraction(folder: Path, blocks: Sequence[tuple[str, str, str | None]], kind: str = "extraction") -> Path:
-    """A folder of blocks: id, licence, closed file."""
+    """A folder of blocks: id, license, closed file."""
     folder.mkdir()
     rows = [
         {
@@ -114,7 +114,7 @@ CLASS_NAMES = st.from_regex(r"[A-Z][A-Za-z]{1,10}", fullmatch=True)
 def test_renaming_and_layout_do_not_hide_an_origin(
     network: Callable[..., str], blocks: list[int], name: str, variable: str, width: int, text: str, indent: str
 ) -> None:
-    """So a copy of a class under a copyleft licence is never told as permissive for that."""
+    """So a copy of a class under a copyleft license is never told as permissive for that."""
     original = network(blocks, name="Original", glue=False)
     copy = network(blocks, name=name, variable=variable, width=width, docstring=text, comment=text)
     copy = copy.replace("    ", indent)

@@ -37,7 +37,7 @@ class Codes(list[str]):
 
 @pytest.fixture(scope="module")
 def codes(network: Callable[..., str], warm: Callable[..., None]) -> Codes:
-    """Three chains of networks, neighbours near each other, and the last of a chain far from its first."""
+    """Three chains of networks, neighbors near each other, and the last of a chain far from its first."""
     dice = random.Random(3)
     made = Codes()
     for _ in range(3):

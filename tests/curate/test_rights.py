@@ -1,4 +1,4 @@
-"""Under which licence codes are: their own word counts, and no published table has code under a licence weaker."""
+"""Under which license codes are: their own word counts, and no published table has code under a license weaker."""
 
 import base64
 import json

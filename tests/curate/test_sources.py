@@ -388,7 +388,7 @@ def test_hub_fails(
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Blocks under MIT, GPL and an unknown licence; one of the MIT source has a part from the GPL source."""
+    """Blocks under MIT, GPL and an unknown license; one of the MIT source has a part from the GPL source."""
     root = tmp_path_factory.mktemp("made")
     sources = [extractions.source(root, name) for name in ("alpha@1.0", "beta@1.0", "gamma@1.0")]
     results = extractions.results(sources)

@@ -256,7 +256,7 @@ def test_nothing_compared_is_no_section() -> None:
 
 
 def test_reasons_hold_no_text_of_the_source() -> None:
-    """They appear in a report that is redistributed, whatever the licence of the source."""
+    """They appear in a report that is redistributed, whatever the license of the source."""
     original = ORIGINAL.replace("LIMIT = 4.0", "LIMIT = {'a key': ['words of the author', 'b']}")
     found = bindings(original, original.replace("words of the author", "other words"))
     assert found["others"] == ["lib.net: LIMIT: an entry: another value"]

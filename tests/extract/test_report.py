@@ -199,7 +199,7 @@ def test_categories_stand_by_size_then_name() -> None:
     assert list_failures([]) == []
 
 
-# --- colours and text ---------------------------------------------------------------------------------------------
+# --- colors and text ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])

@@ -137,7 +137,7 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
         assert functions <= outline.functions, file.name
 
 
-# --- behaviour ----------------------------------------------------------------------------------------------------
+# --- behavior ----------------------------------------------------------------------------------------------------
 
 
 @table(__file__, "specs.md", "Behaviour", globals())

@@ -9,7 +9,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from manifests.provenance.licenses import is_permissive
-from manifests.records.corpus import FOLDER, Fetch, SourceCorpus, corpus_names, load_corpus
+from manifests.records.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
 from manifests.schemas import schema_texts
 from tests.builders.suites import table
 
@@ -64,7 +64,7 @@ def test_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(corpus(digest=[DIGEST, "1" * 64], paths=["a/*"])))
     loaded = load_corpus(str(path))
-    assert isinstance(loaded, SourceCorpus)
+    assert isinstance(loaded, Corpus)
     assert loaded.sources[0].digest == (DIGEST, "1" * 64)
     assert loaded.sources[0].priority == 1
 
@@ -93,7 +93,7 @@ BOTH = {"source": "one@1.0", "alternative": {"source": COMMIT}}
 
 @table(__file__, "corpus.md", "Places", globals())
 def test_places(default: Fetch, own: str | None, entry: dict[str, Any], places: list[str]) -> None:
-    loaded = SourceCorpus.model_validate(
+    loaded = Corpus.model_validate(
         {"name": "mine", "fetch": default, "sources": [{"name": "one", "fetch": own, **entry}]}
     )
     assert [place.source for place in loaded.sources[0].places(loaded.fetch)] == places

@@ -1,4 +1,4 @@
-"""Licences: read from metadata and texts, unknown where they do not say, permissive only when that is sure."""
+"""Licenses: read from metadata and texts, unknown where they do not say, permissive only when that is sure."""
 
 import importlib.metadata
 

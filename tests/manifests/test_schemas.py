@@ -11,7 +11,7 @@ from manifests.folders.checks import check_table
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import ROWS_PER_FILE, Table, card_yaml, select_tables, write_tables
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
-from manifests.records.corpus import SourceCorpus
+from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts
 from tests.builders.suites import table
 
@@ -29,7 +29,7 @@ def test_schemas_are_current() -> None:
     """If this fails, run `make schemas`."""
     checked_in = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert checked_in == schema_texts()
-    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest, SourceCorpus)}
+    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest, Corpus)}
 
 
 def test_lemur_record_columns() -> None:

@@ -253,7 +253,7 @@ def test_a_whitening_stem_is_measured_once_on_the_first_batch_of_training() -> N
     made = assemble(recipe({"stem": "whitening"}), None)
     net, again = net_of(made), net_of(made)
     torch.manual_seed(1)
-    images = torch.nn.functional.avg_pool2d(torch.randn(64, 3, 34, 34), 3, 1) * 2 + 1  # neighbours are alike
+    images = torch.nn.functional.avg_pool2d(torch.randn(64, 3, 34, 34), 3, 1) * 2 + 1  # neighbors are alike
     net.eval()(images)
     assert not net.stem.measured
     net.train()(images)

@@ -1,4 +1,4 @@
-"""Optimisers, their schedules and averages: what decays, what Muon trains beside SGD, states that go on."""
+"""Optimizers, their schedules and averages: what decays, what Muon trains beside SGD, states that go on."""
 
 import math
 

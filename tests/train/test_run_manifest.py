@@ -248,7 +248,7 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
 def test_a_network_with_a_block_that_may_not_leave_stays(
     library: Path, tmp_path: Path, blocks: list[tuple[str, str]], reason: str, recorded: bool
 ) -> None:
-    """By the licences of all sources of a block: by the record, or by the comments where that names no blocks."""
+    """By the licenses of all sources of a block: by the record, or by the comments where that names no blocks."""
     out = tmp_path / "run"
     make_run(out, *((slot, block_of(library, name)) for slot, name in blocks))
     if not recorded:

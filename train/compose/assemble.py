@@ -28,7 +28,7 @@ from train.model.recipe import Network, Recipe
 from train.model.slots import NONE, SLOTS, Filler, list_sizes, list_widths
 
 _WRAP = 118
-_OURS = "MIT"  # licence of the text between the blocks
+_OURS = "MIT"  # license of the text between the blocks
 
 _IN_SHAPE, _CLASSES = (4, 3, 32, 32), 10  # of the final trial run
 

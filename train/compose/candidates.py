@@ -261,7 +261,7 @@ def candidates(
 ) -> list[SlotCandidate]:
     """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
 
-    Blocks are tried if their observed behaviour makes a fit possible. Each result says that the block meets the slot's
+    Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
     contract at all these widths, or why it does not. Outcomes are cached.
 
     Args: prober: probes the blocks; a new one by default.

@@ -37,10 +37,10 @@ class SlotLibrary:
     def block(self, block: str) -> Block:
         """Return the record of an id with its code, without the fields in `_UNREAD`.
 
-        If the block has a minimized form, code, requirements, licence and digest are of that form. The licence covers
+        If the block has a minimized form, code, requirements, license and digest are of that form. The license covers
         all code in it, which may come from several sources.
         """
-        # absent if its licence forbids publication
+        # absent if its license forbids publication
         code = self._texts("lean_code" if block in self.full_facts else "code")[self._places[block]].as_py()
         return Block.model_validate(self.rows[block] | {"code": code})
 

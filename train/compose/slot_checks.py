@@ -49,7 +49,7 @@ _CLOSE = 0.05
 
 
 class SlotMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
-    """The reason why a filler does not fit, and its stage: 0 construction, 1 execution, 2 shapes, 3 behaviour."""
+    """The reason why a filler does not fit, and its stage: 0 construction, 1 execution, 2 shapes, 3 behavior."""
 
     def __init__(self, depth: int, reason: str) -> None:
         super().__init__(reason)
@@ -239,7 +239,7 @@ def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
     """Check that it keeps the shape of maps of several sizes, has parameters, and attends.
 
     It attends if it gates (each output value is the input value times a factor from 0 to 2 that depends on other
-    values) or sees all (one corner of the map influences the opposite one). A normalisation does neither: its output
+    values) or sees all (one corner of the map influences the opposite one). A normalization does neither: its output
     does not depend on the scale. Returns: which of the two, and whether zeros give zeros.
     """
     channels = values["channels"]

@@ -1,7 +1,7 @@
 """The common interface of all data sources, generated data, and the original batches of CIFAR-10.
 
 Generated images are for smoke tests: a small network learns them in an epoch, a linear one does not. A class is a
-direction and a spatial frequency of a wave across the image: 2 directions, 5 frequencies. Phase, colour and contrast
+direction and a spatial frequency of a wave across the image: 2 directions, 5 frequencies. Phase, color and contrast
 are random, and there is noise, so the mean image of every class is the same grey. Flips, shifts and crops keep the
 class.
 

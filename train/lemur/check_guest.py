@@ -260,7 +260,7 @@ Maker = Callable[[int, Any, str], _Items]
 
 
 def _pictures(count: int, transform: Any, name: str) -> list[tuple[Tensor, Tensor]]:
-    """Return images of coloured rectangles after the package's transform, and the class of each pixel (0: none)."""
+    """Return images of colored rectangles after the package's transform, and the class of each pixel (0: none)."""
     side = int((re.findall(r"\d+", name) or [_SIDE])[-1])
     pictures = []
     for _ in range(count):

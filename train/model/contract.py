@@ -4,7 +4,7 @@ The trainer executes the file, constructs `Net(in_shape, out_shape, prm, device)
 `learn(train_data)` once per epoch, and evaluates `net(inputs)`; its hyperparameter search draws a value in 0..1 for
 each name that `supported_hyperparameters()` returns. All arguments are positional.
 
-Image transforms have names; this module writes an equivalent module for a database that lacks one. `norm` normalises
+Image transforms have names; this module writes an equivalent module for a database that lacks one. `norm` normalizes
 with the mean and deviation of the dataset, `echo` leaves pixels in 0..1, `complex` converts these to complex numbers; a
 number is the size that images are resized to; `flip` mirrors half of them. LEMUR also transforms test images like this,
 flips included.

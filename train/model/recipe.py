@@ -94,7 +94,7 @@ class ModelSettings(_FrozenRecipePart):
 
 
 class Training(_FrozenRecipePart):
-    """The optimiser and its schedule. Learning rate and weight decay are passed to torch's optimiser unchanged."""
+    """The optimizer and its schedule. Learning rate and weight decay are passed to torch's optimizer unchanged."""
 
     epochs: int = Field(default=20, ge=1)
     batch_size: int = Field(default=128, ge=2)

@@ -80,7 +80,7 @@ SLOTS = {
 
 
 def suits(slot: str, spec: Spec) -> bool:
-    """Return whether the observed behaviour of a block makes it worth trying in a slot."""
+    """Return whether the observed behavior of a block makes it worth trying in a slot."""
     if spec.level not in ("forward", "backward") or not spec.cases:
         return False
     inputs, outputs = list(spec.cases[0].inputs.values()), spec.cases[0].outputs

@@ -120,7 +120,7 @@ class Loop:
         self._kept_before = 0  # epochs finished before this run was resumed
 
     def build(self) -> None:
-        """Build the network, its optimiser and its schedule, and resume from a checkpoint if there is one.
+        """Build the network, its optimizer and its schedule, and resume from a checkpoint if there is one.
 
         To warm up the process, a first network takes one step on noise and is discarded.
 

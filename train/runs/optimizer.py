@@ -1,4 +1,4 @@
-"""The optimiser of a recipe and its schedule: torch's own, and Muon in float32.
+"""The optimizer of a recipe and its schedule: torch's own, and Muon in float32.
 
 Muon steps along the orthogonalised momentum of a matrix. A convolution's weight (out, in, height, width) is a matrix
 with one row per output channel, as in K. Jordan's airbench. torch.optim.Muon always multiplies in bfloat16; on a
@@ -123,7 +123,7 @@ class MuonWithSgd(Optimizer):
     """Muon and SGD under one list of parameter groups, so that one schedule sets both."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], training: Training) -> None:
-        """Assign the parameters to the two optimisers."""
+        """Assign the parameters to the two optimizers."""
         every = self._every = list(parameters)
         self._rows = [(each, rows) for each in every if (rows := _as_rows(each)) is not None]
         taken = {id(each) for each, _ in self._rows}

@@ -11,7 +11,7 @@ LEMUR's trainer would get other figures. Our durations exclude evaluation, LEMUR
 
 A database has tables of code (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value)
 and trials (`stat`). The id of code is its digest; that of a trial is the digest of its whole content, so existing
-entries are recognised. The package declares foreign keys but cannot enforce them (`prm` is referenced by a column that
+entries are recognized. The package declares foreign keys but cannot enforce them (`prm` is referenced by a column that
 is not unique), so this module ensures that every name in a trial exists in its table. If a database has no code for the
 metric or a transform, an equivalent one of ours is added.
 

@@ -9,7 +9,7 @@ from curate.folder.report.facts import gather_facts
 from curate.folder.report.figures import draw_figures
 from curate.folder.report.graphs import draw_graphs
 from curate.folder.snapshot import chat_section
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 
@@ -23,7 +23,12 @@ _CAPTIONS = {
 
 
 def write_report(
-    folder: Path, corpus: Corpus, outcome: CurationOutcome, counts: dict[str, Any], options: CurateOptions, name: str
+    folder: Path,
+    corpus: LoadedRecords,
+    outcome: CurationOutcome,
+    counts: dict[str, Any],
+    options: CurateOptions,
+    name: str,
 ) -> None:
     """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
 

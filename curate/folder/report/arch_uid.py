@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from curate.folder.report.facts import ReportFacts
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.files.markdown import code_span, count, plural, table
 from manifests.records import Agreement
@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 _EXAMPLES = 3
 
 
-def arch_uid_section(facts: ReportFacts, corpus: Corpus, outcome: CurationOutcome) -> list[str]:
+def arch_uid_section(facts: ReportFacts, corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
     """Return the section of the report; empty if the source states no `arch_uid`."""
     uids = _collect_uids(facts, corpus)
     if not uids:
@@ -46,7 +46,7 @@ def arch_uid_section(facts: ReportFacts, corpus: Corpus, outcome: CurationOutcom
     ]
 
 
-def _collect_uids(facts: ReportFacts, corpus: Corpus) -> dict[int, str]:
+def _collect_uids(facts: ReportFacts, corpus: LoadedRecords) -> dict[int, str]:
     """Return the `arch_uid` of each code that has one; if it has several, that of its first row."""
     column = corpus.rows.column("arch_uid")
     if column.null_count == len(column):

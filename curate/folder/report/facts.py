@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.similarity.selection import Verdict
@@ -83,7 +83,7 @@ HOW = {
 }
 
 
-def gather_facts(corpus: Corpus, outcome: CurationOutcome, thresholds: dict[str, float]) -> ReportFacts:
+def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome, thresholds: dict[str, float]) -> ReportFacts:
     """Count everything in one pass over the decisions.
 
     Args:
@@ -132,7 +132,7 @@ def gather_facts(corpus: Corpus, outcome: CurationOutcome, thresholds: dict[str,
     )
 
 
-def _best_codes(corpus: Corpus, codes: Collection[int]) -> list[tuple[int, float, int | None]]:
+def _best_codes(corpus: LoadedRecords, codes: Collection[int]) -> list[tuple[int, float, int | None]]:
     """Return the distinct codes with the highest accuracies on one benchmark, over all epochs; ties in order of id."""
     columns = [corpus.rows.column(name) for name in ("task", "dataset", "metric")]
     wanted = np.ones(corpus.rows.num_rows, bool)
@@ -168,7 +168,7 @@ def _best_networks(
     return {code: name for code, (_, _, name) in best.items()}
 
 
-def _how(code: int, verdict: Verdict, corpus: Corpus, thresholds: dict[str, float]) -> str:
+def _how(code: int, verdict: Verdict, corpus: LoadedRecords, thresholds: dict[str, float]) -> str:
     """Return the phrase of HOW for a removed code, derived from the features, so it is the same for both profiles."""
     features, other, phrases = corpus.features, verdict.canonical, HOW[verdict.outcome]
     if verdict.stage in ("exact", "graph"):

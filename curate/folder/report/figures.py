@@ -1,6 +1,6 @@
 """The figures of a curation report, as PNG files whose bytes depend on the data alone.
 
-Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
+Colors: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ def _funnel(figure: "Figure", facts: ReportFacts) -> None:
 
 
 def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
-    """Draw bars of what is left after each step, with what the step removed in a lighter colour."""
+    """Draw bars of what is left after each step, with what the step removed in a lighter color."""
     whole = max(1, *(number for _, number, _ in steps))
     for place, (_, number, note) in enumerate(steps):
         before = steps[place - 1][1] if place else number

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from curate.folder.report.facts import ReportFacts
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import code_span, count, plural, ratio
 from lemur_core.graphs.graph import LEAVES, Graph, unpack
@@ -15,7 +15,7 @@ from lemur_core.similarity.features.minhash import jaccard
 BOXES = 24
 
 
-def draw_graphs(folder: Path, corpus: Corpus, facts: ReportFacts, outcome: CurationOutcome) -> dict[str, str]:
+def draw_graphs(folder: Path, corpus: LoadedRecords, facts: ReportFacts, outcome: CurationOutcome) -> dict[str, str]:
     """Draw the chosen graphs into `folder`, as `NAME.svg`. Returns: the captions by name, in order."""
     from lemur_core.describe.picture import draw
 
@@ -33,7 +33,7 @@ def draw_graphs(folder: Path, corpus: Corpus, facts: ReportFacts, outcome: Curat
 
 
 def _choose_pictures(
-    corpus: Corpus, facts: ReportFacts, outcome: CurationOutcome
+    corpus: LoadedRecords, facts: ReportFacts, outcome: CurationOutcome
 ) -> Iterator[tuple[str, int, str, str]]:
     """Yield the name, code, title and caption of each picture."""
     publishable = {
@@ -77,7 +77,7 @@ def _choose_pictures(
         )
 
 
-def _lexical(corpus: Corpus, one: int, other: int | None) -> float:
+def _lexical(corpus: LoadedRecords, one: int, other: int | None) -> float:
     assert other is not None
     features = corpus.features
     return jaccard(*(features.shingles(int(features.shingle_set[code])) for code in (one, other)))

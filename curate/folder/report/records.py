@@ -8,7 +8,7 @@ from typing import Any
 from curate.compute.runs import RunResult
 from curate.folder.report.facts import ReportFacts
 from curate.folder.report.sections import LONG_TABLE, fold_rows
-from curate.model.corpus import Corpus
+from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
 from curate.published.outcome import CurationOutcome
@@ -42,7 +42,7 @@ def rescued(facts: ReportFacts) -> list[str]:
     ]
 
 
-def best(facts: ReportFacts, corpus: Corpus) -> list[str]:
+def best(facts: ReportFacts, corpus: LoadedRecords) -> list[str]:
     """List the best codes on one benchmark, with their outcomes."""
     if not facts.best:
         return []
@@ -69,8 +69,8 @@ def best(facts: ReportFacts, corpus: Corpus) -> list[str]:
     ]
 
 
-def pretrained(facts: ReportFacts, corpus: Corpus, rights: Rights) -> list[str]:
-    """List every code that loads trained weights, with the lines that do, unless its licence forbids showing them."""
+def pretrained(facts: ReportFacts, corpus: LoadedRecords, rights: Rights) -> list[str]:
+    """List every code that loads trained weights, with the lines that do, unless its license forbids showing them."""
     evidence_of = corpus.features.pretrained
     codes = [code for code in facts.verdicts if code in evidence_of]
     if not codes:
@@ -123,7 +123,7 @@ def invalid(facts: ReportFacts) -> list[str]:
 
 
 def origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
-    """List the codes that come from repositories, by licence and source, with examples; empty if not requested."""
+    """List the codes that come from repositories, by license and source, with examples; empty if not requested."""
     rights = outcome.rights
     if rights.origins is None:
         return []
@@ -234,7 +234,7 @@ _MEANING = {
 }
 
 
-def runs(facts: ReportFacts, corpus: Corpus, outcome: CurationOutcome, counts: dict[str, Any]) -> list[str]:
+def runs(facts: ReportFacts, corpus: LoadedRecords, outcome: CurationOutcome, counts: dict[str, Any]) -> list[str]:
     """Report how many kept networks run, and why the others do not; empty if runs were not checked."""
     if outcome.runs is None:
         return []
@@ -258,7 +258,7 @@ def runs(facts: ReportFacts, corpus: Corpus, outcome: CurationOutcome, counts: d
     return lines
 
 
-def _by_task(corpus: Corpus, outcome: CurationOutcome) -> list[str]:
+def _by_task(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
     assert outcome.runs is not None
     tasks = corpus.rows.column("task").take([outcome.representatives[code] for code in outcome.kept]).to_pylist()
     counted: dict[str, Counter[bool | None]] = {}

@@ -377,7 +377,7 @@ def _top(source_block: SourceBlock, target_network: TargetNetwork, point: Insert
 
 
 def _notice(source_block: SourceBlock, point: InsertionPoint) -> Iterator[str]:
-    """Yield the lines above the block's definitions: their origin, licence and changes."""
+    """Yield the lines above the block's definitions: their origin, license and changes."""
     facts = source_block.row.model_dump() | {"code_sha256": source_block.sha256, "license": source_block.license}
     yield from provenance_lines(point.place.path, source_block.name, facts)
     if source_block.license != "NOASSERTION":

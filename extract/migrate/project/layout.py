@@ -56,7 +56,7 @@ class Project:
     """The facts about a project that a migration needs.
 
     Attributes:
-        source: its code files, licence and requirements.
+        source: its code files, license and requirements.
         trees: path -> syntax tree of a code file; files that do not parse are left out.
         defined: its definitions, in the order of paths and lines.
         tests: path -> syntax tree of a test file.
@@ -193,7 +193,7 @@ class ModuleLocation:
 
 
 def choose_place(project: Project, name: str, category: str, out: Path | None = None) -> ModuleLocation:
-    """Choose the folder with most modules of the same kind, and a file name in the style of its neighbours.
+    """Choose the folder with most modules of the same kind, and a file name in the style of its neighbors.
 
     Args: out: file to use instead, absolute or relative to the working folder.
     Raises: UserError if the project has no module, or the file is outside the project or cannot be imported.

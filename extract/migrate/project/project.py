@@ -108,7 +108,7 @@ def _read(path: Path) -> bytes | None:
 def plan_migration(folder: Path, block: str, root: Path, options: ProjectOptions) -> MigrationPlan:
     """Plan a migration and verify it in a copy of the project, without writing anything.
 
-    Raises: UserError if there is no such block or project, the licence forbids it, or the verification fails.
+    Raises: UserError if there is no such block or project, the license forbids it, or the verification fails.
     """
     donated = load_source_module(folder, block, lean=not options.full)
     project = read_project(root)
@@ -234,7 +234,7 @@ def _texts(project: Project) -> Iterator[tuple[str, str]]:
 
 
 def license_notes(donated: SourceModule, project: Project, *, force: bool) -> list[str]:
-    """Return notes on the block's licence in this project. Raises: UserError if --force is required."""
+    """Return notes on the block's license in this project. Raises: UserError if --force is required."""
     row, own = donated.row, project.source.license
     both, permissive = combine_licenses([row.license, own]), is_permissive(row.license)
     if both == own != NOASSERTION:

@@ -1,4 +1,4 @@
-"""Register a new module in `__init__.py` (imports and `__all__`) if its neighbours are registered there.
+"""Register a new module in `__init__.py` (imports and `__all__`) if its neighbors are registered there.
 
 Everything else in the file is left unchanged, byte for byte (LibCST).
 """
@@ -23,7 +23,7 @@ class PackageExport:
         text: its new text; None if nothing changes.
         why: what was done, or why nothing was.
         in_all: whether the name is now listed in `__all__`.
-        by_star: whether the file uses star imports for its neighbours.
+        by_star: whether the file uses star imports for its neighbors.
     """
 
     path: str
@@ -34,7 +34,7 @@ class PackageExport:
 
 
 def register(project: Project, place: ModuleLocation, name: str) -> PackageExport:
-    """Add a class of a new module to the `__init__.py` of its folder, if that imports most of its neighbours."""
+    """Add a class of a new module to the `__init__.py` of its folder, if that imports most of its neighbors."""
     folder = place.folder
     path = f"{folder}/{_INIT}".lstrip("/")
     if path not in project.trees:
@@ -101,7 +101,7 @@ def _target(node: cst.ImportFrom, package: str) -> str:
 
 
 def _position(imports: Sequence[tuple[int, cst.ImportFrom, str]], module: str) -> int:
-    """Return the position for the import: in order if the neighbours are sorted, else at their end."""
+    """Return the position for the import: in order if the neighbors are sorted, else at their end."""
     targets = [target for _, _, target in imports]
     if targets == sorted(targets, key=str.lower) and len(set(targets)) > 1:
         before = [number for number, _, target in imports if target.lower() < module.lower()]
@@ -111,7 +111,7 @@ def _position(imports: Sequence[tuple[int, cst.ImportFrom, str]], module: str) -
 
 
 def _line_end(module: cst.Module, imports: Sequence[tuple[int, cst.ImportFrom, str]]) -> cst.TrailingWhitespace:
-    """Return the end of the new line, with the comment that most of the neighbours' lines have (`# noqa: F401`)."""
+    """Return the end of the new line, with the comment that most of the neighbors' lines have (`# noqa: F401`)."""
     ends = []
     for number, _, _ in imports:
         item = module.body[number]

@@ -97,7 +97,7 @@ def _header(
 
 
 def license_notice(donated: SourceModule) -> str:
-    """Return the notice on redistribution under the block's licence."""
+    """Return the notice on redistribution under the block's license."""
     row = donated.row
     if is_permissive(row.license):
         return (

@@ -78,7 +78,7 @@ class ProjectorSettings(_FrozenSettings):
 
 
 class RouterSettings(_FrozenSettings):
-    """Prototypes: cluster centres of a frozen encoder's states."""
+    """Prototypes: cluster centers of a frozen encoder's states."""
 
     prototypes: int = Field(default=32, ge=1)
     encoder: Literal["random", "base"] = Field(default="random", description="one random vector per token, or the base")

@@ -23,7 +23,7 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import progress
 
-_ROUNDS = 50  # of k-means; it ends earlier once no centre moves
+_ROUNDS = 50  # of k-means; it ends earlier once no center moves
 _WARM = 0.05  # fraction of all steps
 _KEEP_SECONDS = 20.0  # between checkpoints
 _CLIP = 1.0  # norm of the whole gradient
@@ -60,7 +60,7 @@ class Projector(nn.Module):
 
 
 def centres(states: Tensor, number: int, seed: int) -> Tensor:
-    """Return prototypes: spherical k-means of L2-normalised states, each centre of length 1.
+    """Return prototypes: spherical k-means of L2-normalized states, each center of length 1.
 
     Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
     Source: k-means++ (Arthur and Vassilvitskii, 2007) for the starts.

@@ -1,7 +1,7 @@
 """Plan the attempts: the blocks of each, drawn from a library by seed, and the network that a delta changes.
 
 A block is eligible if its conformance can be checked and its facts may leave this machine: it ran with constructor
-arguments that are plain values, takes and returns one tensor, has a graph, and has a permissive licence. Several models
+arguments that are plain values, takes and returns one tensor, has a graph, and has a permissive license. Several models
 share one plan, so that their attempts are paired.
 """
 

@@ -75,7 +75,7 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
 
 
 class ClassIndex:
-    """Nearest-neighbour index of classes by their shingles: MinHash-LSH proposes, the exact Jaccard decides.
+    """Nearest-neighbor index of classes by their shingles: MinHash-LSH proposes, the exact Jaccard decides.
 
     See `lemur_core.similarity.index` for the chance of missing a pair.
     """

@@ -2,7 +2,7 @@
 
 The definitions are those published with nn-dup (names, numbers and strings abstracted, ten tokens per shingle), fixed
 where they break on valid code: the scanner reads any layout (bare continuation lines, tabs), and a model class is
-recognized by its behaviour, not by a base spelled `Module`. docs/similarity.md lists the differences.
+recognized by its behavior, not by a base spelled `Module`. docs/similarity.md lists the differences.
 
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """

@@ -74,7 +74,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
-    """Of three licences: alpha is MIT, beta GPL, gamma says nothing."""
+    """Of three licenses: alpha is MIT, beta GPL, gamma says nothing."""
     folder = tmp_path_factory.mktemp("sources")
     return [extractions.source(folder, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
 

@@ -152,7 +152,7 @@ def test_publishing_takes_no_withheld_code_along(extraction: Path, tmp_path: Pat
     """Of beta and gamma nothing leaves but specs and what was made of them; what left verifies."""
     blocks = pq.read_table(extraction / "blocks.parquet").to_pylist()
     code = "\n".join(row["code"] for row in blocks if not row["source"].startswith("a"))
-    # a copy that is under a permissive licence too may leave with that one
+    # a copy that is under a permissive license too may leave with that one
     lines = {line for line in code.splitlines() if re.search("_mark_|_part_", line) and "queeze" not in line}
     assert len(lines) > 50
     with stage_files(extraction) as ready:
@@ -209,7 +209,7 @@ def test_what_is_wrong_is_found(
     extraction: Path, tmp_path: Path, name: str, edit: Edit | None, check: str, detail: str
 ) -> None:
     folder = Path(shutil.copytree(extraction, tmp_path / "copy"))
-    if edit is None:  # the licence of a source turns out to be another one: its code is no answer any more
+    if edit is None:  # the license of a source turns out to be another one: its code is no answer any more
         needs = json.loads((folder / name).read_text())
         needs["sources"]["alpha@1.0"]["license"] = "AGPL-3.0-only"
         (folder / name).write_text(json.dumps(needs))

@@ -1,4 +1,4 @@
-"""Small corpora written as text, their blocks, and the behaviour of the original."""
+"""Small corpora written as text, their blocks, and the behavior of the original."""
 
 import ast
 import importlib

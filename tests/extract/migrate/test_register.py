@@ -1,4 +1,4 @@
-"""A new module is named in `__init__.py` as its neighbours are, and every other byte of it stays."""
+"""A new module is named in `__init__.py` as its neighbors are, and every other byte of it stays."""
 
 import ast
 import difflib

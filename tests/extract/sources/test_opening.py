@@ -9,7 +9,7 @@ import pytest
 
 from extract.sources import PackageSource, open_available, open_source
 from lemur_core.files.errors import UserError
-from manifests.records.corpus import SourceCorpus
+from manifests.records.corpus import Corpus
 
 FILES = ("models/a.py", "train.py", "tests/test_a.py", ".venv/x.py", "env/pyvenv.cfg", "env/lib/y.py", "build/lib/a.py")
 
@@ -110,7 +110,7 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
         {"name": "b", "source": "pkg@1.0", "priority": 2, "paths": ["pkg/a"], "repository": "o/b"},
         {"name": "a", "source": "pkg@9.9", "paths": ["x"], "alternative": {"source": str(folder), "paths": ["models"]}},
     ]
-    corpus = SourceCorpus.model_validate({"name": "mine", "sources": entries})
+    corpus = Corpus.model_validate({"name": "mine", "sources": entries})
     sources, unopened = open_available(corpus)
     assert not unopened
     assert [(source.name, source.priority, source.paths) for source in sources] == [
@@ -120,7 +120,7 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
     assert [source.instead_of for source in sources] == ["", "pkg@9.9"]
     assert "pkg@9.9: no such release; near ones: 1.0; taking" in capsys.readouterr().err
     entries[1]["alternative"]["source"] = "./nowhere"
-    opened, unopened = open_available(SourceCorpus.model_validate({"name": "mine", "sources": entries}))
+    opened, unopened = open_available(Corpus.model_validate({"name": "mine", "sources": entries}))
     assert [source.name for source in opened] == ["b@1.0"]
     ((name, why),) = unopened
     assert name == "a"
@@ -137,7 +137,7 @@ def test_a_source_is_fetched_where_the_corpus_says(
 
     def opened(default: str, **changes: Any) -> tuple[list[tuple[str, str]], Any]:
         corpus = {"name": "mine", "fetch": default, "sources": [entry | changes]}
-        found, unopened = open_available(SourceCorpus.model_validate(corpus))
+        found, unopened = open_available(Corpus.model_validate(corpus))
         return [(source.kind, source.instead_of) for source in found], unopened
 
     assert opened("either") == ([("package", "")], ())

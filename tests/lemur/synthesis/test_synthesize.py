@@ -64,7 +64,7 @@ def lemur(*arguments: object, cwd: Path, **changes: str) -> Done:
 
 @pytest.fixture(scope="module")
 def blocks(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that the command made of a small package under the MIT licence."""
+    """A library that the command made of a small package under the MIT license."""
     place = tmp_path_factory.mktemp("extracted")
     package = place / "alpha"
     package.mkdir(exist_ok=True)
@@ -267,7 +267,7 @@ def test_no_answer(tried: SimpleNamespace) -> None:
 
 
 def test_copied_source_is_told(tried: SimpleNamespace) -> None:
-    """It passes, since the licence lets it; how little of it is new stands in the table and the report."""
+    """It passes, since the license lets it; how little of it is new stands in the table and the report."""
     assert row_of(tried, 5)["originality"] == 0.0
     assert row_of(tried, 13)["originality"] > 0.6
     report = (tried.out / "report.md").read_text()

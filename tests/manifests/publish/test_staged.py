@@ -1,4 +1,4 @@
-"""Code whose licence does not let it be passed on stays here; everything else of an extraction is published."""
+"""Code whose license does not let it be passed on stays here; everything else of an extraction is published."""
 
 import json
 import shutil
