@@ -387,7 +387,7 @@ def instances(name: str, cls: Any) -> list[str]:
     """Return expressions that construct a companion class."""
     if not isinstance(cls, type):
         return [name]
-    if name.endswith(("Config", "Configuration", "Args", "NameSettings")) or hasattr(cls, "__dataclass_fields__"):
+    if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
         return configuration_expressions(name, cls)
     parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}

@@ -55,7 +55,7 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         _commonest("What stopped", [r for r in counted if r.error_kind], "error_kind", "Why classes came no further."),
     ]
     library = EntryLibrary(
-        title="EntryLibrary",
+        title="Library",
         noun="blocks",
         facets=("level", "category", "source", "licence", "fidelity"),
         numbers=("parameters", "lines", "lean lines", "quality"),

@@ -132,7 +132,7 @@ def summary_text(manifest: Manifest, out: Path) -> str:
     whole = counts["blocks"]
     lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
     ladder = [
-        (reached_level, counts["count_reached"][reached_level]) for reached_level in LEVELS[1 : LEVELS.index(level) + 1]
+        (reached_level, counts["reached"][reached_level]) for reached_level in LEVELS[1 : LEVELS.index(level) + 1]
     ]
     lines += [f"  {reached_level:<12} {count(number):>8}  {percent(number, whole)}" for reached_level, number in ladder]
     if counts["failures"]:
@@ -169,7 +169,7 @@ def find_goal(level: Level) -> Level:
 def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """Return the heading: subject, result in one line, and deviations from the request."""
     goal = find_goal(facts.options.level)
-    part, whole = counts["count_reached"][goal], counts["blocks"]
+    part, whole = counts["reached"][goal], counts["blocks"]
     opened = f"{plural(len(counts['sources']), 'source')}"
     lines = [
         "# Extraction report",
@@ -200,7 +200,7 @@ def _levels(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     for level in LEVELS:
         if not at_least(facts.options.level, level):
             break
-        here = counts["count_reached"][level]
+        here = counts["reached"][level]
         stopped = counts["levels"][level] if level != facts.options.level else 0
         low, high = wilson(here, whole)
         cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
@@ -219,7 +219,7 @@ def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
     for label, part in (
         ("found", there),
-        *((f"`{reached_level}`", targets["count_reached"][reached_level]) for reached_level in ladder),
+        *((f"`{reached_level}`", targets["reached"][reached_level]) for reached_level in ladder),
     ):
         share_of_known = [share(part, there)] if label != "found" else [""]
         rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *share_of_known])
@@ -269,7 +269,7 @@ def _rebuild_rows(counted: Mapping[str, int] | None, traced: int) -> list[list[s
 
 def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """Return the section on traced blocks and the number of different computations."""
-    graphs, running = counts["graphs"], counts["count_reached"]["forward"]
+    graphs, running = counts["graphs"], counts["reached"]["forward"]
     if not running:
         return []
     traced = graphs["blocks"]
@@ -356,7 +356,7 @@ def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
 
 def _describe_minimized(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
     """Return the section on lean forms: how many running blocks have one, their size, and why others have none."""
-    counted, running = counts["lean"], counts["count_reached"]["forward"]
+    counted, running = counts["lean"], counts["reached"]["forward"]
     if not counted["blocks"]:
         return []
     known = [row for row in rows if row.lean_lines is not None]

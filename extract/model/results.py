@@ -96,7 +96,7 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> d
     counts: dict[str, Any] = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
-        "count_reached": count_reached(levels),
+        "reached": count_reached(levels),
         "sources": _levels_by(rows, "source"),
         "categories": dict(
             sorted(_levels_by(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
@@ -159,7 +159,7 @@ def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> dict[str, An
     names = list(dict.fromkeys(targets))
     levels: Counter[str] = Counter(chosen[name].level for name in names if name in chosen)
     missing = [name for name in names if name not in chosen]
-    return {"names": len(names), "found": levels.total(), "count_reached": count_reached(levels), "missing": missing}
+    return {"names": len(names), "found": levels.total(), "reached": count_reached(levels), "missing": missing}
 
 
 def choose(rows: Iterable[Block]) -> dict[str, Block]:

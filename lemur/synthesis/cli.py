@@ -10,7 +10,7 @@ from lemur_core.files.errors import UsageError
 app = typer.Typer()
 
 _PANEL = "Synthesis: specs in, new networks out"
-_MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "ShortTraining", "Resources and sandbox"
+_MODEL, _REQUEST, _TRAINED, _RESOURCES = "The model", "The request", "Training", "Resources and sandbox"
 
 
 @app.command("synthesize", rich_help_panel=_PANEL)

@@ -49,7 +49,7 @@ rows = st.lists(
 @given(rows)
 def test_counts_add_up(rows: list[Block]) -> None:
     counts = count_rows(rows)
-    assert counts["blocks"] == sum(counts["levels"].values()) == counts["count_reached"]["discovered"] == len(rows)
+    assert counts["blocks"] == sum(counts["levels"].values()) == counts["reached"]["discovered"] == len(rows)
     for group in ("sources", "categories"):
         assert sum(sum(levels.values()) for levels in counts[group].values()) == len(rows)
         for level in LEVELS:
@@ -57,7 +57,7 @@ def test_counts_add_up(rows: list[Block]) -> None:
     assert sum(counts["failures"].values()) == sum(item.error_kind is not None for item in rows)
     assert sum(counts["fidelity"].values()) == sum(item.fidelity is not None for item in rows)
     assert counts["lines"] == sum(item.n_lines or 0 for item in rows)
-    ladder = list(counts["count_reached"].values())
+    ladder = list(counts["reached"].values())
     assert ladder == sorted(ladder, reverse=True)
     assert list(counts["sources"]) == list(dict.fromkeys(item.source for item in rows))
 
@@ -93,8 +93,8 @@ def test_targets() -> None:
     rows = [row(level="compiled"), row(source="beta@2.0"), row("Attention")]
     found = count_targets(rows, ["Scale", "Attention", "Gone", "Scale", "beta@2.0::pkg.Scale"])
     assert (found["names"], found["found"], found["missing"]) == (4, 3, ["Gone"])
-    assert found["count_reached"]["compiled"] == 3
-    assert found["count_reached"]["executed"] == 2
+    assert found["reached"]["compiled"] == 3
+    assert found["reached"]["executed"] == 2
     assert count_rows(rows, ["Gone"])["targets"]["found"] == 0
     assert "targets" not in count_rows(rows)
 

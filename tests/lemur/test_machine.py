@@ -59,7 +59,7 @@ def test_doctor_as_json(kept: Path) -> None:
 def test_rooms_are_told_by_size(kept: Path) -> None:
     assert [(room.name, room.size, room.files) for room in list_rooms()] == [("features", 2000, 2), ("index", 1000, 1)]
     told = json.loads(CliRunner().invoke(app, ["cache", "--json"]).stdout)
-    assert [room["name"] for room in told["list_rooms"]] == ["features", "index"]
+    assert [room["name"] for room in told["rooms"]] == ["features", "index"]
 
 
 def test_one_room_is_pruned(kept: Path) -> None:

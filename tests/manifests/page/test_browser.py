@@ -92,7 +92,7 @@ def whole_page(number: int = 250) -> Page:
         note("Note", HOSTILE, BIDI),
     ]
     library = EntryLibrary(
-        "EntryLibrary",
+        "Library",
         "things",
         ("parity", "kind"),
         ("size", "nothing"),

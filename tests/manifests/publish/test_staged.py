@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sources: alpha is MIT, beta GPL, gamma says nothing; four blocks of each have code."""
-    base = tmp_path_factory.mktemp("stage_files")
+    base = tmp_path_factory.mktemp("staged")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
