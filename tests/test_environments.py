@@ -127,7 +127,11 @@ def test_every_import_of_the_product_is_declared() -> None:
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    foreign = {name.partition(".")[0] for name in names} - {*packages, *sys.stdlib_module_names}
+    foreign = {name.partition(".")[0] for name in names} - {
+        *packages,
+        *sys.stdlib_module_names,
+        "_typeshed",
+    }  # the last is for type checkers
     distributions = {"PIL": "pillow", "yaml": "pyyaml"}
     assert "networkx" in foreign
     assert {canonicalize_name(distributions.get(name, name)) for name in foreign} - declared == set()

@@ -169,8 +169,9 @@ class Recall:
         return self.proposed / self.pairs if self.pairs else 1.0
 
     def facts(self) -> dict[str, object]:
-        """Return the fields and the recall, for the manifest."""
-        return {**asdict(self), "recall": self.recall}
+        """Return the fields and the recall, under their names in the manifest."""
+        names = {"proposed": "found", "sets_joined": "sets_asked"}
+        return {names.get(name, name): value for name, value in asdict(self).items()} | {"recall": self.recall}
 
 
 def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Banding, threshold: float) -> Recall:

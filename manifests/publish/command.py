@@ -93,7 +93,8 @@ def _describe_outcome(done: PublishReport, *, dry_run: bool) -> str:
 
 def _summary(done: PublishReport) -> dict[str, object]:
     return {
-        **{name: getattr(done, name) for name in ("repo_id", "revision", "commit", "created", "branch_made")},
+        **{name: getattr(done, name) for name in ("repo_id", "revision", "commit", "created")},
+        "branch_made": done.creates_branch,
         "tag_made": done.tag,
         **asdict(done.changes),
         "same": len(done.changes.same),

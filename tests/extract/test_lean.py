@@ -68,7 +68,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizeResult]
 
 
 def test_what_stays(found: dict[str, MinimizeResult]) -> None:
-    lean = found["gate"].lean
+    lean = found["gate"].minimized
     assert lean is not None, found["gate"].error
     assert lean.text.strip() == TEXTS["LEAN"].strip()
     assert lean.cut["method"] == ["Gate.reset_classifier"]
@@ -78,18 +78,18 @@ def test_what_stays(found: dict[str, MinimizeResult]) -> None:
 def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeResult]) -> None:
     """Arguments that were tried and work are checked, too; if one raises an error, both forms raise it."""
     one = found["sets"]
-    assert one.lean is not None, one.error
+    assert one.minimized is not None, one.error
     given = [(arguments["init"], arguments["forward"]["args"]) for arguments in one.sets]
     assert given == [
         ({"args": ["8"], "kwargs": {"deep": "True"}}, ARGUMENTS["forward"]["args"]),
         ({"args": ["4"], "kwargs": {"act": "'relu'", "fail": "True"}}, ["torch.randn(1, 4, 3, 3)"]),
     ]
-    assert "nn.Conv2d(width, width, 1),\n                nn.Conv2d(width, width, 1),\n" in one.lean.text
-    assert "raise NotImplementedError" not in one.lean.text.partition("def guarded")[2].partition("class Gate")[0]
-    assert 'if name in _RARE:\n        raise NotImplementedError("left out' in one.lean.text
+    assert "nn.Conv2d(width, width, 1),\n                nn.Conv2d(width, width, 1),\n" in one.minimized.text
+    assert "raise NotImplementedError" not in one.minimized.text.partition("def guarded")[2].partition("class Gate")[0]
+    assert 'if name in _RARE:\n        raise NotImplementedError("left out' in one.minimized.text
     x = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(1))
     results = []
-    for code in (TEXTS["FULL"], one.lean.text):
+    for code in (TEXTS["FULL"], one.minimized.text):
         gate = run(code, 8, None, "soft", True)
         torch.manual_seed(2)
         results.append(gate(x))
@@ -101,21 +101,21 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
 
 
 def test_what_is_asked_for_by_a_string_is_there(found: dict[str, MinimizeResult]) -> None:
-    lean = found["asks"].lean
+    lean = found["asks"].minimized
     assert lean is not None
     with pytest.raises(NotImplementedError, match="left out of the lean form: Extra"):
         run(lean.text, "extra")
 
 
 def test_what_is_loaded_tells_nothing_of_definitions(found: dict[str, MinimizeResult]) -> None:
-    lean = found["loads"].lean
+    lean = found["loads"].minimized
     assert lean is not None, found["loads"].error
     assert "in sys.modules" in lean.text
     assert "Extra" not in lean.text
 
 
 def test_scopes_stay_as_they_are(found: dict[str, MinimizeResult]) -> None:
-    lean = found["local"].lean
+    lean = found["local"].minimized
     assert lean is not None
     assert lean.text.split() == TEXTS["LOCAL"].replace("import torch\n", "", 1).split()
     with pytest.raises(UnboundLocalError):
@@ -123,9 +123,9 @@ def test_scopes_stay_as_they_are(found: dict[str, MinimizeResult]) -> None:
 
 
 def test_no_lean_form_without_proof(found: dict[str, MinimizeResult]) -> None:
-    assert found["changes"].lean is None
+    assert found["changes"].minimized is None
     assert (found["changes"].error or "").startswith("not as the full form: eval")
-    assert found["unmade"].lean is None
+    assert found["unmade"].minimized is None
     assert (found["unmade"].error or "").startswith("does not run again: TypeError")
 
 
@@ -169,7 +169,7 @@ def test_never_another_result(act: str, deep: bool, hard: int | None, fail: bool
 
 
 def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> None:
-    lean = found["gate"].lean
+    lean = found["gate"].minimized
     assert lean is not None
     root, parts, other = (
         ("alpha@1.0", "alpha/blocks.py"),

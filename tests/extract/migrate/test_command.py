@@ -146,7 +146,7 @@ def test_a_block_that_cannot_be_moved_is_refused_in_one_line(
         (("--in-shape", "3x3"), 2, "give batch, channels, height and width"),
         (("--list", "--dry-run"), 2, "writes nothing"),
         (("--out", "."), 1, "exists already"),
-        (("--site", "nowhere", "--in-shape", "2x3x32x32"), 1, "no such site"),
+        (("--site", "nowhere", "--in-shape", "2x3x32x32"), 1, "no such insertion point"),
     ],
 )
 def test_wrong_arguments_are_told_in_one_line(

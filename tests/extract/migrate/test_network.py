@@ -204,7 +204,7 @@ def test_a_step_that_fails_is_named_in_one_line(
 
 
 def test_an_unknown_site_names_some(move: Move) -> None:
-    with pytest.raises(MigrationError, match=r"no such site; `--list` shows all, the first are features\.0"):
+    with pytest.raises(MigrationError, match=r"no such insertion point; `--list` shows all, the first are features\.0"):
         move(source_block(TEXTS["GATE"]), point="nowhere")
 
 
