@@ -34,7 +34,7 @@ class _Patterns:
 
 
 def climb_without(payload: dict[str, Any]) -> dict[str, Any]:
-    """As `extract.arguments.search_guest:climb`, without the rules in `off`.
+    """As `extract.arguments.search_guest:search_arguments`, without the rules in `off`.
 
     Returns: `level`, and `used`, the patterns that matched and the repairs that suggested something.
     """

@@ -56,7 +56,7 @@ class PendingBlock:
     pair: BlockWithOriginal | None = None
     comparison: EquivalenceResult | None = None
     names: Mapping[str, Any] = field(default_factory=dict)  # columns
-    traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.Traced` states them
+    traced: Mapping[str, Any] | None = None  # its graphs, as `extract.proofs.trace.BlockTrace` states them
     graphs: Mapping[str, Any] | None = None  # the same, with whether the block can be rebuilt from them
     minimized: MinimizedFile | str | None = None  # or why there is none
 

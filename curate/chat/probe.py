@@ -44,7 +44,7 @@ def measure(payload: dict[str, Any]) -> dict[str, Any]:
     Args:
         payload: as for `lemur_core.sandbox.net.run_network`.
 
-    Returns: its answer; if `runs` is true also the fields of `curate.chat.network.Facts`. The category is
+    Returns: its answer; if `runs` is true also the fields of `curate.chat.network.NetworkFacts`. The category is
         `not_measured` if the network's structure depends on chance.
     """
     return _with_another_seed(payload, _measure_once(payload)[0])

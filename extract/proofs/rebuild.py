@@ -112,7 +112,7 @@ class RebuildJob:
     """A spec to rebuild a block from, with the original if available.
 
     Args:
-        stored: its graphs, as returned by `extract.specs.algorithm.stored_of`.
+        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
         graph: the graph identity in the spec.
         about: name, path, start_line, end_line and license, for the header of the file.
     """

@@ -28,7 +28,7 @@ def trace_block(request: BlockRun) -> dict[str, object] | Failure:
     """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts.
 
     Returns: the fields of `extract.proofs.trace.BlockGraphs`: the answer of
-        `lemur_core.graphs.tracing.trace.Traced.answer`, the graphs as returned by `serialization.store`, and
+        `lemur_core.graphs.tracing.trace.TraceResult.answer`, the graphs as returned by `serialization.store`, and
         `returns`, the structure of the output of forward (see `describe_structure`); or the error of the last route.
     """
     prepare(request.folders, request.origin)

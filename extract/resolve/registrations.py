@@ -27,7 +27,7 @@ from lemur_core.source.facts import (
 )
 
 _DEPTH = 3  # levels of functions that call a function that fills a container
-_OWN, _ARGUMENT, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.Change`
+_OWN, _ARGUMENT, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.ObjectChange`
 _HOOK = "__init_subclass__"
 _WHEN_CALLED = ("__init__", "__new__", "__call__")
 

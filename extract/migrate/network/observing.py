@@ -39,8 +39,8 @@ def observe(request: NetworkToObserve) -> dict[str, Any] | BrokenNetwork:
 
     From each list of cases the first one that the network runs with is used; no case of the second list has to work.
 
-    Returns: the fields of `extract.migrate.network.network.Observed`; for each called submodule those of
-        `extract.migrate.insertion_points.Place`, ordered by the end of their first calls.
+    Returns: the fields of `extract.migrate.network.network.ObservedNetwork`; for each called submodule those of
+        `extract.migrate.insertion_points.ObservedSubmodule`, ordered by the end of their first calls.
     Raises: MemoryError and the like, which the sandbox reports.
     """
     torch.set_num_threads(_THREADS)

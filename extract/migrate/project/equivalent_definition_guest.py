@@ -65,7 +65,7 @@ def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: as for `enter_project`; `module` and `name` to import; `arguments` and `sizes` as for
-            `extract.minimize.watch_guest.sign_lean`; `test`, the path of the smoke test.
+            `extract.minimize.watch_guest.sign_results`; `test`, the path of the smoke test.
 
     Returns: `{"error"}` if it cannot be imported or constructed; else as `sign_lean`, and `test`: the number of tests
         that passed, or the error of one that failed.

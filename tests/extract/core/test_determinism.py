@@ -17,7 +17,7 @@ EMIT_ALL = """
 import json, pathlib, sys, tempfile
 from extract.resolve.discover import discover
 from extract.emit.emit import Emitter
-from extract.resolve.index import Index
+from extract.resolve.index import FactsIndex
 from extract.resolve.modules import Library
 from extract.sources import open_source
 source = open_source(sys.argv[1])

@@ -179,10 +179,10 @@ def test_a_reader_does_not_wait_for_a_writer(source: PackageSource, path: Path) 
 
 WRITER = """
 import sys
-from extract.resolve.index import Index
+from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 source = open_source(sys.argv[1])
-with Index(__import__("pathlib").Path(sys.argv[2])) as index:
+with FactsIndex(__import__("pathlib").Path(sys.argv[2])) as index:
     print("ready", flush=True)
     sys.stdin.readline()
     for file in source.files:
