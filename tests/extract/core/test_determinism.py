@@ -21,7 +21,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import Library
 from extract.sources import open_source
 source = open_source(sys.argv[1])
-with tempfile.TemporaryDirectory() as folder, Index(pathlib.Path(folder) / "index.sqlite") as index:
+with tempfile.TemporaryDirectory() as folder, FactsIndex(pathlib.Path(folder) / "index.sqlite") as index:
     library = Library([source], index.facts)
     found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
     emitter = Emitter(library, index)
