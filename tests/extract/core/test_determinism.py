@@ -18,11 +18,11 @@ import json, pathlib, sys, tempfile
 from extract.resolve.discover import discover
 from extract.emit.emit import Emitter
 from extract.resolve.index import FactsIndex
-from extract.resolve.modules import Library
+from extract.resolve.modules import CorpusIndex
 from extract.sources import open_source
 source = open_source(sys.argv[1])
 with tempfile.TemporaryDirectory() as folder, FactsIndex(pathlib.Path(folder) / "index.sqlite") as index:
-    library = Library([source], index.facts)
+    library = CorpusIndex([source], index.facts)
     found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
     emitter = Emitter(library, index)
     result = {f.qualname: getattr(emitter.emit(f), "code", "") for f in found}
