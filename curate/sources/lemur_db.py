@@ -37,7 +37,7 @@ _PREFIX = "ab.nn.zst-"
 _AGAIN = "what was fetched is kept"
 
 
-class _RunFacts(Record):
+class _DatabaseFacts(Record):
     """The facts about a version in the cache; written last, so that its database is complete."""
 
     version: str
@@ -62,7 +62,7 @@ class LemurDatabase(RowSource):
     def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:
         self._version = None if version is None else _check_version(version)
         self._hub = hub or Hub()
-        self._database_file: tuple[Path, _RunFacts] | None = None
+        self._database_file: tuple[Path, _DatabaseFacts] | None = None
         super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
@@ -82,14 +82,14 @@ class LemurDatabase(RowSource):
         stated_license = self._database()[1].license
         return stated_license if stated_license != NOASSERTION else super().license(stated)
 
-    def _database(self) -> tuple[Path, _RunFacts]:
+    def _database(self) -> tuple[Path, _DatabaseFacts]:
         if self._database_file is None:
             with self._hub.session():
                 self._database_file = self._find()
             self.name = self.where = f"lemur-db@{self._database_file[1].version}"
         return self._database_file
 
-    def _find(self) -> tuple[Path, _RunFacts]:
+    def _find(self) -> tuple[Path, _DatabaseFacts]:
         try:
             listed = self._hub.call(REPOSITORY, self._list, again=_AGAIN)
         except RetryableError as error:
@@ -99,7 +99,7 @@ class LemurDatabase(RowSource):
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
         return _find_cached(folder) or self._fetch(version, listed, folder)
 
-    def _without_hub(self, error: RetryableError) -> tuple[Path, _RunFacts]:
+    def _without_hub(self, error: RetryableError) -> tuple[Path, _DatabaseFacts]:
         """Return the requested version if it is cached."""
         cached = [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _find_cached(folder)) is not None]
         known = sorted({facts.version for _, facts in cached}, key=Version)
@@ -135,7 +135,7 @@ class LemurDatabase(RowSource):
             raise UserError(f"{self.name}: no such version; {REPOSITORY} has {there}")
         return versions[wanted]
 
-    def _fetch(self, version: str, listed: _Listed, folder: Path) -> tuple[Path, _RunFacts]:
+    def _fetch(self, version: str, listed: _Listed, folder: Path) -> tuple[Path, _DatabaseFacts]:
         file, what = listed.files[version], f"lemur-db@{version}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
         scratch = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
@@ -143,7 +143,7 @@ class LemurDatabase(RowSource):
             fetch = self._hub.api().hf_hub_download
             options: dict[str, Any] = {"repo_type": _KIND, "revision": listed.commit, "local_dir": scratch}
             packed = Path(self._hub.call(what, lambda: fetch(REPOSITORY, file.path, **options), again=_AGAIN))
-            facts = _RunFacts(version=version, packed=_check(packed, file, what), license=listed.license)
+            facts = _DatabaseFacts(version=version, packed=_check(packed, file, what), license=listed.license)
             unpack(packed, folder / _DATABASE, what)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -154,9 +154,9 @@ class LemurDatabase(RowSource):
 _DATABASE, _FACTS = "ab.nn.db", "facts.json"
 
 
-def _find_cached(folder: Path) -> tuple[Path, _RunFacts] | None:
+def _find_cached(folder: Path) -> tuple[Path, _DatabaseFacts] | None:
     try:
-        facts = _RunFacts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
+        facts = _DatabaseFacts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError):
         return None
     return (folder / _DATABASE, facts) if (folder / _DATABASE).is_file() else None

@@ -14,8 +14,8 @@ from torch import nn
 from extract.arguments.constructing import Constructed, Constructor, only_on_meta
 from extract.arguments.inputs import (
     Inputs,
-    Items,
     Layers,
+    ListOfValues,
     Literal,
     Tensor,
     Value,
@@ -267,7 +267,7 @@ def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None =
     for name, value in inputs:
         parameter = (parameters or {}).get(name)
         if name.startswith("*"):
-            items = value.values if isinstance(value, Items) else (value,)
+            items = value.values if isinstance(value, ListOfValues) else (value,)
             args += [item.expression() for item in items]
         elif parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY:
             args.append(value.expression())

@@ -58,7 +58,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ListOfValues:
     """A list or tuple of values."""
 
     values: tuple["Value", ...]
@@ -87,7 +87,7 @@ class Fields:
         return "{" + ", ".join(f"{name!r}: {value.expression()}" for name, value in self.values) + "}"
 
 
-Value = Tensor | Literal | Items | Fields
+Value = Tensor | Literal | ListOfValues | Fields
 Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
 
 
@@ -95,7 +95,7 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
     """Yield the tensors of a value, in order."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Items):
+    elif isinstance(value, ListOfValues):
         for item in value.values:
             yield from tensors_in(item)
     elif isinstance(value, Fields):
@@ -107,7 +107,7 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
     """Return the value with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, Items):
+    if isinstance(value, ListOfValues):
         return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
     if isinstance(value, Fields):
         return replace(value, values=tuple((name, change_tensors(item, change)) for name, item in value.values))
@@ -288,7 +288,9 @@ _ANNOTATED: tuple[tuple[str, Callable[[Tensor], tuple[Value, ...]]], ...] = (
     (r"(list|sequence|tuple|iterable)\[(str,?(\.\.\.)?)\]", lambda _: (Literal("['0', '1', '2']"),)),
     (
         r"(list|sequence|tuple|iterable)\[(tensor,?(\.\.\.)?)\]",
-        lambda main: (pyramid(main.shape[1], 3, main.shape[-1]) if len(main.shape) == 4 else Items((main, main)),),
+        lambda main: (
+            pyramid(main.shape[1], 3, main.shape[-1]) if len(main.shape) == 4 else ListOfValues((main, main)),
+        ),
     ),
     (r"int", lambda _: (Literal("4"), Literal("1"))),
     (r"bool", lambda _: (Literal("False"), Literal("True"))),
@@ -326,7 +328,7 @@ def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
         return [Literal(f"torch.tensor([0, {main.shape[0]}], dtype=torch.int32)")]
     if lower in {"position_embeddings", "rotary_pos_emb", "rope"}:
         pair = Tensor((main.shape[0], 8) if len(main.shape) == 2 else (1, tokens, 8))
-        return [Items((pair, pair), is_tuple=True), main, Literal("None")]
+        return [ListOfValues((pair, pair), is_tuple=True), main, Literal("None")]
     if _MASK.fullmatch(lower):
         masks = [(rows[0], tokens), main.shape, (rows[0], *main.shape[2:])]
         return [
@@ -338,7 +340,7 @@ def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     if _INDEX.fullmatch(lower):
         return [Tensor((rows[0], tokens), INDEX), Tensor(rows, INDEX), main, Literal("None")]
     if _LISTS.fullmatch(lower):
-        return [Items((main, main)), main]
+        return [ListOfValues((main, main)), main]
     return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
 
 
@@ -356,11 +358,11 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
     yield Tensor(shape, FLOAT)
 
 
-def pyramid(channels: int | Sequence[int], levels: int, largest: int = 32) -> Items:
+def pyramid(channels: int | Sequence[int], levels: int, largest: int = 32) -> ListOfValues:
     """Return feature maps of decreasing size, like the outputs of a backbone."""
     widths = [channels] * levels if isinstance(channels, int) else list(channels)
     sides = [max(1, largest >> level) for level in range(len(widths))]
-    return Items(tuple(Tensor((BATCH, width, side, side)) for width, side in zip(widths, sides, strict=True)))
+    return ListOfValues(tuple(Tensor((BATCH, width, side, side)) for width, side in zip(widths, sides, strict=True)))
 
 
 def graph_main(channels: int) -> Tensor:

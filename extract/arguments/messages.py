@@ -12,7 +12,7 @@ class CallTexts(TypedDict):
     kwargs: Mapping[str, str]
 
 
-class WorkingCalls(TypedDict):
+class CallsToRun(TypedDict):
     """The calls that construct a block and run it forward, as the column `arguments` states them."""
 
     init: CallTexts
@@ -40,7 +40,7 @@ class BlockRun:
     name: str
     origin: Sequence[str]
     folders: Sequence[str]
-    arguments: WorkingCalls
+    arguments: CallsToRun
     companions: Sequence[CompanionCode]
 
 
@@ -56,7 +56,7 @@ class BlockUses(BlockRun):
 
     sizes: Sequence[Sequence[Sequence[int]]]
     others: Mapping[str, Sequence[Any]]
-    sets: Sequence[WorkingCalls] = ()
+    sets: Sequence[CallsToRun] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Original(TypedDict):
     block: str
     module: str
     name: str
-    arguments: WorkingCalls
+    arguments: CallsToRun
     companions: Sequence[Mapping[str, str]]
     digest: str
 

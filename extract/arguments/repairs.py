@@ -27,8 +27,8 @@ from extract.arguments.inputs import (
     POSITIVE,
     Fields,
     Inputs,
-    Items,
     Layers,
+    ListOfValues,
     Literal,
     Tensor,
     Value,
@@ -422,7 +422,7 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
         value = dict(at.inputs)[name]
         if isinstance(value, Tensor):
             yield from (with_value(at.inputs, name, item) for item in _list_variants(value, at.layers))
-        elif isinstance(value, Items):
+        elif isinstance(value, ListOfValues):
             longer = _falling((*value.values, value.values[-1]))
             for values in (longer, value.values[:-1] or value.values, _falling((*longer, longer[-1]))):
                 yield with_value(at.inputs, name, replace(value, values=values))
@@ -434,7 +434,7 @@ def unwrap_lists(at: FailedCall) -> Iterator[Inputs]:
     if match and hasattr(torch.Tensor, match[2] or "shape"):
         for name in at.suspects():
             value = dict(at.inputs)[name]
-            if isinstance(value, Items):
+            if isinstance(value, ListOfValues):
                 yield with_value(at.inputs, name, value.values[0])
 
 
@@ -471,7 +471,7 @@ def _list_variants(value: Tensor, layers: Layers) -> Iterator[Value]:
         if len(layers.channels) > 1:
             yield pyramid(layers.channels, len(layers.channels))
         yield from (pyramid(value.shape[1], levels) for levels in (2, 3, 4, 5))
-    yield from (Items((value,) * count) for count in (2, 3, 1))
+    yield from (ListOfValues((value,) * count) for count in (2, 3, 1))
 
 
 def _falling(values: Sequence[Value]) -> tuple[Value, ...]:

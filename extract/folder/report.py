@@ -56,7 +56,7 @@ _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureKind:
     """A category of failure: its blocks, and the most common message with the first block that has it."""
 
     kind: str
@@ -321,7 +321,7 @@ def _by_group(
     return _section(title, heads, rows, intro=intro)
 
 
-def _failures(failures: Sequence[Failure], blocks: int) -> list[str]:
+def _failures(failures: Sequence[FailureKind], blocks: int) -> list[str]:
     """Return the section on why classes stopped, each category with its most common message."""
     if not failures:
         return []
@@ -466,7 +466,7 @@ def _cells(levels: Mapping[str, int], ladder: Sequence[Level], goal: Level) -> l
     ]
 
 
-def _message(failure: Failure) -> str:
+def _message(failure: FailureKind) -> str:
     text = plain(failure.message[:200]) or "(none)"
     return f"{text} ({count(failure.times)} ×)" if failure.times > 1 else text
 
@@ -478,7 +478,7 @@ def _past(level: Level) -> str:
 # --- failures by category ---------------------------------------------------------------------------------------------
 
 
-def list_failures(rows: Iterable[Block]) -> list[Failure]:
+def list_failures(rows: Iterable[Block]) -> list[FailureKind]:
     """Return the categories of failure, most blocks first; each with its most common message, without the location."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
@@ -489,5 +489,5 @@ def list_failures(rows: Iterable[Block]) -> list[Failure]:
     for kind, members in kinds.items():
         message, times = min(Counter(text for text, _ in members).items(), key=lambda item: (-item[1], item[0]))
         block = next(block for text, block in members if text == message)
-        failures.append(Failure(kind, len(members), message, times, block))
+        failures.append(FailureKind(kind, len(members), message, times, block))
     return sorted(failures, key=lambda failure: (-failure.blocks, failure.kind))

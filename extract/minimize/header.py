@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extract.arguments.messages import CallTexts, WorkingCalls
+from extract.arguments.messages import CallsToRun, CallTexts
 from extract.minimize.cutter import MinimizedText
 from extract.minimize.stage import MinimizeResult
 from extract.model.results import code_columns
@@ -51,7 +51,7 @@ class MinimizedFile:
 def write_header(
     leaned: MinimizeResult,
     full: str,
-    arguments: WorkingCalls,
+    arguments: CallsToRun,
     root: tuple[str, str],
     places: Mapping[str, tuple[str, str]],
     licenses: Mapping[str, str],
@@ -96,7 +96,7 @@ def list_requirements(code: str) -> tuple[str, ...]:
 
 
 def _header(
-    full: str, minimized: MinimizedText, sets: Sequence[WorkingCalls], files: Collection[tuple[str, str]], license_: str
+    full: str, minimized: MinimizedText, sets: Sequence[CallsToRun], files: Collection[tuple[str, str]], license_: str
 ) -> list[str]:
     head = full[: full.find("\n\n")].split("\n")
     others = [line for line in head if line.startswith("#   ") and _names_file(line, files)]

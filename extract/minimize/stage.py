@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from extract.arguments.messages import BlockUses, WorkingCalls
+from extract.arguments.messages import BlockUses, CallsToRun
 from extract.minimize.cuts import Watched
 from extract.minimize.cutter import Cutter, MinimizedText
 from extract.proofs.validate import BlockWithOriginal
@@ -91,7 +91,7 @@ class MinimizeResult:
     minimized: MinimizedText | None
     error: str | None = None
     rounds: int = 0
-    sets: tuple[WorkingCalls, ...] = ()  # further arguments that the result was verified with
+    sets: tuple[CallsToRun, ...] = ()  # further arguments that the result was verified with
 
 
 @dataclass(slots=True)
@@ -109,9 +109,9 @@ class _BlockWork:
         return replace(self.request, code=self.minimized.text, sets=self.sets)
 
     @property
-    def sets(self) -> tuple[WorkingCalls, ...]:
+    def sets(self) -> tuple[CallsToRun, ...]:
         """Further arguments that work."""
-        return tuple(cast(WorkingCalls, asdict(calls)) for calls in self.answer.sets)
+        return tuple(cast(CallsToRun, asdict(calls)) for calls in self.answer.sets)
 
 
 @dataclass(frozen=True, slots=True)

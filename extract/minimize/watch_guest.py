@@ -18,7 +18,7 @@ from torch import nn
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Forward, ForwardCall, evaluate, run
 from extract.arguments.inputs import change_nested, flatten, has_shape
-from extract.arguments.messages import BlockUses, CallTexts, WorkingCalls
+from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.trials import (
@@ -187,7 +187,7 @@ def _in_all_modes(
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
 
 
-def _further_sets(request: BlockUses) -> list[WorkingCalls]:
+def _further_sets(request: BlockUses) -> list[CallsToRun]:
     """Return the corpus calls that construct a small module which runs forward twice with the same outputs."""
     others, own = request.others, request.arguments
     if not others["init"]:
@@ -196,7 +196,7 @@ def _further_sets(request: BlockUses) -> list[WorkingCalls]:
     own_forward = own["forward"]
     inputs: list[Any] = [{"args": own_forward["args"], "kwargs": list(own_forward["kwargs"].items())}]
     inputs += others["forward"]
-    sets: list[WorkingCalls] = []
+    sets: list[CallsToRun] = []
     for call in others["init"]:
         init = CallTexts(args=list(call["args"]), kwargs=dict(call["kwargs"]))
         if init == own["init"] or len(sets) == _MOST_SETS:

@@ -18,7 +18,7 @@ from torch import nn
 from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.inputs import flatten, has_shape
-from extract.arguments.messages import BlockRun, Originals, WorkingCalls
+from extract.arguments.messages import BlockRun, CallsToRun, Originals
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all, unset_is_nan
@@ -75,7 +75,7 @@ def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]])
     return namespace(block, [])
 
 
-def signature(cls: type[nn.Module], arguments: WorkingCalls, names: BlockNamespace) -> dict[str, Any]:
+def signature(cls: type[nn.Module], arguments: CallsToRun, names: BlockNamespace) -> dict[str, Any]:
     """Return the names and shapes of a class's state, and the digests of its state and outputs, or `error`."""
     init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
     called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)

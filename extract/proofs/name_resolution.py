@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.arguments.messages import FilesToCompare, FileToCompare
-from extract.proofs.validate import LIMITS_TOGETHER, Missing, group_by_package
+from extract.proofs.validate import LIMITS_TOGETHER, MissingOriginal, group_by_package
 from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox import Failure
@@ -34,9 +34,9 @@ class BoundNames:
     others: tuple[str, ...]
 
 
-COMPARE_NAMES = SandboxStage[Mapping[str, BoundNames | Failure | Missing]](
+COMPARE_NAMES = SandboxStage[Mapping[str, BoundNames | Failure | MissingOriginal]](
     "extract.proofs.name_resolution_guest:compare_bindings",
-    Mapping[str, BoundNames | Failure | Missing],
+    Mapping[str, BoundNames | Failure | MissingOriginal],
     LIMITS_TOGETHER,
     Retries.NONE,
 )
@@ -87,7 +87,7 @@ def compare_bindings(
             yield block, to_columns(answer)
 
 
-def to_columns(answer: BoundNames | Failure | Missing) -> dict[str, Any]:
+def to_columns(answer: BoundNames | Failure | MissingOriginal) -> dict[str, Any]:
     """Return the columns for the names of a block; none if they could not be compared."""
     if not isinstance(answer, BoundNames):
         return {}

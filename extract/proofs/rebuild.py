@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from extract.arguments.messages import CompanionCode, SpecRebuild, WorkingCalls
+from extract.arguments.messages import CallsToRun, CompanionCode, SpecRebuild
 from extract.model.blocks import find_block, read_blocks, read_needs
 from extract.model.specs import read_spec
 from extract.proofs.runtime import PROVIDED, runtime_for
@@ -209,7 +209,7 @@ def _pair(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]
     return BlockWithOriginal(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
 
 
-def _names(arguments: WorkingCalls) -> list[str]:
+def _names(arguments: CallsToRun) -> list[str]:
     """Return the names in the expressions of the arguments."""
     names: set[str] = set()
     for call in (arguments["init"], arguments["forward"]):

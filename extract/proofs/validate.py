@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from extract.arguments.messages import BlockRun, CompanionCode, Original, Originals, WorkingCalls
+from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals
 from extract.emit.emit import Emitted
 from extract.model.results import at_least
 from extract.resolve.index import FactsIndex
@@ -223,14 +223,14 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingOriginal:
     """Why an original cannot be imported."""
 
     missing: str
 
 
 Ours = Signature | Failure
-Theirs = Signature | Failure | Missing
+Theirs = Signature | Failure | MissingOriginal
 
 SIGN_BLOCK = SandboxStage[Ours](
     "extract.proofs.equivalence_guest:sign_block",
@@ -253,7 +253,7 @@ class BlockWithOriginal:
     module: str  # imported for the original
     origin: tuple[str, ...]  # packages that the self-contained file must not import
     folders: tuple[Path, ...]  # with the original and its dependencies
-    arguments: WorkingCalls
+    arguments: CallsToRun
     digest: str = ""  # of the source of the original
     companions: tuple[CompanionCode, ...] = ()
     original: str = ""  # the expression for the original in its module, if not its name
@@ -305,7 +305,7 @@ def compare_all(
     entries = [SIGN_BLOCK.guest, SIGN_ORIGINALS.guest]
     with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, entries=entries) as box:
         theirs = _sign_originals(box, list(group_by_package(pairs)))
-        missing = {block: answer for block, answer in theirs.items() if isinstance(answer, Missing)}
+        missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         yield from (
             EquivalenceResult(block, None, f"no original: {answer.missing}") for block, answer in missing.items()
         )
@@ -332,7 +332,7 @@ def compare_all(
 
 def compare(block: str, ours: Ours, theirs: Theirs) -> EquivalenceResult:
     """Compare two signatures; the detail states where they first differ."""
-    if isinstance(theirs, Missing):
+    if isinstance(theirs, MissingOriginal):
         return EquivalenceResult(block, None, f"no original: {theirs.missing}")
     if isinstance(theirs, Failure):
         return EquivalenceResult(block, None, f"the original does not run: {theirs.error}")

@@ -156,7 +156,7 @@ class StringAnalysis:
         results: list[object] = []
         taken: list[_Choice] = []
         while len(results) <= _MOST:
-            run = _Run(self, taken)
+            run = _ChoiceRun(self, taken)
             results.append(UNKNOWN if node is None else run.value(node, scope))
             taken = run.taken
             while taken and taken[-1].which + 1 == taken[-1].options:
@@ -238,7 +238,7 @@ class _Choice(NamedTuple):
     options: int
 
 
-class _Run(Evaluator[StringScope]):
+class _ChoiceRun(Evaluator[StringScope]):
     """One way through the choices of an expression: takes those of `taken`, then the first of each further choice."""
 
     def __init__(self, analysis: StringAnalysis, taken: Sequence[_Choice]) -> None:

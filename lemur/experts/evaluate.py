@@ -46,10 +46,10 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> Evaluation:
 
     Raises: UserError if a stage of a domain has not been built.
     """
-    return _Evaluator(workspace, domains).run()
+    return _ModelEvaluator(workspace, domains).run()
 
 
-class _Evaluator:
+class _ModelEvaluator:
     def __init__(self, workspace: Workspace, domains: Sequence[str]) -> None:
         self._workspace, self._domains = workspace, domains
         self._base = workspace.base()

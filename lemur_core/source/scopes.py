@@ -24,10 +24,10 @@ _BRANCHING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, as
 _MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
 
 
-class _Scope:
+class _NameScope:
     __slots__ = ("bound", "branches", "first", "globals", "imports", "kind", "nonlocals", "parent", "unsure")
 
-    def __init__(self, kind: int, parent: "_Scope | None") -> None:
+    def __init__(self, kind: int, parent: "_NameScope | None") -> None:
         self.kind = kind
         self.parent = parent
         self.bound: dict[str, int] = {}  # number of bindings of the name
@@ -50,13 +50,13 @@ class ScopeNames:
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self._module = _Scope(_MODULE, None)
-        self._loads: list[tuple[_Scope, Use]] = []
+        self._module = _NameScope(_MODULE, None)
+        self._loads: list[tuple[_NameScope, Use]] = []
         self._callees: set[ast.expr] = set()
         self._kinds: set[ast.expr] = set()  # classes in `isinstance` checks
-        self._global_stores: list[tuple[_Scope, NameStore]] = []
-        self._local_scopes: list[_Scope] = []
-        self._scopes: list[_Scope] = []
+        self._global_stores: list[tuple[_NameScope, NameStore]] = []
+        self._local_scopes: list[_NameScope] = []
+        self._scopes: list[_NameScope] = []
         self._locals: list[LocalImport] = []
         self._guards = 0
         self._simple_end = 0  # end of the current simple statement
@@ -104,7 +104,7 @@ class ScopeNames:
             result.append(entry._replace(stand_alone=alone and not self._is_captured(scope, bound)))
         return tuple(result)
 
-    def _is_captured(self, scope: _Scope, name: str) -> bool:
+    def _is_captured(self, scope: _NameScope, name: str) -> bool:
         """Return whether an enclosing function binds the name too."""
         around = scope.parent
         return around is not None and (
@@ -133,12 +133,12 @@ class ScopeNames:
 
     # -- scopes --------------------------------------------------------------------------------------------------
 
-    def _is_global(self, scope: _Scope, name: str) -> bool:
+    def _is_global(self, scope: _NameScope, name: str) -> bool:
         return scope.kind == _MODULE or name in scope.globals
 
-    def _find(self, scope: _Scope, name: str, offset: int) -> _Scope | None:
+    def _find(self, scope: _NameScope, name: str, offset: int) -> _NameScope | None:
         """Return the scope in which a read of `name` in `scope` finds it; None for the module's."""
-        here: _Scope | None = scope
+        here: _NameScope | None = scope
         while here is not None and here.kind != _MODULE:
             if here is scope or here.kind != _CLASS:
                 if name in here.globals:
@@ -150,12 +150,12 @@ class ScopeNames:
             here = here.parent
         return None
 
-    def _inner(self, kind: int, parent: _Scope) -> _Scope:
-        scope = _Scope(kind, parent)
+    def _inner(self, kind: int, parent: _NameScope) -> _NameScope:
+        scope = _NameScope(kind, parent)
         self._scopes.append(scope)
         return scope
 
-    def _bind(self, scope: _Scope, store: NameStore, since: int = 0) -> None:
+    def _bind(self, scope: _NameScope, store: NameStore, since: int = 0) -> None:
         """Bind a name; a class body reads its own from `since` on: in `x = x` the value is still the outer one."""
         self._global_stores.append((scope, store))
         scope.bind(store.name, max(store.start, since or self._simple_end))
@@ -178,7 +178,7 @@ class ScopeNames:
 
     # -- the walk ------------------------------------------------------------------------------------------------
 
-    def _statement(self, node: ast.AST, scope: _Scope, when: int) -> None:
+    def _statement(self, node: ast.AST, scope: _NameScope, when: int) -> None:
         if isinstance(node, _SIMPLE):
             self._simple_end = self._end(node)
         elif isinstance(node, ast.stmt):
@@ -192,7 +192,7 @@ class ScopeNames:
             method(self, node, scope, when)
         scope.branches -= branches
 
-    def _children(self, node: ast.AST, scope: _Scope, when: int) -> None:
+    def _children(self, node: ast.AST, scope: _NameScope, when: int) -> None:
         for field in node._fields:
             value = getattr(node, field, None)
             if isinstance(value, list):
@@ -202,19 +202,19 @@ class ScopeNames:
             elif isinstance(value, ast.AST):
                 self._statement(value, scope, when)
 
-    def _all(self, nodes: Iterable[ast.AST | None], scope: _Scope, when: int) -> None:
+    def _all(self, nodes: Iterable[ast.AST | None], scope: _NameScope, when: int) -> None:
         for node in nodes:
             if node is not None:
                 self._statement(node, scope, when)
 
-    def _name(self, node: ast.Name, scope: _Scope, when: int) -> None:
+    def _name(self, node: ast.Name, scope: _NameScope, when: int) -> None:
         start, end = self._start(node), self._end(node)
         if isinstance(node.ctx, ast.Load):
             self._loads.append((scope, Use(node.id, (), when, start, (end,), -1, *self._part(node))))
         else:
             self._bind(scope, NameStore(node.id, start, end))
 
-    def _attribute(self, node: ast.Attribute, scope: _Scope, when: int) -> None:
+    def _attribute(self, node: ast.Attribute, scope: _NameScope, when: int) -> None:
         chain: list[ast.Attribute] = []
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute):
@@ -234,13 +234,13 @@ class ScopeNames:
         """Return whether an expression is called, no string offset, and whether it is in an `isinstance` check."""
         return node in self._callees, -1, node in self._kinds
 
-    def _touch(self, node: ast.expr, scope: _Scope) -> None:
+    def _touch(self, node: ast.expr, scope: _NameScope) -> None:
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
         if isinstance(node, ast.Name) and scope.kind == _MODULE:
             self.touches.append(node.id)
 
-    def _subscript(self, node: ast.Subscript, scope: _Scope, when: int) -> None:
+    def _subscript(self, node: ast.Subscript, scope: _NameScope, when: int) -> None:
         if not isinstance(node.ctx, ast.Load):
             self._touch(node, scope)
         self._statement(node.value, scope, when)
@@ -255,11 +255,11 @@ class ScopeNames:
                 return
         self._statement(node.slice, scope, when)
 
-    def _constant(self, node: ast.Constant, scope: _Scope, when: int) -> None:
+    def _constant(self, node: ast.Constant, scope: _NameScope, when: int) -> None:
         if when == IN_ANNOTATION and isinstance(node.value, str):
             self._note_string(node, node.value, scope)
 
-    def _note_string(self, node: ast.Constant, text: str, scope: _Scope) -> None:
+    def _note_string(self, node: ast.Constant, text: str, scope: _NameScope) -> None:
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError):
@@ -273,11 +273,11 @@ class ScopeNames:
                 inside = start + quotes + inner.col_offset if is_plain else -1
                 self._loads.append((scope, Use(inner.id, (), IN_ANNOTATION, -1, (), -1, False, inside)))
 
-    def _note(self, node: ast.expr | None, scope: _Scope) -> None:
+    def _note(self, node: ast.expr | None, scope: _NameScope) -> None:
         if node is not None:
             self._statement(node, scope, IN_ANNOTATION)
 
-    def _call(self, node: ast.Call, scope: _Scope, when: int) -> None:
+    def _call(self, node: ast.Call, scope: _NameScope, when: int) -> None:
         if when == AT_DEFINITION:
             self.calls = True
         self._callees.add(node.func)
@@ -300,13 +300,13 @@ class ScopeNames:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             self.types.append(node.value)
 
-    def _dict(self, node: ast.Dict, scope: _Scope, when: int) -> None:
+    def _dict(self, node: ast.Dict, scope: _NameScope, when: int) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and key.value == "type":
                 self._type_string(value)
         self._children(node, scope, when)
 
-    def _expression(self, node: ast.Expr, scope: _Scope, when: int) -> None:
+    def _expression(self, node: ast.Expr, scope: _NameScope, when: int) -> None:
         call = node.value
         if scope.kind == _MODULE and isinstance(call, ast.Call):
             if isinstance(call.func, ast.Attribute):
@@ -315,14 +315,14 @@ class ScopeNames:
                 self._touch(call.args[0], scope)
         self._statement(call, scope, when)
 
-    def _augment(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
+    def _augment(self, node: ast.AugAssign, scope: _NameScope, when: int) -> None:
         if isinstance(node.target, ast.Name):
             # `x += 1` reads x first, though its target is marked as stored only.
             start, end = self._start(node.target), self._end(node.target)
             self._loads.append((scope, Use(node.target.id, (), when, start, (end,), -1)))
         self._children(node, scope, when)
 
-    def _annotation(self, node: ast.AnnAssign, scope: _Scope, when: int) -> None:
+    def _annotation(self, node: ast.AnnAssign, scope: _NameScope, when: int) -> None:
         self._note(node.annotation, scope)
         if node.value is not None:
             self._all([node.value, node.target], scope, when)
@@ -333,7 +333,7 @@ class ScopeNames:
         else:
             self._statement(node.target, scope, when)
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope, when: int) -> None:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _NameScope, when: int) -> None:
         self._define(node, (), scope, when)
         self._callable(node.args, node.body, scope, when, node.returns)
 
@@ -341,7 +341,7 @@ class ScopeNames:
         self,
         node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
         head: Sequence[ast.AST],
-        scope: _Scope,
+        scope: _NameScope,
         when: int,
     ) -> None:
         """Read the decorators and the head, then bind the name."""
@@ -353,11 +353,11 @@ class ScopeNames:
         if (node.decorator_list or (isinstance(node, ast.ClassDef) and node.keywords)) and when == AT_DEFINITION:
             self.calls = True
 
-    def _lambda(self, node: ast.Lambda, scope: _Scope, when: int) -> None:
+    def _lambda(self, node: ast.Lambda, scope: _NameScope, when: int) -> None:
         self._callable(node.args, [node.body], scope, when, None)
 
     def _callable(
-        self, args: ast.arguments, body: Iterable[ast.AST], scope: _Scope, when: int, returns: ast.expr | None
+        self, args: ast.arguments, body: Iterable[ast.AST], scope: _NameScope, when: int, returns: ast.expr | None
     ) -> None:
         # Defaults are evaluated outside of the function, when it is defined.
         self._all([*args.defaults, *args.kw_defaults], scope, when)
@@ -369,12 +369,12 @@ class ScopeNames:
         self._note(returns, scope)
         self._all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
 
-    def _class(self, node: ast.ClassDef, scope: _Scope, when: int) -> None:
+    def _class(self, node: ast.ClassDef, scope: _NameScope, when: int) -> None:
         self._define(node, [*node.bases, *node.keywords], scope, when)
         self._all(node.body, self._inner(_CLASS, scope), when)
 
     def _comprehension(
-        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: _Scope, when: int
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: _NameScope, when: int
     ) -> None:
         inner = self._inner(_COMPREHENSION, scope)
         for number, generator in enumerate(node.generators):
@@ -385,22 +385,22 @@ class ScopeNames:
         else:
             self._statement(node.elt, inner, when)
 
-    def _walrus(self, node: ast.NamedExpr, scope: _Scope, when: int) -> None:
+    def _walrus(self, node: ast.NamedExpr, scope: _NameScope, when: int) -> None:
         self._statement(node.value, scope, when)
         holder = scope
         while holder.kind == _COMPREHENSION and holder.parent is not None:
             holder = holder.parent
         self._bind(holder, NameStore(node.target.id, self._start(node.target), self._end(node.target)))
 
-    def _global(self, node: ast.Global, scope: _Scope, _when: int) -> None:
+    def _global(self, node: ast.Global, scope: _NameScope, _when: int) -> None:
         scope.globals.update(node.names)
         start, end = self._start(node), self._end(node)
         self._global_stores += [(self._module, self._word(name, start + len("global"), end)) for name in node.names]
 
-    def _nonlocal(self, node: ast.Nonlocal, scope: _Scope, _when: int) -> None:
+    def _nonlocal(self, node: ast.Nonlocal, scope: _NameScope, _when: int) -> None:
         scope.nonlocals.update(node.names)
 
-    def _handler(self, node: ast.ExceptHandler, scope: _Scope, when: int) -> None:
+    def _handler(self, node: ast.ExceptHandler, scope: _NameScope, when: int) -> None:
         if node.type is not None:
             self._statement(node.type, scope, when)
         if node.name:
@@ -408,20 +408,20 @@ class ScopeNames:
             self._bind(scope, self._word(node.name, start, self._start(node.body[0])))
         self._all(node.body, scope, when)
 
-    def _try(self, node: ast.Try | ast.TryStar, scope: _Scope, when: int) -> None:
+    def _try(self, node: ast.Try | ast.TryStar, scope: _NameScope, when: int) -> None:
         catches = catches_import(node)
         self._guards += catches
         self._all(node.body, scope, when)
         self._guards -= catches
         self._all([*node.handlers, *node.orelse, *node.finalbody], scope, when)
 
-    def _loop(self, node: ast.For | ast.AsyncFor, scope: _Scope, when: int) -> None:
+    def _loop(self, node: ast.For | ast.AsyncFor, scope: _NameScope, when: int) -> None:
         self._statement(node.iter, scope, when)
         self._simple_end = self._end(node.iter)
         self._statement(node.target, scope, when)
         self._all([*node.body, *node.orelse], scope, when)
 
-    def _capture(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping, scope: _Scope, when: int) -> None:
+    def _capture(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping, scope: _NameScope, when: int) -> None:
         self._children(node, scope, when)
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if name:
@@ -429,7 +429,7 @@ class ScopeNames:
             start = max(map(self._end, inner), default=self._start(node))
             self._bind(scope, self._word(name, start, self._end(node)))
 
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope, _when: int) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: _NameScope, _when: int) -> None:
         start, end = self._start(node), self._end(node)
         for alias in import_aliases(node):
             scope.bind(alias.bound, start)

@@ -13,7 +13,7 @@ from extract.extractor import BlockExtractor
 from extract.model.results import _names
 from extract.proofs.name_resolution import BoundFile, BoundNames, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
-from extract.proofs.validate import Missing
+from extract.proofs.validate import MissingOriginal
 from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Failure
 from manifests.records import Block
@@ -251,7 +251,7 @@ def test_a_real_package(tmp_path: Path) -> None:
 
 def test_nothing_compared_is_no_section() -> None:
     assert section([], _names([])) == []
-    assert to_columns(Missing("x")) == to_columns(Failure("x")) == {}
+    assert to_columns(MissingOriginal("x")) == to_columns(Failure("x")) == {}
     assert {"names_compared", "names_same", "names_standin", "names_other"} <= Block.model_fields.keys()
 
 

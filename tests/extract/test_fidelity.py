@@ -12,7 +12,14 @@ import torch
 
 from extract.extractor import BlockExtractor
 from extract.proofs.equivalence_guest import digest
-from extract.proofs.validate import BlockWithOriginal, EquivalenceResult, Missing, Signature, compare, compare_all
+from extract.proofs.validate import (
+    BlockWithOriginal,
+    EquivalenceResult,
+    MissingOriginal,
+    Signature,
+    compare,
+    compare_all,
+)
 from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
@@ -207,8 +214,8 @@ SIGNED = Signature(("a (2,)",), "1" * 64, "2" * 64, "3" * 64, "4" * 64)
         (Failure("E"), SIGNED, "mismatch", "only the original runs: E"),
         (SIGNED, Failure("E"), None, "the original does not run: E"),
         (Failure("E"), Failure("F"), None, "the original does not run: F"),
-        (SIGNED, Missing("no module"), None, "no original: no module"),
-        (Failure("E"), Missing("no module"), None, "no original: no module"),
+        (SIGNED, MissingOriginal("no module"), None, "no original: no module"),
+        (Failure("E"), MissingOriginal("no module"), None, "no original: no module"),
     ],
 )  # fmt: skip
 def test_compare(ours: Any, theirs: Any, expected: Any, detail: str) -> None:

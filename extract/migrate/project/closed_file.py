@@ -28,7 +28,7 @@ class Body:
 
 
 @dataclass(slots=True)
-class _StatementGroup:
+class _KeptStatements:
     """A module-level statement, or a whole `if` or `try` block; kept or removed as one."""
 
     start: int
@@ -61,12 +61,12 @@ class ClosedFile:
         self._units = self._read_units()
         self._roots = [name, *further]
 
-    def _read_units(self) -> list[_StatementGroup]:
+    def _read_units(self) -> list[_KeptStatements]:
         blocks = self.facts.blocks
-        units: dict[int, _StatementGroup] = {}
+        units: dict[int, _KeptStatements] = {}
         for statement in self.facts.statements:
             whole = blocks[statement.path[0][0]] if statement.path else statement
-            unit = units.setdefault(whole.start, _StatementGroup(whole.start, whole.end, []))
+            unit = units.setdefault(whole.start, _KeptStatements(whole.start, whole.end, []))
             unit.statements.append(statement)
             unit.binds |= {*statement.binds, *statement.late}
             unit.touches |= set(statement.touches)
@@ -139,7 +139,7 @@ class ClosedFile:
         text = apply(self.text, first, len(self.text), edits).strip("\n")
         return Body(tuple(imports), "annotations" in self.facts.future, text, tuple(gone))
 
-    def _without(self, unit: _StatementGroup) -> Edit:
+    def _without(self, unit: _KeptStatements) -> Edit:
         """Return the edit that removes a unit and the blank lines after it."""
         end = unit.end
         while self.text[end : end + 1] == b"\n":
@@ -147,7 +147,7 @@ class ClosedFile:
         return Edit(unit.start, end, "")
 
     @staticmethod
-    def _belongs_to(unit: _StatementGroup, names: Collection[str]) -> bool:
+    def _belongs_to(unit: _KeptStatements, names: Collection[str]) -> bool:
         bound = unit.binds or unit.touches
         return not bound or any(name in names for name in bound)
 

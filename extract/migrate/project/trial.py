@@ -51,7 +51,7 @@ class SignedInProject(Signed):
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportableModule:
     """A module of the project that can be imported before any other."""
 
     imported: str
@@ -59,7 +59,7 @@ class Imported:
 
 COMPARE = SandboxStage[Compared | Failure](f"{_GUEST}:compare_definitions", Compared | Failure, LIMITS)
 PROVE = SandboxStage[SignedInProject | Failure](f"{_GUEST}:sign_in_project", SignedInProject | Failure, LIMITS)
-IMPORT = SandboxStage[Imported | Failure](f"{_GUEST}:import_first", Imported | Failure, LIMITS)
+IMPORT = SandboxStage[ImportableModule | Failure](f"{_GUEST}:import_first", ImportableModule | Failure, LIMITS)
 _Request = tuple[SandboxStage[Any], Mapping[str, Any]]
 
 
@@ -161,7 +161,7 @@ class MigrationTrial:
         if not isinstance(signed := within.answer, SignedInProject):
             return Proof(_error(within))
         for reply in imported:
-            if not isinstance(reply.answer, Imported):
+            if not isinstance(reply.answer, ImportableModule):
                 return Proof(_error(reply))
         steps = {name: value for name, value in alone.answer.steps.items() if name != _PRINTED}
         if wrong := difference(signed, steps):

@@ -140,7 +140,7 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _QuestionBlock:
     """The part of a block's spec that questions are about. `values`: the number of each relation that it has."""
 
     id: str
@@ -153,10 +153,10 @@ class _Block:
 _BY_ID = attrgetter("id")
 
 
-def _draw_blocks(settings: DataSettings) -> dict[str, list[_Block]]:
+def _draw_blocks(settings: DataSettings) -> dict[str, list[_QuestionBlock]]:
     """Return blocks by domain, one per name and package, at most `settings.blocks` per domain."""
     domains = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    blocks: dict[str, dict[tuple[str, str], _Block]] = {domain: {} for domain in (*settings.domains, GENERAL)}
+    blocks: dict[str, dict[tuple[str, str], _QuestionBlock]] = {domain: {} for domain in (*settings.domains, GENERAL)}
     for folder in settings.libraries:
         for block in _read_blocks(folder):
             same = blocks[domains.get(block.package, GENERAL)]
@@ -173,7 +173,7 @@ def _draw_blocks(settings: DataSettings) -> dict[str, list[_Block]]:
     }
 
 
-def _read_blocks(folder: Path) -> Iterator[_Block]:
+def _read_blocks(folder: Path) -> Iterator[_QuestionBlock]:
     path = folder / "specs.jsonl"
     try:
         with path.open(encoding="utf-8") as file:
@@ -187,7 +187,7 @@ def _read_blocks(folder: Path) -> Iterator[_Block]:
                 }
                 values = {relation: number for relation, number in numbers.items() if number is not None}
                 package = spec["source"].partition("@")[0]
-                yield _Block(spec["block"], spec["name"], package, spec["code_sha256"], values)
+                yield _QuestionBlock(spec["block"], spec["name"], package, spec["code_sha256"], values)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; pass folders written by `lemur extract`") from error
     except ValueError as error:

@@ -33,7 +33,7 @@ from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.published.novel import PRM, novel
-from extract.arguments.messages import BlockRun, WorkingCalls
+from extract.arguments.messages import BlockRun, CallsToRun
 from extract.migrate.messages import NetworkToProve
 from extract.migrate.network.network import LIMITS, PROVE
 from extract.proofs.trace import TRACE
@@ -172,7 +172,7 @@ class Prover:
 
     def _conform(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
-            f"{place} {number}": BlockRun(one.code or "", block.name, (), (), cast(WorkingCalls, block.arguments), ())
+            f"{place} {number}": BlockRun(one.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
             for place, one in enumerate(candidates)
             for number, block in enumerate(one.attempt.requested)
         }

@@ -9,7 +9,7 @@ from torch import nn
 
 from extract.arguments import forwarding
 from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
-from extract.arguments.inputs import Inputs, Items, Literal, Tensor
+from extract.arguments.inputs import Inputs, ListOfValues, Literal, Tensor
 from extract.arguments.trials import AttemptError, BlockNamespace
 from tests.builders.suites import table
 
@@ -135,7 +135,11 @@ def test_forward_runs_without_gradients_and_seeded() -> None:
     ("inputs", "args", "kwargs"),
     [
         ((("x", Tensor((2,))),), (), {"x": "torch.randn((2,))"}),
-        ((("*x", Items((Tensor((2,)), Literal("1")))), ("y", Literal("2"))), ("torch.randn((2,))", "1"), {"y": "2"}),
+        (
+            (("*x", ListOfValues((Tensor((2,)), Literal("1")))), ("y", Literal("2"))),
+            ("torch.randn((2,))", "1"),
+            {"y": "2"},
+        ),
         ((("*x", Tensor((2,))),), ("torch.randn((2,))",), {}),
         ((), (), {}),
     ],

@@ -19,8 +19,8 @@ from extract.arguments.inputs import (
     MASK,
     POSITIVE,
     Fields,
-    Items,
     Layers,
+    ListOfValues,
     Literal,
     Tensor,
     Value,
@@ -50,7 +50,7 @@ NAMES = st.text("abcxyz_", min_size=1, max_size=4)
 VALUES = st.recursive(
     TENSORS,
     lambda inner: (
-        st.builds(Items, st.lists(inner, max_size=3).map(tuple), st.booleans())
+        st.builds(ListOfValues, st.lists(inner, max_size=3).map(tuple), st.booleans())
         | st.builds(
             Fields, st.dictionaries(NAMES, inner, max_size=3).map(lambda fields: tuple(fields.items())), st.booleans()
         )
@@ -96,7 +96,7 @@ def test_a_change_reaches_every_tensor_and_nothing_else(described: Value) -> Non
 
 
 def test_a_change_leaves_literals() -> None:
-    value = Fields((("a", Literal("3")), ("b", Items((Literal("4"), Tensor((2,)))))))
+    value = Fields((("a", Literal("3")), ("b", ListOfValues((Literal("4"), Tensor((2,)))))))
     changed = change_tensors(value, lambda tensor: Literal("5"))
     assert changed.expression() == "{'a': 3, 'b': [4, 5]}"
 
