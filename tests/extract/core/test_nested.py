@@ -36,5 +36,5 @@ def test_a_bare_name_means_the_class_of_module_level(corpus) -> None:  # type: i
             "p/b.py": f"{HEAD}class Net(nn.Module):\n    def forward(self, x): return x\n",
         }
     )
-    assert [one.qualname for one in select(made.found, Selection(names=("Net",))).found] == ["p.b.Net"]
+    assert [one.qualname for one in select(made.found, Selection(names=("Net",))).classes] == ["p.b.Net"]
     assert isinstance(made.emit("p.a.Outer.Net"), Emitted)
