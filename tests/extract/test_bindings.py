@@ -245,7 +245,7 @@ def test_a_real_package(tmp_path: Path) -> None:
     assert [row.level for row in rows] == ["executed", "executed"], rows
     assert all((row.names_compared or 0) > 3 for row in rows)
     assert [(row.names_same, row.names_other) for row in rows] == [(row.names_compared, ()) for row in rows]
-    text = "\n".join(section(rows, _names([row.model_dump() for row in rows])))
+    text = "\n".join(section(rows, _names(rows)))
     assert "| of these with all names bound to the same | 2 | 100 % |" in text
 
 

@@ -23,6 +23,6 @@ _THEN = {
 @pytest.mark.parametrize("then", _THEN.values(), ids=_THEN)
 def test_it_comes_when_it_is_asked_for(then: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", TEXTS["_START"] + then + TEXTS["_END"]], capture_output=True, text=True
+        [sys.executable, "-P", "-c", TEXTS["_START"] + then + "\n" + TEXTS["_END"]], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

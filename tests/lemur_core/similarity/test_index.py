@@ -180,7 +180,7 @@ def test_the_exact_join_is_that_of_brute_force(features: Any, threshold: float, 
     pairs = list(zip(found.a.tolist(), found.b.tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
     assert dict(zip(pairs, found.jaccard.tolist(), strict=True)) == expected
-    assert (found.asked, found.sets) == (len(numbers), len(numbers))
+    assert (found.joined, found.sets) == (len(numbers), len(numbers))
 
 
 def test_a_join_beyond_the_budget_asks_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_join_beyond_the_budget_asks_a_sample(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(join, "BUDGET", cost // 4)
     found = exact_pairs(features, everything, 0.9)
     assert found.sets == 40
-    assert found.asked == 10
+    assert found.joined == 10
     pairs = list(zip(found.a.tolist(), found.b.tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
     assert len(pairs) == 10 * 30 + 10 * 9 // 2, "each pair with an asked set once, no other"
@@ -204,7 +204,7 @@ def test_a_join_of_too_many_sets_samples_them(monkeypatch: pytest.MonkeyPatch) -
     features: Any = Sets([[*range(50), 100 + i] for i in range(30)])
     monkeypatch.setattr(join, "MAX_SETS", 8)
     found = exact_pairs(features, np.arange(30), 0.9)
-    assert (found.asked, found.against, found.sets, found.complete) == (8, 8, 30, False)
+    assert (found.joined, found.against, found.sets, found.complete) == (8, 8, 30, False)
     assert len(found.a) == 8 * 7 // 2
     assert len({*found.a.tolist(), *found.b.tolist()}) == 8
     assert exact_pairs(features, np.arange(8), 0.9).complete
@@ -233,7 +233,7 @@ def test_in_order_of_first_occurrence() -> None:
 
 def test_no_sets() -> None:
     found = exact_pairs(Sets([]), np.empty(0, np.int64), 0.9)  # type: ignore[arg-type]
-    assert (len(found.a), found.asked, found.sets, found.complete) == (0, 0, 0, True)
+    assert (len(found.a), found.joined, found.sets, found.complete) == (0, 0, 0, True)
 
 
 def test_pairs_above_a_higher_threshold() -> None:
@@ -271,10 +271,10 @@ def test_recall_counts_what_the_index_would_find() -> None:
     truth = exact_pairs(features, np.arange(20), 0.9)
     assert len(truth.a) == 190
     fine = measure_recall(features, truth, banding_for(0.9), 0.9)
-    assert (fine.pairs, fine.found, fine.recall) == (190, 190, 1.0)
+    assert (fine.pairs, fine.proposed, fine.recall) == (190, 190, 1.0)
     coarse = measure_recall(features, truth, Banding(1, 256), 0.9)
-    assert coarse.found < coarse.pairs
-    assert coarse.recall == coarse.found / 190
+    assert coarse.proposed < coarse.pairs
+    assert coarse.recall == coarse.proposed / 190
     facts = coarse.facts()
     assert facts["recall"] == coarse.recall
     assert facts["miss_chance"] == Banding(1, 256).miss_chance(0.9)
