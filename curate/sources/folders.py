@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from curate.sources.files import ParquetFile, build_broken_row, describe_file, read_row
 from curate.sources.rows import RowSource
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import locate_inside
 from manifests.folders.manifest import Input
 from manifests.provenance import REQUIREMENTS, TABLE, Parts, find_blocking_licenses, read_parts
 from manifests.provenance.licenses import combine_licenses
@@ -78,30 +79,39 @@ class PythonFolder(FolderSource):
             name = os.fsencode(relative).decode("utf-8", "backslashreplace")
             try:
                 yield _read_file(name, self._read(path))
-            except (OSError, _OutsideError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error
-                yield build_broken_row(f"cannot be read: {reason}", name)
+            except OSError as error:
+                yield build_broken_row(f"cannot be read: {error.strerror}", name)
 
     def _describe(self, path: Path) -> tuple[str, int]:
         try:
             content = self._read(path)
-        except (OSError, _OutsideError):
+        except OSError:
             return "unread", 0
         return hashlib.sha256(content).hexdigest(), len(content)
 
     def _read(self, file: Path) -> bytes:
-        target = Path(os.path.realpath(file, strict=True)) if file.is_symlink() else file  # resolve() hides loops
-        if target is not file and not target.is_relative_to(self._folder.resolve()):
-            raise _OutsideError("a link that leaves the folder is not followed")
-        if not target.is_file():
-            raise _OutsideError("it is neither a file nor a link to one")
-        return target.read_bytes()
+        return locate_inside(self._folder, file).read_bytes()
 
 
 class ParquetFolder(FolderSource):
     """All .parquet files of a folder, in the order of their relative paths."""
 
     suffix = ".parquet"
+
+    def files(self) -> list[Path]:
+        """Return the files, as every folder does.
+
+        Raises: UserError if a folder cannot be listed, or a file is a link that leaves the folder.
+        """
+        paths = super().files()
+        for path in paths:
+            try:
+                locate_inside(self._folder, path)
+            except OSError as error:
+                raise UserError(
+                    f"{path}: cannot be read: {error.strerror}; copy the file, or name it itself"
+                ) from error
+        return paths
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of all files, each in its order.
@@ -110,10 +120,6 @@ class ParquetFolder(FolderSource):
         """
         for path in self.files():
             yield from ParquetFile(path).read_rows()
-
-
-class _OutsideError(Exception):
-    """A link that would lead out of the folder."""
 
 
 def _read_file(name: str, content: bytes) -> dict[str, Any]:

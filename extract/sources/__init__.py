@@ -1,5 +1,6 @@
 """Sources as written on the command line or in a corpus, opened: packages, git commits, and folders in place."""
 
+import errno
 import os
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from extract.sources.contents import (
 from extract.sources.git import find_commit
 from extract.sources.package import PACKAGE_RE, find_package
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import locate_inside
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
@@ -85,7 +87,7 @@ def _is_path(spec: str) -> bool:
 
 
 def read_folder(spec: str) -> PackageSource:
-    """Return the Python files of a folder as a source; links to files are followed, links to folders are not.
+    """Return the Python files of a folder as a source; links to folders, or to files outside of it, are not followed.
 
     Raises: UserError if it is not a folder, cannot be read, or contains no Python code.
     """
@@ -115,7 +117,10 @@ def _read(root: Path, spec: str) -> Contents:
 
 
 def walk(root: Path) -> Iterator[str]:
-    """Yield the files below a folder, as paths with forward slashes, without hidden folders and environments."""
+    """Yield the files below a folder, as paths with forward slashes, without hidden folders and environments.
+
+    Links to folders are not followed. Links to files outside are left out; those to code or a license are noted.
+    """
 
     def fail(error: OSError) -> None:
         raise error
@@ -124,8 +129,14 @@ def walk(root: Path) -> Iterator[str]:
         below[:] = sorted(name for name in below if not _is_aside(Path(folder, name)))
         for name in names:
             path = Path(folder, name)
-            if path.is_file():
-                yield path.relative_to(root).as_posix()
+            relative = path.relative_to(root).as_posix()
+            try:
+                locate_inside(root, path)
+            except OSError as error:
+                if error.errno == errno.EXDEV and (name.endswith(".py") or is_text(relative)):
+                    note(f"{root.name}: {relative} is left out: {error.strerror}")
+                continue
+            yield relative
 
 
 def _is_aside(folder: Path) -> bool:

@@ -141,6 +141,13 @@ def test_folder_links(tmp_path: Path) -> None:
     ]
 
 
+def test_a_folder_of_tables_is_not_left_by_links(tmp_path: Path) -> None:
+    inside = fill(tmp_path / "inside", {"a.parquet": b""})
+    (inside / "b.parquet").symlink_to(fill(tmp_path / "outside", {"b.parquet": b""}) / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet: cannot be read: a link that leaves the folder is not followed"):
+        open_source(str(inside))
+
+
 def test_folder_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"a.py": b"a = 1", "b.py": b"b = 1"})
     plain = Path.read_bytes

@@ -1,5 +1,6 @@
 """Local folders, corpora, and how words are mapped to kinds of sources."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -61,14 +62,25 @@ def test_a_changed_folder_is_another_source(folder: Path) -> None:
         open_source(str(folder), digest=before.digest)
 
 
-def test_a_linked_file_and_a_linked_folder(folder: Path, tmp_path: Path) -> None:
+def test_links_are_followed_only_inside(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "b.py").write_text("")
-    (folder / "b.py").symlink_to(tmp_path / "other" / "b.py")
+    for name in ("b.py", "COPYING", "weights.bin"):
+        (tmp_path / "other" / name).write_text("MIT License")
+        (folder / name).symlink_to(tmp_path / "other" / name)
+    (folder / "around.py").symlink_to(f"../{folder.name}/../other/b.py")
+    (folder / "inner.py").symlink_to(folder / "train.py")
     (folder / "other").symlink_to(tmp_path / "other")
     (folder / "loop").symlink_to(folder)
     (folder / "broken.py").symlink_to(tmp_path / "nothing")
-    assert list(modules(open_source(str(folder)))) == ["b.py", "models/a.py", "train.py"]
+    (folder / "self.py").symlink_to("self.py")
+    (folder / "null.py").symlink_to("/dev/null")
+    os.mkfifo(folder / "pipe.py")
+    source = open_source(str(folder))
+    assert (list(modules(source)), source.license) == (["inner.py", "models/a.py", "train.py"], "Apache-2.0")
+    noted = capsys.readouterr().err
+    for name in ("COPYING", "around.py", "b.py", "null.py"):
+        assert f"project: {name} is left out: a link that leaves the folder is not followed\n" in noted
+    assert noted.count("\n") == 4
 
 
 def test_which_word_means_what(

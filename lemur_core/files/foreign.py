@@ -1,0 +1,26 @@
+"""Files of others: read without being led out of their folder, or kept waiting by what is no file."""
+
+import errno
+import os
+from pathlib import Path
+
+from lemur_core.files.errors import UserError
+
+
+def locate_inside(folder: Path, path: Path) -> Path:
+    """Return the file that a path in a folder names, behind any links.
+
+    Hard links cannot be told from files: whoever made one could read the file.
+
+    Args:
+        folder: the folder that is read.
+        path: listed there without entering links to folders.
+    Returns: an existing plain file.
+    Raises: OSError, with a `strerror` for people, if a link leaves the folder, or there is no plain file.
+    """
+    target = Path(os.path.realpath(path, strict=True)) if path.is_symlink() else path  # resolve() hides loops
+    if target is not path and not target.is_relative_to(folder.resolve()):
+        raise OSError(errno.EXDEV, "a link that leaves the folder is not followed", str(path))
+    if not target.is_file():
+        raise OSError(errno.EINVAL, "it is neither a file nor a link to one", str(path))
+    return target
