@@ -1,16 +1,14 @@
-"""Files of others: read without being led out of their folder, or kept waiting by what is no file."""
+"""Read files of others without being led out of their folder, kept waiting, or flooded."""
 
 import errno
 import os
 from pathlib import Path
 
-from lemur_core.files.errors import UserError
-
 
 def locate_inside(folder: Path, path: Path) -> Path:
     """Return the file that a path in a folder names, behind any links.
 
-    Hard links cannot be told from files: whoever made one could read the file.
+    A hard link cannot be distinguished from a file.
 
     Args:
         folder: the folder that is read.
