@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from lemur_core.sandbox.server.received import inflate
+
 TORCH = importlib.metadata.version("torch")
 #: The version of the stored form and of the rules that produce it.
 FORM = 1
@@ -160,8 +162,9 @@ def unpack(packed: str) -> dict[str, Any]:
 
     Args: packed: from `pack`.
     Returns: the form that `lemur_core.graphs.serialization.restore` reads.
+    Raises: ValueError if it is not packed JSON, or holds too much.
     """
-    stored: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
+    stored: dict[str, Any] = json.loads(inflate(base64.b64decode(packed)))
     return stored
 
 

@@ -173,8 +173,11 @@ class CachedSandbox:
         stored = self._store.remembered(key)
         if stored is None:
             return None
-        status, value, error = json.loads(stored)
-        outcome = Outcome(job.key, Status(status), value, error, reused=True)
+        try:
+            status, value, error = json.loads(stored)
+            outcome = Outcome(job.key, Status(status), value, str(error), reused=True)
+        except (ValueError, TypeError, RecursionError):
+            return None  # damaged: run again
         return outcome if self._usable(job, outcome) else None
 
     def _keep(self, key: str, outcome: Outcome) -> Outcome:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from .received import clean_text, receive
+
 #: Our own packages, which foreign code cannot import.
 OWN_PACKAGES = ("curate", "extract", "lemur", "lemur_core", "manifests", "train")
 #: The largest message either side accepts.
 MAX_MESSAGE_BYTES = 64 * 2**20
 _LENGTH_BYTES = 4
 _READ_BYTES = 1 << 18
+_ERROR_CHARACTERS = 8_000
 
 Message = dict[str, Any]
 
@@ -69,6 +72,9 @@ class Outcome:
     `peak_bytes` is the largest resident set of the process, including the preloaded libraries that it touched.
     `stdout_tail` and `stderr_tail` are the last kilobytes of the output: never evidence of anything, foreign code wrote
     them. `reused`: known from an earlier run, with only status, value and error.
+
+    All of it is foreign, whether it comes from a job or from a cache. So no outcome can be made whose texts are not
+    clean (`clean_text`); a value that is out of bounds (`receive`) is a crash of the job.
     """
 
     key: str
@@ -80,6 +86,17 @@ class Outcome:
     stderr_tail: str = ""
     peak_bytes: int = 0
     reused: bool = False
+
+    def __post_init__(self) -> None:
+        """Clean the texts, and check the value."""
+        object.__setattr__(self, "error", self.error[:_ERROR_CHARACTERS])
+        for name in ("error", "stdout_tail", "stderr_tail"):
+            object.__setattr__(self, name, clean_text(getattr(self, name)))
+        try:
+            object.__setattr__(self, "value", receive(self.value))
+        except ValueError as error:
+            for name, value in (("status", Status.CRASHED), ("value", None), ("error", f"answered nonsense: {error}")):
+                object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +112,7 @@ def read_report(text: str) -> tuple[Status, object, str]:
         report = json.loads(text)
         return Status(report["status"]), report["value"], str(report["error"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return Status.CRASHED, None, f"the report cannot be read ({type(error).__name__}); nothing counts"
+        return Status.CRASHED, None, f"answered nonsense: the report cannot be read ({type(error).__name__})"
 
 
 class Channel:

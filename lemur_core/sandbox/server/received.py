@@ -1,0 +1,62 @@
+r"""Receive what foreign code or an endpoint answers: cleaned texts, and values and sizes within bounds.
+
+>>> receive({"message": "a lone \ud800", "sizes": [1, 2.5]})
+{'message': 'a lone \\ud800', 'sizes': [1, 2.5]}
+"""
+
+import math
+import zlib
+from typing import Any
+
+#: Nested lists and objects of a value. Python's and pydantic's readers of JSON stop at about 1,000 and 200.
+MAX_DEPTH = 100
+#: The most that packed data may hold. The graph of a network with 60,000 operations takes 20 MB.
+MAX_INFLATED_BYTES = 64 * 2**20
+_INTEGERS = range(-(2**63), 2**63)  # what a column of a table holds
+
+
+def clean_text(text: str) -> str:
+    r"""Return a text with escapes for what UTF-8 and tables cannot hold: `\ud800` for a lone surrogate, `\x00` for NUL.
+
+    A backslash stays as it is, so that the escape of a character looks like the same text in the original.
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")
+
+
+def receive(value: object, depth: int = 0) -> Any:
+    """Return a decoded JSON value with every string and every key cleaned; of keys that become equal, the last counts.
+
+    Raises: ValueError if it is nested deeper than `MAX_DEPTH`, or has a number that is not finite, or an integer of
+        more than 64 bits.
+    """
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list | dict) and depth == MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, list):
+        return [receive(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(name): receive(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    if isinstance(value, int) and value not in _INTEGERS:
+        raise ValueError("an integer of more than 64 bits")
+    return value
+
+
+def inflate(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
+    """Return what `zlib.compress` packed.
+
+    Args: limit: the most bytes that it may hold; no more than that is ever in memory.
+    Raises: ValueError if it holds more, or is not the whole of such data.
+    """
+    reader = zlib.decompressobj()
+    try:
+        content = reader.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise ValueError(f"not packed data: {error}") from error
+    if len(content) > limit:
+        raise ValueError(f"holds more than {limit:,} bytes")
+    if not reader.eof or reader.unused_data:
+        raise ValueError("not packed data: cut short, or something follows it")
+    return content

@@ -1,0 +1,100 @@
+"""What comes out of a job: cleaned texts, values within bounds, packed data of a bounded size."""
+
+import json
+import tracemalloc
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lemur_core.sandbox import Outcome, Status
+from lemur_core.sandbox.server.received import MAX_DEPTH, clean_text, inflate, receive
+
+texts = st.text(st.characters(codec=None, categories=("Cs", "Cc", "L")) | st.just("\\"))
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("plain", "plain"),
+        ("\ud800 lone", r"\ud800 lone"),
+        ("\udfff\x00\udc80", r"\udfff\x00\udc80"),
+        ("\U0001f600 äß\n\x1b", "\U0001f600 äß\n\x1b"),
+        (r"\ud800", r"\ud800"),
+    ],
+)
+def test_a_text_is_cleaned(text: str, cleaned: str) -> None:
+    assert clean_text(text) == cleaned
+    assert receive({text: [text, 1]}) == {cleaned: [cleaned, 1]}
+
+
+@given(value=values, error=texts)
+def test_an_outcome_is_clean(value: Any, error: str) -> None:
+    """Whatever JSON holds; and what was cleaned once does not change again, so recall is the same as receipt."""
+    outcome = Outcome("a", Status.OK, json.loads(json.dumps(value)), error, stdout_tail=error)
+    for text in (json.dumps(outcome.value, ensure_ascii=False), outcome.error, outcome.stdout_tail):
+        assert "\0" not in text.encode().decode()
+    assert Outcome("a", Status.OK, outcome.value, outcome.error, stdout_tail=outcome.stdout_tail) == outcome
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([float("nan")], "nan is not a finite number"),
+        ({"a": float("-inf")}, "-inf is not a finite number"),
+        (2**63, "an integer of more than 64 bits"),
+        ([-(2**63) - 1], "an integer of more than 64 bits"),
+        (nested(MAX_DEPTH + 1), "nested deeper than 100 levels"),
+        (nested(100_000), "nested deeper than 100 levels"),
+    ],
+)
+def test_a_value_out_of_bounds_is_a_crash_of_the_job(value: Any, why: str) -> None:
+    outcome = Outcome("a", Status.OK, value)
+    assert (outcome.status, outcome.value, outcome.error) == (Status.CRASHED, None, f"answered nonsense: {why}")
+
+
+def test_bounds_are_inclusive() -> None:
+    for value in (nested(MAX_DEPTH), [2**63 - 1, -(2**63), 1e308, True, None]):
+        assert Outcome("a", Status.OK, value).value == value
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(Outcome("a", Status.ERROR, None, "x" * 2**24).error) == 8_000
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100])
+def test_packed_data_up_to_the_limit(size: int) -> None:
+    assert inflate(zlib.compress(b"x" * size), 100) == b"x" * size
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = zlib.compress(b" " * 2**26)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="holds more than 1,000,000 bytes"):
+        inflate(bomb, 1_000_000)
+    assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("data", [b"", b"not packed", zlib.compress(b"abc")[:-1], zlib.compress(b"abc") + b"more"])
+def test_damaged_data(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not packed data"):
+        inflate(data)
