@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lemur.finished.folders import STATE
-from lemur_core.files.atomic import own, sha256_file, write_text
+from lemur_core.files.atomic import check_ours, own, remove_unfinished, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.folders.manifest import package_versions
@@ -115,8 +115,7 @@ def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> li
                 known = finished.pop(stage.name, None)
                 _write_state(out, finished)
                 if (known is not None and output != known.output) or (force and stage.resumes):
-                    for name in stage.outputs:
-                        _remove(out / name)
+                    _remove_outputs(stage, out)
                 output = _make(stage, out)
                 finished[stage.name] = StageRecord(inputs=inputs, output=output)
                 _write_state(out, finished)
@@ -130,6 +129,14 @@ def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> li
 def in_stage(name: str, error: UserError, more: str = "") -> UserError:
     """Return the same error, prefixed with the stage that it comes from."""
     return type(error)(f"stage {name}: {error}{more}")
+
+
+def _remove_outputs(stage: Stage, out: Path) -> None:
+    try:
+        for name in stage.outputs:
+            _remove(out / name)
+    except UserError as error:
+        raise in_stage(stage.name, error) from error
 
 
 def _make(stage: Stage, out: Path) -> str:
@@ -178,8 +185,7 @@ def _own_folder(out: Path) -> Iterator[None]:
         if not (out / STATE).is_file() and any(path.name != _LOCK for path in out.iterdir()):
             raise UserError(f"{out}: has no {STATE}, so `lemur run` did not create it; choose another --out")
     with own(out, _LOCK, "another run works there"):
-        for left in sorted([*out.glob(".*.part"), *out.glob(".*.old")]):
-            _remove(left)
+        remove_unfinished(out)
         yield
 
 
@@ -189,8 +195,10 @@ def _read_state(out: Path, *, rebuild: bool) -> dict[str, StageRecord]:
     if not path.is_file():
         return {}
     try:
-        return State.model_validate_json(path.read_text(encoding="utf-8")).stages
-    except (ValidationError, UnicodeDecodeError) as error:
+        return State.model_validate(json.loads(path.read_bytes())).stages
+    except ValidationError as error:
+        raise UserError(f"{path}: is not of `lemur run`; choose another --out") from error
+    except (ValueError, RecursionError) as error:
         if rebuild:
             return {}
         raise UserError(f"{path}: is damaged; add --force to rebuild every stage") from error
@@ -201,7 +209,9 @@ def _write_state(out: Path, finished: dict[str, StageRecord]) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove an output of a stage. Raises: UserError if it is a folder with files that lemur did not write."""
     if path.is_dir() and not path.is_symlink():
+        check_ours(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -5,15 +5,19 @@ import errno
 import fcntl
 import glob
 import hashlib
+import json
 import os
+import re
 import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import make_visible
 
 #: What the Python interfaces take as a file or folder.
 PathLike = str | os.PathLike[str]
@@ -54,7 +58,9 @@ def claim(handle: int) -> bool:
 
 
 _CHUNK = 1 << 20
-_PART = ".part"
+_PART, _OLD = ".part", ".old"
+#: Marks unfinished files and folders as ours, in their names.
+_MARK = "lemur-"
 _CLAIM_SECONDS = 10.0  # seconds between creating a folder and claiming it, at most
 
 
@@ -78,7 +84,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Args: path: in an existing folder; an older file is replaced.
     Returns: a context manager; the sibling exists already, is empty, and is synced to disk before it is renamed.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.{_MARK}", suffix=_PART, dir=path.parent)
     os.close(handle)
     part = Path(name)
     try:
@@ -125,7 +131,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 parts[path].chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
             for path, part in parts.items():
                 if path.exists():
-                    older = part.with_suffix(".old")
+                    older = part.with_suffix(_OLD)
                     # Callbacks run in reverse: the older file is moved back first, then there is nothing to remove.
                     undo.callback(older.unlink, missing_ok=True)
                     shutil.copy2(path, older)
@@ -138,7 +144,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
         # Everything is in place: nothing is undone from here on.
         undo.pop_all()
         for part in parts.values():
-            part.with_suffix(".old").unlink(missing_ok=True)
+            part.with_suffix(_OLD).unlink(missing_ok=True)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -156,14 +162,15 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         out: its parent folders are created as needed.
         force: replace an existing `out`, once the new one is complete; it is restored if the last rename fails.
     Returns: a context manager.
-    Raises: UserError if `out` exists and `force` is False, or its parent folder cannot be written.
+    Raises: UserError if `out` exists and `force` is False or it holds files of others, or its parent folder cannot be
+        written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
     check_free(out, force=force)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_PART, dir=out.parent))
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_MARK}", suffix=_PART, dir=out.parent))
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     # Locked while it is filled: other runs with the same `out` remove folders that nobody has claimed.
@@ -177,6 +184,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         # mkdtemp creates a folder that only the user can enter.
         part.chmod(0o777 & ~_umask())
         _swap(part, out, force=force)
+        _remove_abandoned(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
         os.close(handle)
@@ -199,7 +207,7 @@ def check_free(out: Path, *, force: bool) -> None:
 
     Args:
         out: an output folder.
-        force: let any folder with a manifest be replaced.
+        force: let a folder be replaced that holds only what lemur wrote.
     Raises: UserError if `out` cannot be created, is a file, or is a folder with files in it that may not be replaced.
     """
     check_writable(out)
@@ -209,13 +217,89 @@ def check_free(out: Path, *, force: bool) -> None:
         raise UserError(f"{out}: is a file, not a folder; choose another --out")
     if any(out.iterdir()) and not force:
         raise UserError(f"{out}: exists already; choose another --out, or add --force to replace it")
-    if force and any(out.iterdir()) and not (out / "manifest.json").is_file():
-        raise UserError(f"{out}: has no manifest.json, so lemur did not write it; choose another --out")
+    check_ours(out)
+
+
+#: A finished folder (`manifests.folders.manifest`): the keys of its manifest, and the names of the manifest, the page,
+#: and the list of the page's files, which are not outputs.
+_KEYS = frozenset({"kind", "versions", "parameters", "inputs", "counts", "details", "outputs", "measured"})
+_MANIFEST, _PAGE, _PAGE_FILES = "manifest.json", "index.html", "page/files.json"
+_COMPILED = re.compile(r"(?P<folder>.*/|)__pycache__/(?P<stem>[^/.]+)\.[^/]+\.pyc")
+
+
+def check_ours(folder: Path) -> None:
+    """Check that a folder may be removed: its manifest says that lemur wrote it, and lists every file in it.
+
+    A listed file may have been edited since. Links count as files; what Python compiled from listed files is ours, too.
+
+    Args: folder: an existing folder; an empty one is fine.
+    Raises: UserError that names a file of others, or if the folder cannot be listed.
+    """
+    try:
+        inside = sorted(_list_files(folder))
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be listed: {error.strerror}; choose another --out") from error
+    if not inside:
+        return
+    listed = _read_outputs(folder)
+    if listed is None:
+        kind = "a manifest.json of another program" if _MANIFEST in inside else "no manifest.json"
+        raise UserError(f"{folder}: has {kind}, so lemur did not write it; choose another --out")
+    others = [name for name in inside if name not in listed and _find_compiled(name) not in listed]
+    if others:
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+        raise UserError(
+            f"{folder}: holds {make_visible(others[0], 80)}{more}, which lemur did not write; move it elsewhere, or"
+            " choose another --out"
+        )
+
+
+def _list_files(folder: Path) -> Iterator[str]:
+    """Yield everything in a folder but folders, by relative path; links are not followed."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for above, folders, names in os.walk(folder, onerror=fail):
+        for name in (*names, *(name for name in folders if Path(above, name).is_symlink())):
+            yield Path(above, name).relative_to(folder).as_posix()
+
+
+def _read_outputs(folder: Path) -> set[str] | None:
+    """Return the paths that lemur wrote to a folder, by its manifest and its page; None if that is not lemur's."""
+    manifest = _read_json(folder / _MANIFEST)
+    if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
+        return None
+    listed = {
+        item["path"] for item in manifest["outputs"] if isinstance(item, dict) and isinstance(item.get("path"), str)
+    }
+    page = _read_json(folder / _PAGE_FILES)
+    of_page = {name for name in page if name == _PAGE or name.startswith("page/")}
+    return listed | of_page | {_MANIFEST} | ({_PAGE_FILES} if of_page else set())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object; an empty one if there is none."""
+    try:
+        value = json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _find_compiled(name: str) -> str | None:
+    """Return the Python file from which Python has compiled this one, by their paths."""
+    match = _COMPILED.fullmatch(name)
+    return f"{match['folder']}{match['stem']}.py" if match else None
 
 
 def _remove_abandoned(out: Path) -> None:
-    """Remove the folders of killed runs with the same `out`: those that no process has claimed."""
-    for part in out.parent.glob(f"{glob.escape(f'.{out.name}.')}*{_PART}"):
+    """Remove what killed runs with the same `out` left: folders with our mark that no process has claimed.
+
+    An older output that was moved aside is removed once there is a new one.
+    """
+    pattern = f"{glob.escape(f'.{out.name}.')}{_MARK}*"
+    for part in out.parent.glob(pattern + _PART):
         with contextlib.suppress(OSError):  # owned by another user, or already removed
             if part.is_symlink() or not part.is_dir() or time.time() - part.stat().st_mtime < _CLAIM_SECONDS:
                 continue
@@ -225,11 +309,30 @@ def _remove_abandoned(out: Path) -> None:
                     shutil.rmtree(part, ignore_errors=True)
             finally:
                 os.close(handle)
+    for older in out.parent.glob(pattern + _OLD) if out.exists() else ():
+        _remove_any(older)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove everything unfinished that carries our mark.
+
+    Args: folder: one in which no other process works (`own`).
+    """
+    for pattern in (f".*.{_MARK}*{_PART}", f".*.{_MARK}*{_OLD}"):
+        for left in folder.glob(pattern):
+            _remove_any(left)
+
+
+def _remove_any(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _swap(part: Path, out: Path, *, force: bool) -> None:
     check_free(out, force=force)
-    older = part.with_suffix(".old")
+    older = part.with_suffix(_OLD)
     aside = force and (out.exists() or out.is_symlink())  # without --force, `out` is at most an empty folder
     if aside:
         out.rename(older)
@@ -242,10 +345,7 @@ def _swap(part: Path, out: Path, *, force: bool) -> None:
             older.rename(out)
         raise
     finally:
-        if older.is_symlink():
-            older.unlink()
-        else:
-            shutil.rmtree(older, ignore_errors=True)
+        _remove_any(older)
 
 
 def _umask() -> int:

@@ -254,7 +254,7 @@ def write_page(folder: Path, page: Page, target: Path | None = None) -> Path:
     base = "" if target == folder else f"{folder.resolve().as_uri()}/"
     there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not _of_page(folder, path))
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
-    for older in (target / SHARDS).iterdir():
+    for older in (target / SHARDS).glob("[0-9]*.js"):
         older.unlink()
     library = page.library
     listed = [] if library is None else list(library.entries[:ENTRIES])

@@ -68,7 +68,9 @@ def small_way(count: int = 3, power: int = 2, title: str = "sum", hook: Hook = n
                 (folder / f"{number}.txt").write_text(str(number**power))
                 hook("powers", "middle")
             (folder / "report.md").write_text(f"took {next(SECONDS)} s")
-            (folder / "manifest.json").write_text("{}")
+            keys = ("kind", "versions", "parameters", "inputs", "counts", "details", "measured")
+            outputs = [{"path": path.name} for path in sorted(folder.iterdir())]
+            (folder / "manifest.json").write_text(json.dumps({**dict.fromkeys(keys), "outputs": outputs}))
         hook("powers", "end")
 
     def total(out: Path) -> None:
@@ -170,9 +172,7 @@ def _file_for_folder(out: Path) -> None:
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "changed": lambda out: (out / "powers" / "1.txt").write_text("7"),
-    "added": lambda out: (out / "powers" / "9.txt").write_text("81"),
-    "taken": lambda out: (out / "powers" / "1.txt").unlink(),
-    "no manifest": lambda out: (out / "powers" / "manifest.json").unlink(),
+    "taken": lambda out: (out / "powers" / "1.txt").unlink(missing_ok=True),
     "nothing": lambda out: shutil.rmtree(out / "powers"),
     "a file": _file_for_folder,
 }
@@ -191,6 +191,22 @@ def test_a_damaged_output_is_made_again(tmp_path: Path, undisturbed: dict[str, s
     HARMS[harm](out)
     assert [one.why for one in run_stages(small_way(), out, force=True)] == ["rebuilt because of --force"] * 3
     assert contents(out) == undisturbed
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_files_of_others_in_an_output_are_not_removed(tmp_path: Path, force: bool) -> None:
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    for name, reason in (
+        ("9.txt", "holds 9.txt, which lemur did not write"),
+        ("manifest.json", "has no manifest.json"),
+    ):
+        path = out / "powers" / name
+        path.unlink(missing_ok=True) if name == "manifest.json" else path.write_text("mine")
+        with pytest.raises(UserError, match=f"^stage powers: .*powers: {reason}"):
+            run_stages(small_way(), out, force=force)
+        assert {file.name for file in (out / "powers").iterdir()} >= {"0.txt", "1.txt", "2.txt"}
+        (out / "powers" / "9.txt").unlink(missing_ok=True)
 
 
 def test_force_takes_away_what_a_stage_would_take_for_its_own(tmp_path: Path) -> None:
@@ -287,7 +303,7 @@ STEPS = st.lists(
         st.tuples(st.just("stop"), st.sampled_from(NAMES), st.sampled_from(MOMENTS)),
         st.tuples(
             st.just("harm"),
-            st.sampled_from([HARMS[name] for name in ("changed", "added", "taken", "nothing")]),
+            st.sampled_from([HARMS[name] for name in ("changed", "taken", "nothing")]),
             st.none(),
         ),
         st.tuples(st.just("change"), st.integers(1, 4), st.integers(1, 3)),
@@ -383,6 +399,10 @@ def test_a_damaged_state_asks_for_force(tmp_path: Path, undisturbed: dict[str, s
         run_stages(small_way(), out)
     assert made(run_stages(small_way(), out, force=True)) == list(NAMES)
     assert contents(out) == undisturbed
+    (out / STATE).write_text('{"stages": ["build", "test"]}')
+    for force in (False, True):
+        with pytest.raises(UserError, match=r"stages\.json: is not of `lemur run`; choose another --out"):
+            run_stages(small_way(), out, force=force)
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:

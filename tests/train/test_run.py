@@ -257,6 +257,11 @@ def test_what_is_no_run_is_left_alone(
         for name, said in (("mine", "not the folder of a complete training run"), ("file", "is a file, not a folder")):
             with pytest.raises(UserError, match=said):
                 run(data, None, tmp_path / name, force=force)
+    shutil.copytree(whole, tmp_path / "ours")
+    (tmp_path / "ours" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"ours: holds notes\.txt, which lemur did not write"):
+        run(data, None, tmp_path / "ours", seed=1, force=True)
+    assert (tmp_path / "ours" / "notes.txt").read_text() == "mine"
     with own_folder(tmp_path / "busy"), pytest.raises(UserError, match="another run trains there"):
         run(data, None, tmp_path / "busy")
     for wrong, reason in (

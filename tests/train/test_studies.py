@@ -65,6 +65,7 @@ def test_another_study_or_folder_is_left_alone(
     study: Path, data: Cifar10, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "thesis.tex").write_text("x")
+    (tmp_path / "plan.json").write_text('{"chapters": 5}')
     for out, said in ((study, "contains a study with another plan"), (tmp_path, "is not the folder of such a study")):
         with pytest.raises(UserError, match=said):
             ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)

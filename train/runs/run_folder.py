@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import own, write_text
+from lemur_core.files.atomic import check_ours, own, write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural
+from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.folders.frame import finish
@@ -33,6 +33,7 @@ from train.runs.page import run_page
 KIND = "run"
 RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
 _LOCK, _OLDER = "lock", "older"
+_OF_PARTIAL = frozenset({IDENTITY, RESULT, SCRATCH, _LOCK, _OLDER})
 _FINAL = ("ok", "diverged")  # running it again would end in the same way
 _MOST_WEIGHTS = 4 * 2**30
 _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
@@ -61,7 +62,7 @@ def find_finished(
     """Return the record of the same run if `out` has it; another run that failed is ignored.
 
     Args: force: also ignore any other run, and the same run if it failed. keep_failed: accept the same failed run.
-    Raises: UserError if `out` has other content, unless `force` is set and it is a run.
+    Raises: UserError if `out` has other content, unless `force` is set and it is a run with nothing else in it.
     """
     if not out.exists() and not out.is_symlink():
         return None
@@ -77,6 +78,7 @@ def find_finished(
     if same and (keep_failed or final):
         return record
     if force or not (same or final):
+        check_ours(out)
         return None
     if same:
         raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to retrain it")
@@ -94,8 +96,13 @@ def own_folder(out: Path) -> Iterator[Path]:
     if out.is_mount():
         raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
     partial = out.absolute().with_name(f"{out.absolute().name}.partial")
-    if partial.is_dir() and any(partial.iterdir()) and not (partial / _LOCK).exists():
-        raise UserError(f"{partial}: is not the folder of an unfinished training run; move it, or choose another --out")
+    names = {path.name for path in partial.iterdir()} if partial.is_dir() else {_LOCK}
+    others = sorted(name for name in names - _OF_PARTIAL if not name.startswith(f".{IDENTITY}."))
+    if others or (names and _LOCK not in names):
+        what = f" (it holds {make_visible(others[0], 80)})" if others else ""
+        raise UserError(
+            f"{partial}: is not the folder of an unfinished training run{what}; move it, or choose another --out"
+        )
     with own(partial, _LOCK, "another run trains there"):
         yield partial
 
@@ -143,9 +150,14 @@ def write_result(
 
 
 def put_in_place(partial: Path, out: Path) -> None:
-    """Move the result to `out`; an old folder there is removed only after that. Remove `partial`."""
+    """Move the result to `out`; an old folder there is removed only after that. Remove `partial`.
+
+    Raises: UserError if the old folder holds files that lemur did not write; the result stays in `partial`.
+    """
     older = partial / _OLDER
     remove_folder(older)
+    if out.is_dir():
+        check_ours(out)
     if out.exists() or out.is_symlink():
         out.rename(older)
     (partial / RESULT).rename(out)

@@ -43,7 +43,7 @@ class Study:
     def __init__(self, out: Path, data: Cifar10, resources: Resources, *, force: bool = False) -> None:
         if not out.exists():
             check_writable(out)
-        if out.is_dir() and any(out.iterdir()) and not (out / PLAN).is_file():
+        if out.is_dir() and any(out.iterdir()) and not _is_study(out):
             raise UserError(f"{out}: is not the folder of such a study; choose another --out")
         self._out, self._data, self._resources, self._force = out, data, resources, force
         self._plan: Mapping[str, object] = {}
@@ -157,6 +157,15 @@ class Study:
             if older == manifest.model_copy(update={"measured": older.measured}):
                 return
         write_manifest(out, manifest)
+
+
+def _is_study(folder: Path) -> bool:
+    """Return whether the plan in a folder is one of a study; other programs use this file name, too."""
+    try:
+        plan = json.loads((folder / PLAN).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(plan, dict) and "study" in plan
 
 
 def summarize_record(record: TrainingRecord) -> str:

@@ -1,6 +1,7 @@
 """Files and folders are whole or absent: failures leave what was there, and nothing else."""
 
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import lemur_core.files.atomic
 from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file, write_together
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
+from manifests.folders.manifest import Manifest, Output, Stopwatch, read_manifest, write_manifest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
 
@@ -28,15 +30,31 @@ def mask() -> Iterator[None]:
     os.umask(before)
 
 
-def fill(folder: Path, content: str) -> None:
-    (folder / "data").mkdir()
-    (folder / "data" / "file").write_text(content)
-    (folder / "manifest.json").write_text(content)
+def fill(folder: Path, content: str, *more: str) -> None:
+    """Write what a command writes: files, and a manifest that lists them."""
+    for name in ("data/file", *more):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    write_manifest(folder, describe(content, "data/file", *more))
+
+
+def describe(content: str, *paths: str) -> Manifest:
+    outputs = [Output(path=path, sha256=hashlib.sha256(content.encode()).hexdigest(), bytes=1) for path in paths]
+    return Manifest(
+        kind="snapshot",
+        versions={},
+        parameters={"content": content},
+        inputs=[],
+        counts={},
+        details={},
+        outputs=outputs,
+        measured=Stopwatch().measured(),
+    )
 
 
 def content(folder: Path) -> str:
-    first, second = (folder / "data" / "file").read_text(), (folder / "manifest.json").read_text()
-    assert first == second
+    first = (folder / "data" / "file").read_text()
+    assert read_manifest(folder).parameters == {"content": first}
     return first
 
 
@@ -85,13 +103,92 @@ def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for text in ("one", "two"):
         with atomic_folder(out, force=True) as folder:
-            fill(folder, text)
-            (folder / f"only-{text}").touch()
+            fill(folder, text, f"only-{text}")
             if text == "two":
                 assert content(out) == "one"
     assert content(out) == "two"
     assert sorted(os.listdir(out)) == ["data", "manifest.json", "only-two"]
     assert os.listdir(tmp_path) == ["out"]
+
+
+OTHERS = "holds {}, which lemur did not write; move it elsewhere, or choose another --out"
+NOT_OURS = "has a manifest.json of another program, so lemur did not write it; choose another --out"
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"name": "A web app", "start_url": "/", "icons": []},
+        {"manifest_version": 3, "name": "An extension", "version": "1.0"},
+        {"kind": "snapshot", "versions": {"lemur-curator": "1"}},
+        {"versions": {"lemur-curator": "1"}, "outputs": [{"path": "index.js"}]},
+        ["index.js"],
+        "{",
+        "[" * 100_000,
+    ],
+)
+def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: object) -> None:
+    (tmp_path / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    (tmp_path / "index.js").write_text("precious")
+    with pytest.raises(UserError) as caught:
+        check_free(tmp_path, force=True)
+    assert str(caught.value) == f"{tmp_path}: {NOT_OURS}"
+
+
+def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
+    out, outside = tmp_path / "out", tmp_path / "precious.txt"
+    (out / "page").mkdir(parents=True)
+    fill(out, "old", "blocks/a.py", "../precious.txt", str(outside))  # a manifest may state what it likes
+    outside.write_text("precious")
+    (out / "page/files.json").write_text(json.dumps({"index.html": "", "page/000.js": "", "notes.txt": ""}))
+
+    def add(name: str) -> Path:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("precious")
+        return out / name
+
+    for name in ("index.html", "page/000.js", "blocks/__pycache__/a.cpython-311.pyc"):
+        add(name)
+    (out / "empty").mkdir()
+    check_free(out, force=True)
+    for name in ("notes.txt", ".env", "page/notes.js", "data/mine/a.txt", "blocks/__pycache__/b.cpython-311.pyc"):
+        path = add(name)
+        with pytest.raises(UserError) as caught:
+            check_free(out, force=True)
+        assert str(caught.value) == f"{out}: {OTHERS.format(name)}"
+        path.unlink()
+    for target in (outside, tmp_path, "nowhere"):
+        (out / "link").symlink_to(target)
+        with pytest.raises(UserError, match="holds link, which lemur did not write"):
+            check_free(out, force=True)
+        (out / "link").unlink()
+    add("a\x1b[2J\n.txt"), add("z.txt")
+    with pytest.raises(UserError, match=r"holds a\\x1b\[2J\\n\.txt and 1 more, which"):
+        check_free(out, force=True)
+    (out / "a\x1b[2J\n.txt").unlink(), (out / "z.txt").unlink()
+    (out / "data/file").write_text("edited by hand")
+    with atomic_folder(out, force=True) as folder:
+        fill(folder, "new")
+    assert (content(out), outside.read_text(), sorted(os.listdir(out))) == (
+        "new",
+        "precious",
+        ["data", "manifest.json"],
+    )
+
+
+def test_a_file_put_in_meanwhile_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    fill(out, "old")
+
+    def replace() -> None:
+        with atomic_folder(out, force=True) as folder:
+            fill(folder, "new")
+            (out / "notes.txt").write_text("precious")
+
+    with pytest.raises(UserError, match=r"holds notes\.txt"):
+        replace()
+    assert (content(out), (out / "notes.txt").read_text(), os.listdir(tmp_path)) == ("old", "precious", ["out"])
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -193,8 +290,11 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", killed, str(out)], env={"PYTHONPATH": root}, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
-    other = tmp_path / ".out.somebody.part"
-    other.mkdir()
+    others = [tmp_path / f".{out.name}.{name}" for name in ("somebody.part", "abcdefgh.part", "mine.old")]
+    for other in others:
+        other.mkdir()
+        (other / "precious").touch()
+        os.utime(other, (0, 0))
     with atomic_folder(out) as living:
         fill(living, "one")
         assert not left.exists()
@@ -204,7 +304,16 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
             fill(later, "two")
         shutil.rmtree(out)
     assert content(out) == "one"
-    assert sorted(tmp_path.iterdir()) == [other, out]
+    assert sorted(tmp_path.iterdir()) == sorted([*others, out])
+
+
+def test_an_older_output_moved_aside_is_removed_once_there_is_a_new_one(tmp_path: Path) -> None:
+    out, older = tmp_path / "out", tmp_path / ".out.lemur-abcdefgh.old"
+    older.mkdir()
+    with atomic_folder(out) as folder:
+        fill(folder, "new")
+        assert older.exists(), "it is the only whole one"
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_the_later_of_two_finds_the_place_taken(tmp_path: Path) -> None:

@@ -119,7 +119,10 @@ def test_an_older_folder_is_replaced_only_by_force(
     server.requests.clear()
     with pytest.raises(UserError, match="exists already; choose another --out, or add --force"):
         fetch()
+    with pytest.raises(UserError, match="out: holds mine, which lemur did not write"):
+        fetch(force=True)
     assert not server.requests
+    (tmp_path / "out" / "mine").unlink()
     assert fetch(force=True) == whole, "what was edited is no link into the cache"
     assert server.requests["download"] == 0, "it came from the cache"
 
