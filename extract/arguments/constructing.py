@@ -192,7 +192,7 @@ class Constructor:
 
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """Yield the module with other values for the parameters that a failing forward names."""
-        missing = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(failure.cause))
+        missing = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(failure))
         if missing:
             kwargs = tuple((name, _with_attribute(text, missing[1])) for name, text in built.arguments.kwargs)
             with contextlib.suppress(AttemptError):
@@ -200,7 +200,7 @@ class Constructor:
             return
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
-        if "normalized_shape" in str(failure.cause):
+        if "normalized_shape" in str(failure):
             named = [name for name in self.parameters if "norm" in name] + named
         if isinstance(failure.cause, IndexError):  # sequences that are empty by default
             named = [name for name, p in self.parameters.items() if p.default in ((), [])] + named
@@ -211,7 +211,7 @@ class Constructor:
                 kwargs = _order_arguments(self.parameters, {**before, **wide}).kwargs
                 yield self.make(Arguments(built.arguments.args, kwargs))
         positional = len(built.arguments.args)
-        layers = _LAYERS if _UNCALLABLE.search(str(failure.cause)) else ()  # the value was called
+        layers = _LAYERS if _UNCALLABLE.search(str(failure)) else ()  # the value was called
         if layers:
             called = re.findall(r"self\.(\w+)\(", " ".join(failure.lines[-1:]))
             named = [name for name in self.parameters if any(map(partial(_may_match, name), called))] + named
@@ -257,10 +257,10 @@ class Constructor:
         if wide := self._widen(failure, texts):
             yield dict(picks), {**extra, **wide}
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
-        words += _WORD.findall(str(failure.cause))
+        words += _WORD.findall(str(failure))
         for name, text in add_config_field(failure, {**texts, **extra}, self.names, words):
             yield dict(picks), {**extra, name: text}
-        missing = re.findall(r"'(\w+)'", str(failure.cause)) if _MISSING_ARGUMENTS.search(str(failure.cause)) else []
+        missing = re.findall(r"'(\w+)'", str(failure)) if _MISSING_ARGUMENTS.search(str(failure)) else []
         if missing and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
         ):  # `**kwargs` that a base class requires
@@ -271,7 +271,7 @@ class Constructor:
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
         optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
         passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
-        if "NoneType" in str(failure.cause):
+        if "NoneType" in str(failure):
             optional = [*optional, *(name for name in self._list_kwargs_lookups() if name not in extra)]
             for name, text in self._fill_unset_fields(words):
                 yield dict(picks), {**extra, name: text}
@@ -333,7 +333,7 @@ class Constructor:
 
     def _try_listed_strings(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield the strings that an error message lists as valid, for the parameters that the failing line names."""
-        parsed = map(_parse_strings, _STRING_LIST.findall(str(failure.cause)))
+        parsed = map(_parse_strings, _STRING_LIST.findall(str(failure)))
         for strings in [strings for strings in parsed if len(strings) > 1][:1]:
             yield from ((name, text) for name in named[:2] for text in (*strings[:3], f"[{strings[0]}]"))
 
@@ -441,7 +441,7 @@ def _order_arguments(parameters: Mapping[str, inspect.Parameter], texts: Mapping
 
 def only_on_meta(failure: AttemptError) -> bool:
     """Return whether a failure is due to meta tensors, which hold no data."""
-    text = str(failure.cause)
+    text = str(failure)
     return (
         isinstance(failure.cause, NotImplementedError)
         or "meta" in text

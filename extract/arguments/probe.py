@@ -1,14 +1,14 @@
 """Execute a block's file inside the sandbox and describe its errors. Imports little else."""
 
+import linecache
 import sys
-import traceback
 import warnings
 from collections.abc import Collection
 from types import ModuleType
 
+from lemur_core.sandbox.server.foreign import is_kind, list_frames, name_type, read_message
 from lemur_core.sandbox.server.foreign import load as load_module
 from lemur_core.sandbox.server.foreign import one_line as to_line
-from lemur_core.sandbox.server.foreign import read_message
 
 MODULE_NAME = "block"
 
@@ -50,9 +50,9 @@ def load(code: str) -> ModuleType:
 
 def classify_error(error: BaseException) -> str:
     """Return the category of an error: its type in snake case; the most common types share `runtime_error`."""
-    if isinstance(error, ModuleNotFoundError):
+    if is_kind(error, ModuleNotFoundError):
         return "missing_dependency"
-    name = type(error).__name__
+    name = name_type(error)
     if name in {"OSError", "RuntimeError", "AssertionError", "KeyError", "IndexError", "ValueError"}:
         return "runtime_error"
     return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
@@ -61,6 +61,6 @@ def classify_error(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """Return the type, message and line of the block's file in one line."""
     message = to_line(read_message(error), 300)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(f"{MODULE_NAME}.py")]
-    where = f" (line {frames[-1].lineno}: {(frames[-1].line or '')[:120]})" if frames else ""
-    return f"{type(error).__name__}: {message}{where}"
+    lines = [(file, line) for file, line, _ in list_frames(error) if file.endswith(f"{MODULE_NAME}.py")]
+    where = f" (line {lines[-1][1]}: {linecache.getline(*lines[-1]).strip()[:120]})" if lines else ""
+    return f"{name_type(error)}: {message}{where}"

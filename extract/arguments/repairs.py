@@ -42,6 +42,7 @@ from extract.arguments.inputs import (
 )
 from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import AttemptError
+from lemur_core.sandbox.server.foreign import name_type, read_traceback
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _MAX_SIZE = 8192  # of one axis
@@ -62,7 +63,7 @@ class FailedCall:
     @property
     def text(self) -> str:
         """The error message in one line."""
-        return " ".join(str(self.failure.cause).split())
+        return " ".join(str(self.failure).split())
 
     @property
     def line(self) -> str:
@@ -295,7 +296,7 @@ def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
 
 def comparisons(at: FailedCall) -> Iterator[Inputs]:
     """Use the numbers that a failed assertion or condition compares: sizes, or the rank of an argument."""
-    for have, want, name in read_compared_numbers(at.failure.cause.__traceback__):
+    for have, want, name in read_compared_numbers(read_traceback(at.failure.cause)):
         if not name:
             yield from resize(at, have, want)
         elif 1 <= want <= _MAX_RANK:
@@ -488,7 +489,7 @@ def fields(at: FailedCall) -> Iterator[Inputs]:
     if re.search(
         r"'Tensor' object has no attribute '(keys|items|values|get|pop)'|only integers, slices|string indices|KeyError"
         r"|invalid data type 'str'",
-        at.text + type(at.failure.cause).__name__,
+        at.text + name_type(at.failure.cause),
     ) or ("too many indices" in at.text and re.search(r"\[['\"]\w+['\"]\]", at.line)):
         keys = re.findall(r"\[['\"](\w+)['\"]\]", " ".join(at.failure.lines)) or [at.text.strip("'\"")]
         for name in at.suspects():

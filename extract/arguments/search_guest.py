@@ -177,7 +177,7 @@ def _plans(constructor: Constructor) -> Iterator[_FailedModule]:
             plan = _FailedModule(waiting.pop())
             yield plan
             if plan.failure is not None:
-                message = str(plan.failure.cause)
+                message = str(plan.failure)
                 fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _MAX_VARIANTS))[::-1]
                 if (
                     plan.built is built or "SimpleNamespace" in message

@@ -16,6 +16,7 @@ import torch
 
 from extract.arguments.inputs import flatten, has_shape
 from extract.arguments.probe import MODULE_NAME, classify_error
+from lemur_core.sandbox.server.foreign import name_type, read_message, read_traceback
 
 SEED = 0
 _MAX_LINES = 20
@@ -33,11 +34,11 @@ class AttemptError(Exception):
     """
 
     def __init__(self, cause: BaseException, finished: int = 0) -> None:
-        super().__init__(str(cause))
+        super().__init__(read_message(cause))
         self.cause = cause
         frames = [
             frame
-            for frame in traceback.extract_tb(cause.__traceback__)
+            for frame in traceback.extract_tb(read_traceback(cause))
             if frame.filename.endswith(f"{MODULE_NAME}.py") or "companion_" in frame.filename
         ]
         self.lines = tuple(_statement(frame) for frame in frames)
@@ -52,7 +53,7 @@ class AttemptError(Exception):
     @property
     def message(self) -> str:
         """The type and message in one line."""
-        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}"[:400]
+        return f"{name_type(self.cause)}: {' '.join(str(self).split())}"[:400]
 
     @property
     def kind(self) -> str:

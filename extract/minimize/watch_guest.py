@@ -32,7 +32,7 @@ from extract.arguments.trials import (
     unset_is_nan,
 )
 from extract.proofs.equivalence_guest import digest
-from lemur_core.sandbox.server.foreign import one_line
+from lemur_core.sandbox.server.foreign import name_type, one_line
 
 _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come first
 _MOST_SETS = 4  # argument sets in addition to the one from the search
@@ -127,7 +127,7 @@ def exercise(
             try:
                 steps[about + name] = attempt(action, _SECONDS)
             except AttemptError as failure:
-                steps[about + name] = f"raises {type(failure.cause).__name__}"
+                steps[about + name] = f"raises {name_type(failure.cause)}"
                 stops.append({"step": about + name, **_stop(failure)})
 
         try:
@@ -273,8 +273,8 @@ def _stop(failure: AttemptError) -> dict[str, object]:
     name = getattr(cause, "name", None) if isinstance(cause, NameError | AttributeError | ImportError) else None
     if isinstance(cause, KeyError) and cause.args:
         name = str(cause.args[0])
-    message = f"{type(cause).__name__}: {one_line(failure.message, 200)}"
-    return {"message": message, "lines": list(failure.numbers[::-1]), "name": name}
+    message = f"{name_type(cause)}: {one_line(failure.message, 200)}"
+    return {"message": message, "lines": list(failure.numbers[::-1]), "name": name if type(name) is str else None}
 
 
 # -- executed lines ----------------------------------------------------------------------------------------------------

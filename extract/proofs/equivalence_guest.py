@@ -22,6 +22,7 @@ from extract.arguments.messages import BlockRun, CallsToRun, Originals
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all, unset_is_nan
+from lemur_core.sandbox.server.foreign import name_type, read_message
 
 
 def sign_block(request: BlockRun) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
             name = item["name"]
             cls = getattr(module, name) if name.isidentifier() else attempt(partial(eval, name, vars(module)), 1.0)
         except (AttemptError, AttributeError) as error:
-            signatures[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
+            why = f"{name_type(error)}: {' '.join(read_message(error).split())}"
+            signatures[item["block"]] = {"missing": why[:200]}
             continue
         signatures[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
     return signatures
@@ -122,7 +124,7 @@ def _output(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> st
     try:
         return digest(attempt(action, _SECONDS))
     except AttemptError as failure:
-        return f"raises {type(failure.cause).__name__}"
+        return f"raises {name_type(failure.cause)}"
 
 
 def _list_state(module: nn.Module) -> list[str]:

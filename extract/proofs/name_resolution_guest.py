@@ -32,6 +32,7 @@ from extract.arguments.probe import load
 from extract.arguments.search_guest import compile_nothing
 from extract.arguments.trials import AttemptError, attempt
 from lemur_core.sandbox.server.foreign import load as load_module
+from lemur_core.sandbox.server.foreign import name_type, read_message
 
 _SECONDS = 120.0  # of CPU time, for one import or file
 _RECURSION_LIMIT = 10_000
@@ -85,7 +86,7 @@ def compare_bindings(request: FilesToCompare) -> dict[str, dict[str, Any]]:
             file = attempt(partial(_load, item["code"], index), _SECONDS)
             ours = getattr(file, item["name"])
         except (AttemptError, AttributeError) as error:
-            answers[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
+            answers[item["block"]] = {"missing": f"{name_type(error)}: {' '.join(read_message(error).split())}"[:200]}
             continue
         answer = Bindings(frozenset(item["stubs"])).compare(theirs, ours)
         answers[item["block"]] = answer | {"others": answer["others"][: request.most]}

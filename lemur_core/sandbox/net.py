@@ -6,9 +6,9 @@ The trainer executes the file, constructs `Net(in_shape, out_shape, prm, device)
 Source: `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
+import linecache
 import random
 import sys
-import traceback
 import types
 import warnings
 from collections import OrderedDict
@@ -24,7 +24,16 @@ import torchvision
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
-from lemur_core.sandbox.server.foreign import NETWORK, list_causes, load, one_line, read_message
+from lemur_core.sandbox.server.foreign import (
+    NETWORK,
+    is_kind,
+    list_frames,
+    load,
+    name_type,
+    one_line,
+    read_message,
+    read_missing,
+)
 
 _MESSAGE_CHARACTERS = 240
 _LINE_CHARACTERS = 100
@@ -47,16 +56,16 @@ class NetError(Exception):
     def of(cls, error: BaseException, category: str, tried: str) -> "NetError":
         """Return a NetError with the facts of a foreign exception."""
         message = one_line(read_message(error), _MESSAGE_CHARACTERS)
-        failure = cls(category, f"{type(error).__name__}: {message}")
+        failure = cls(category, f"{name_type(error)}: {message}")
         failure.step, failure.tried = category, tried
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_FILE)]
-        if frames:
-            failure.line = frames[-1].lineno or 0
-            failure.source = one_line(frames[-1].line or "", _LINE_CHARACTERS)
-        failure.missing = _missing_module(error)
+        lines = [(file, line) for file, line, _ in list_frames(error) if file.endswith(_FILE)]
+        if lines:
+            failure.line = lines[-1][1]
+            failure.source = one_line(linecache.getline(*lines[-1]), _LINE_CHARACTERS)
+        failure.missing = read_missing(error)
         if failure.missing:
             failure.category = "missing_dependency"
-        elif isinstance(error, PermissionError):
+        elif is_kind(error, PermissionError):
             failure.category = "denied"
         return failure
 
@@ -73,13 +82,6 @@ class NetError(Exception):
 
 
 _FILE = f"{NETWORK}.py"
-
-
-def _missing_module(error: BaseException) -> str:
-    """Return the name of the missing module that led to this error, or an empty string."""
-    return next(
-        (cause.name for cause in list_causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name), ""
-    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemur_core.sandbox.server.foreign import one_line, read_message
+from lemur_core.sandbox.server.foreign import name_type, one_line, read_message
 
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
@@ -58,7 +58,7 @@ class SlotMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
 
 def error_text(error: BaseException) -> str:
     """Return type and message of a foreign exception."""
-    return f"{type(error).__name__}: {one_line(read_message(error), _MESSAGE_CHARACTERS)}"
+    return f"{name_type(error)}: {one_line(read_message(error), _MESSAGE_CHARACTERS)}"
 
 
 def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:

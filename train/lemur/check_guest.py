@@ -37,6 +37,7 @@ from lemur_core.sandbox.net import (
     step,
     stub_weights,
 )
+from lemur_core.sandbox.server.foreign import is_kind, list_causes
 from train.data import open_cache
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, TRAINER_PARAMETERS, transform_module
 
@@ -173,8 +174,7 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
 
 def _categorize(error: NetError) -> str:
     """Return the check's category of an error; an error caused by a missing permission is reported as such."""
-    cause = error.__cause__
-    if cause is not None and isinstance(cause.__cause__ or cause.__context__, PermissionError):
+    if any(is_kind(cause, PermissionError) for cause in list_causes(error)):
         return "denied"
     return "contract" if error.category == "no_net" else error.category
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
+from lemur_core.sandbox.server.foreign import is_kind, name_type, read_message
 from train.data import open_cache, split
 from train.model.recipe import Recipe
 from train.runs.augment import AlternatingFlip, Augment, measure_pixels
@@ -74,7 +75,7 @@ def train(payload: dict[str, object]) -> dict[str, object]:
     except BaseException as end:  # noqa: BLE001 (any exception of foreign code is an outcome of the run)
         text = _first_line(end)
         # PyTorch reports a lack of memory as a RuntimeError, too.
-        short = isinstance(end, MemoryError) or any(words in text for words in _NO_MEMORY)
+        short = is_kind(end, MemoryError) or any(words in text for words in _NO_MEMORY)
         place = locate_error(end)
         status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text
     finally:
@@ -84,9 +85,9 @@ def train(payload: dict[str, object]) -> dict[str, object]:
 
 def _first_line(error: BaseException) -> str:
     """Return the type and the first line of the message, if there is one."""
-    kind = "the code tried to exit the interpreter: " if isinstance(error, SystemExit) else ""
-    lines = str(error).strip().splitlines()
-    return f"{kind}{type(error).__name__}" + (f": {lines[0]}" if lines else "")
+    kind = "the code tried to exit the interpreter: " if is_kind(error, SystemExit) else ""
+    lines = read_message(error).strip().splitlines()
+    return f"{kind}{name_type(error)}" + (f": {lines[0]}" if lines else "")
 
 
 class Loop:

@@ -9,7 +9,6 @@ import os
 import platform
 import random
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lemur_core.sandbox.server.foreign import load
+from lemur_core.sandbox.server.foreign import is_kind, list_frames, load
 from train.model.contract import TRAINER_PARAMETERS
 from train.runs.augment import Pixels
 
@@ -155,12 +154,12 @@ def check_output(outputs: object, batch: int) -> None:
         raise NetworkError(f"forward returned a tensor of shape {tuple(outputs.shape)}, not {(batch, 10)}")
 
 
-def locate_error(error: BaseException) -> str:
+def locate_error(error: Any) -> str:
     """Return the location of an error in the network's file, `net.py:12 in forward`; empty if it is elsewhere."""
-    if isinstance(error, SyntaxError) and Path(error.filename or "").name == FILE:
+    if is_kind(error, SyntaxError) and Path(str(error.filename or "")).name == FILE:
         return f"{FILE}:{error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == FILE]
-    return f"{FILE}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    frames = [(line, function) for file, line, function in list_frames(error) if Path(file).name == FILE]
+    return f"{FILE}:{frames[-1][0]} in {frames[-1][1]}" if frames else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,11 @@ import resource
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable
-from pathlib import Path
+from typing import NoReturn
 
 from . import confine
-from .foreign import list_causes, read_message
+from .foreign import is_kind, list_causes, list_frames, name_type, read_errno, read_message
 from .jobs import Limits, Message, Status
 
 #: The most that an entry may return, as JSON.
@@ -34,6 +33,10 @@ _LOWEST, _HIGHEST = 64, 1000  # range of the result descriptor
 
 # Bound here, so that foreign code that replaces them in their modules does not change how we report and exit.
 _write, _exit, _dumps = os.write, os._exit, json.dumps
+_Base, _set_mask, _BLOCK, _SIGNALS = BaseException, signal.pthread_sigmask, signal.SIG_BLOCK, signal.valid_signals()
+
+#: The report if none can be made, since foreign code left the interpreter so that ours fails, too.
+_NO_REPORT = b'{"status": "crashed", "value": null, "error": "the code broke the interpreter: no report can be made"}'
 
 
 def run_child(
@@ -46,56 +49,87 @@ def run_child(
     base_bytes: int,
     server_id: int,
     pipes: tuple[int, int, int],
-) -> None:
+) -> NoReturn:
     """Run one job in this freshly forked process; never returns.
 
     Args: settings: of the server. pipes: write ends for output, errors and result.
     """
-    result = pipes[2]
+    result, frame = pipes[2], _frame(key, _NO_REPORT)
+    report: tuple[Status, object, str]
     try:
-        _leave_server(server_id)
-        result = _arrange_files(*pipes)
-        os.chdir(scratch)
-        os.umask(0o077)
-        for name in ("HOME", "TMPDIR"):
-            os.environ[name] = scratch
-        # It may hold the server's folder, from an import that asked for it.
-        tempfile.tempdir = None
-        sys.dont_write_bytecode = True
-        confine.limit_resources(limits, base_bytes if sys.platform == "linux" else 0)
-        if settings["backend"] != "none":
-            confine.confine(settings["backend"], settings["readable"], scratch)
-    except BaseException as error:  # noqa: BLE001 (nothing may fall back into the server's loop)
-        _report(result, key, Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
-    _report(result, key, *_call(entry, job["payload"]))
+        try:
+            _leave_server(server_id)
+            result = _arrange_files(*pipes)
+            _prepare(limits, scratch, settings, base_bytes)
+        except BaseException as error:  # noqa: BLE001 (an outcome, too)
+            report = (Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
+        else:
+            report = _call(entry, job["payload"])
+        frame = _frame(key, _encode(*report))
+    finally:
+        _send_and_exit(result, frame)
+
+
+def _prepare(limits: Limits, scratch: str, settings: Message, base_bytes: int) -> None:
+    """Move to the scratch folder, and confine this process."""
+    os.chdir(scratch)
+    os.umask(0o077)
+    for name in ("HOME", "TMPDIR"):
+        os.environ[name] = scratch
+    # It may hold the server's folder, from an import that asked for it.
+    tempfile.tempdir = None
+    sys.dont_write_bytecode = True
+    confine.limit_resources(limits, base_bytes if sys.platform == "linux" else 0)
+    if settings["backend"] != "none":
+        confine.confine(settings["backend"], settings["readable"], scratch)
 
 
 def _call(entry: Callable[[dict[str, object]], object], payload: dict[str, object]) -> tuple[Status, object, str]:
     try:
         return Status.OK, entry(payload), ""
     except SystemExit as error:
-        return Status.CRASHED, None, f"the code tried to exit the interpreter (SystemExit: {error.code!s:.100})"
+        return Status.CRASHED, None, f"the code tried to exit the interpreter (SystemExit: {read_message(error)[:100]})"
     except BaseException as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
         return _classify(error), None, _describe(error)
 
 
-def _report(result: int, key: bytes, status: Status, value: object, message: str) -> None:
-    """Write the report and end the process: no exit handlers, no waiting for threads."""
+def _encode(status: Status, value: object, message: str) -> bytes:
+    """Return a report as JSON."""
     try:
         body = _dumps({"status": status, "value": value, "error": message}, default=_to_json).encode()
     except BaseException as error:  # noqa: BLE001 (__str__ and the like of foreign objects may run here)
         failure = f"the entry returned what JSON cannot hold: {_describe(error)}"
-        body = _dumps({"status": Status.ERROR, "value": None, "error": failure}).encode()
+        return _dumps({"status": Status.ERROR, "value": None, "error": failure}).encode()
     if len(body) > MAX_VALUE_BYTES:
         failure = f"the entry returned {len(body)} bytes of JSON; the limit is {MAX_VALUE_BYTES}"
-        body = _dumps({"status": Status.OVER_LIMIT, "value": None, "error": failure}).encode()
-    frame = memoryview(key + len(body).to_bytes(LENGTH_BYTES, "big") + body)
-    try:
-        # A pipe takes a long report in parts.
-        while frame:
-            frame = frame[_write(result, frame) :]
-    finally:
-        _exit(0)
+        return _dumps({"status": Status.OVER_LIMIT, "value": None, "error": failure}).encode()
+    return body
+
+
+def _frame(key: bytes, body: bytes) -> memoryview:
+    return memoryview(key + len(body).to_bytes(LENGTH_BYTES, "big") + body)
+
+
+def _send_and_exit(result: int, frame: memoryview) -> NoReturn:
+    """Write the report and end the process: no exit handlers, no waiting for threads.
+
+    Foreign code may have left a profile function or a signal handler that raises before each of these calls, so they
+    are repeated until the last one is made: nothing may fall back into the server's loop.
+    """
+    while True:
+        try:
+            _set_mask(_BLOCK, _SIGNALS)
+            # A pipe takes a long report in parts.
+            while frame:
+                frame = frame[_write(result, frame) :]
+        except OSError:  # the server is gone
+            frame = frame[:0]
+        except _Base:
+            continue
+        try:
+            _exit(0)
+        except _Base:
+            continue
 
 
 def _to_json(value: object) -> dict[str, object]:
@@ -132,19 +166,16 @@ def _arrange_files(output: int, errors: int, result: int) -> int:
 
 def _classify(error: BaseException) -> Status:
     causes = list_causes(error)
-    if any(isinstance(cause, MemoryError) for cause in causes):
+    if any(is_kind(cause, MemoryError) for cause in causes):
         return Status.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and "can't allocate memory" in read_message(error):  # PyTorch's CPU allocator
+    if is_kind(error, RuntimeError) and "can't allocate memory" in read_message(error):  # PyTorch's CPU allocator
         return Status.OUT_OF_MEMORY
-    if any(isinstance(cause, OSError) and cause.errno in _REFUSALS for cause in causes):
+    if any(read_errno(cause) in _REFUSALS for cause in causes):
         return Status.DENIED
     return Status.ERROR
 
 
 def _describe(error: BaseException) -> str:
     """Return type, message, and the last frames, without source lines (a frame's file may not be readable here)."""
-    frames = [
-        f"  {Path(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    return "\n".join([f"{type(error).__name__}: {read_message(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])
+    frames = [f"  {file}:{line} in {function}" for file, line, function in list_frames(error)]
+    return "\n".join([f"{name_type(error)}: {read_message(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])

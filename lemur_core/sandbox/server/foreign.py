@@ -4,12 +4,21 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 #: The module name of a network's file.
 NETWORK = "network"
 
+# What an attribute of an exception really holds: a class may replace each by a property that raises, or never ends.
+_TYPE_NAME: Any = type.__dict__["__name__"].__get__
+_CAUSE: Any = BaseException.__dict__["__cause__"].__get__
+_CONTEXT: Any = BaseException.__dict__["__context__"].__get__
+_TRACEBACK: Any = BaseException.__dict__["__traceback__"].__get__
+_ERRNO: Any = OSError.__dict__["errno"].__get__
+_MISSING: Any = ImportError.__dict__["name"].__get__
+
+_MESSAGE_CHARACTERS, _NAME_CHARACTERS, _MOST_CAUSES = 20_000, 200, 100
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
 
@@ -46,23 +55,66 @@ def one_line(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
+def name_type(error: BaseException) -> str:
+    """Return the name of the type of a foreign exception, whatever its metaclass says."""
+    name: str = _TYPE_NAME(type(error))
+    return name[:_NAME_CHARACTERS]
+
+
+def is_kind(error: BaseException, kind: type[BaseException]) -> bool:
+    """Return whether a foreign exception is of a type; unlike `isinstance`, this does not ask its `__class__`."""
+    return issubclass(type(error), kind)
+
+
 def read_message(error: BaseException) -> str:
     """Return the message of a foreign exception.
 
     Args: error: its `__str__` is foreign code, too.
-    Returns: a text that says so if there is no message because `__str__` fails.
+    Returns: at most 20,000 characters; a text that says so if there is no message because `__str__` fails.
     """
     try:
-        return str(error)
+        return str.__str__(str(error))[:_MESSAGE_CHARACTERS]
     except BaseException as broken:  # noqa: BLE001 (foreign code, too)
-        return f"(its message is unavailable: {type(broken).__name__})"
+        return f"(its message is unavailable: {name_type(broken)})"
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
-    """Return an exception and its chain of causes and contexts, each once."""
-    seen: list[BaseException] = []
+    """Return an exception and its chain of causes and contexts, each once, at most 100."""
+    seen: dict[int, BaseException] = {}
     link: BaseException | None = error
-    while link is not None and link not in seen:
-        seen.append(link)
-        link = link.__cause__ or link.__context__
-    return seen
+    while link is not None and id(link) not in seen and len(seen) < _MOST_CAUSES:
+        seen[id(link)] = link
+        cause = _CAUSE(link)
+        link = _CONTEXT(link) if cause is None else cause
+    return list(seen.values())
+
+
+def read_traceback(error: BaseException) -> TracebackType | None:
+    """Return the traceback of a foreign exception."""
+    trace: TracebackType | None = _TRACEBACK(error)
+    return trace
+
+
+def list_frames(error: BaseException) -> list[tuple[str, int, str]]:
+    """Return the file, line and function of each frame of a foreign exception, the innermost last."""
+    frames, link = [], read_traceback(error)
+    while link is not None:
+        code = link.tb_frame.f_code
+        frames.append((code.co_filename[-_NAME_CHARACTERS:], link.tb_lineno, code.co_name[:_NAME_CHARACTERS]))
+        link = link.tb_next
+    return frames
+
+
+def read_errno(error: BaseException) -> int | None:
+    """Return the number of a system's error; None if this is none."""
+    number = _ERRNO(error) if is_kind(error, OSError) else None
+    return number if type(number) is int else None
+
+
+def read_missing(error: BaseException) -> str:
+    """Return the name of the module that could not be imported and led to this error; empty if that was not it."""
+    for cause in list_causes(error):
+        name = _MISSING(cause) if is_kind(cause, ModuleNotFoundError) else None
+        if type(name) is str and all(part.isidentifier() for part in name.split(".")):
+            return name
+    return ""

@@ -22,7 +22,7 @@ from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from . import confine
 from .child import KEY_BYTES, run_child
@@ -115,8 +115,24 @@ def serve() -> None:
     server = _Server(channel, _first_message(channel))
     try:
         server.run()
-    finally:
+    except _ForkedError as forked:
+        run_job = forked.run
+    except BaseException:
         server.stop()
+        raise
+    else:
+        server.stop()
+        return
+    # In a job: no frame of the loop is left that foreign code could return to.
+    run_job()
+
+
+class _ForkedError(BaseException):
+    """In a forked process: unwinds the server's frames. `run` runs the job, and ends the process."""
+
+    def __init__(self, run: Callable[[], NoReturn]) -> None:
+        super().__init__()
+        self.run = run
 
 
 def _first_message(channel: Channel) -> Message:
@@ -278,15 +294,16 @@ class _Server:
         if process == 0:
             ends = (output[1], errors[1], result[1])
             entry = partial(self._loader.call, entry)
-            run_child(entry, message, limits, str(scratch), self._settings, key, base_bytes, server_id, ends)
+            job = (entry, message, limits, str(scratch), self._settings, key, base_bytes, server_id, ends)
+            raise _ForkedError(partial(run_child, *job))
         for read, write in pipes:
             os.close(write)
             os.set_blocking(read, False)
         ends = (output[0], errors[0], result[0])
-        job = Running(message["number"], process, limits, scratch, key, ends, keep=not own)
-        self._running[process] = job
-        for descriptor in job.descriptors:
-            self._selector.register(descriptor, selectors.EVENT_READ, job)
+        running = Running(message["number"], process, limits, scratch, key, ends, keep=not own)
+        self._running[process] = running
+        for descriptor in running.descriptors:
+            self._selector.register(descriptor, selectors.EVENT_READ, running)
 
     def _reap(self) -> list[Message]:
         done = []

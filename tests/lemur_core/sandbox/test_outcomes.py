@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from tests.builders.hostile import list_hostile
 
 Run = Callable[..., Outcome]
 
@@ -142,3 +143,39 @@ def test_the_kernel_ends_jobs_before_anything_else(box: Sandbox) -> None:
     code = "answer = open('/proc/self/oom_score_adj').read().strip()"
     (outcome,) = box.run([Job("one", "lemur_core.sandbox.server.foreign:run_text", {"code": code})])
     assert outcome.value == "1000", outcome.error
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_whatever_code_leaves_behind_the_job_ends_with_an_outcome(
+    box: Sandbox, open_box: Sandbox, unsafe: bool
+) -> None:
+    """The server's process goes on: nothing returns into its loop."""
+    sandbox = open_box if unsafe else box
+    assert [outcome.value for outcome in sandbox.run([Job("", "attacks:double", {"x": 1})])] == [{"doubled": 2}]
+    servers = [link.process_id for link in sandbox._links]
+    kinds = list_hostile()
+    jobs = (Job(name, "attacks:run_statements", {"code": code}) for name, code in kinds.items())
+    outcomes = {outcome.key: outcome for outcome in sandbox.run(jobs)}
+    assert outcomes.keys() == kinds.keys()
+    for name, outcome in outcomes.items():
+        if kinds[name].rpartition("\n")[2].startswith("raise"):
+            assert (outcome.status, outcome.value) in {(Status.ERROR, None), (Status.CRASHED, None)}, (name, outcome)
+        assert outcome.status in {Status.OK, Status.ERROR, Status.CRASHED}, (name, outcome)
+        assert outcome.value == ("done" if outcome.status is Status.OK else None), (name, outcome)
+        assert outcome.error or outcome.status is Status.OK, (name, outcome)
+    assert [outcome.value for outcome in sandbox.run([Job("", "attacks:double", {"x": 2})])] == [{"doubled": 4}]
+    assert [link.process_id for link in sandbox._links] == servers
+
+
+def test_an_exception_is_described_by_what_it_really_is(run: Run) -> None:
+    kinds = list_hostile()
+    for name, error in {
+        "str exits (Exception)": "E: (its message is unavailable: SystemExit)",
+        "str of lone surrogates and NUL (OSError)": r"E: \ud800 lone \x00",
+        "class raises (BaseException)": "E: x",
+        "causes never end (Exception)": "E: x",
+        "traceback raises (ModuleNotFoundError)": "E: x",
+        "type's name raises": "E: x",
+        "profile raises": "KeyboardInterrupt: profile",
+    }.items():
+        assert run("run_statements", code=kinds[name]).error.splitlines()[0] == error, name
