@@ -23,9 +23,9 @@ from extract.extractor import read_names
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
 from extract.resolve.discover import Selection, discover, select
+from extract.resolve.distributions import list_distributions
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION, CorpusIndex
-from extract.resolve.requirements import list_distributions
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
 from lemur_core.source.values import UNKNOWN

@@ -20,9 +20,9 @@ from extract.model.results import count_reached
 from extract.proofs.runtime import runtime_for
 from extract.proofs.validate import Candidate, validate_all
 from extract.resolve.discover import discover
+from extract.resolve.distributions import list_distributions
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
-from extract.resolve.requirements import list_distributions
 from extract.sources import open_available
 from lemur_core.sandbox import Job, Sandbox, Status
 from manifests.records import LEVELS, Level

@@ -18,15 +18,16 @@ from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Selected, Selection, TargetClass, discover, select
+from extract.resolve.distributions import read_confirmed
 from extract.resolve.index import RUNTIME_NAMES, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
-from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from manifests.folders.manifest import Manifest, Stopwatch
+from manifests.records import is_guess
 from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 2
@@ -60,7 +61,8 @@ class BlockExtractor:
         self._open()
         self.watch.lap("open sources")
         self.index = FactsIndex(policy=self.options.index)
-        self.library = CorpusIndex(self.facts.sources, self.index.facts)
+        confirmed = read_confirmed(self.options.distributions)
+        self.library = CorpusIndex(self.facts.sources, self.index.facts, distributions=confirmed)
         self._classes: tuple[TargetClass, ...] | None = None
         self._emitter = CachedEmitter(self.library, self.index, self.facts.sources)
         finder = HintFinder(self.library, self.index, self._emitter)
@@ -173,8 +175,9 @@ class BlockExtractor:
             yield from (PendingBlock(target, None, BlockVerdict("discovered")).result() for target in wanted)
             return
         outcomes = self.emit(selected.classes)
-        required = {name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires}
-        self.context.requires = add_versions(required, self.facts.sources)
+        packages = [pair for item in outcomes.values() if isinstance(item, Emitted) for pair in item.packages.items()]
+        self._note(_describe_guesses({package for package, requirement in packages if is_guess(requirement)}))
+        self.context.require(packages)
         pending = [_start(target, outcomes[target.block]) for target in wanted]
         emitted = [block for block in pending if block.emitted is not None]
         for lap, stage in STAGES.items():
@@ -275,6 +278,15 @@ def _unmatched(
     unmatched = {item.module.source.name for item in classes} - {item.module.source.name for item in chosen}
     for name in sorted(unmatched):
         yield f"{name}: none of its classes is called {' or '.join(symbols[name])}, as the corpus asks; see its symbols"
+
+
+def _describe_guesses(packages: Iterable[str]) -> Iterator[str]:
+    """Yield a note for each imported package whose distribution nothing states."""
+    for package in sorted(packages):
+        yield (
+            f"{package}: imported, but no metadata of its source names the distribution, so none is fetched; state it"
+            f" there, or with --distribution {package}=NAME"
+        )
 
 
 def _not_python(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> list[str]:

@@ -47,6 +47,7 @@ def plan_extraction(
         corpus=corpus,
         sources=tuple(sources),
         selection=Selection(tuple(names), options.repositories, *scope),
+        distributions=options.distributions,
         index=options.index,
         level=options.level,
         retry_failed=options.retry_failed,

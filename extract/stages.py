@@ -6,10 +6,13 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted
@@ -31,9 +34,10 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.resolve.discover import TargetClass
+from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
-from extract.resolve.requirements import list_distributions
+from extract.resolve.requirements import add_versions
 from extract.resolve.standins import SOURCE_NAME, replacement_source
 from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.make import positional_names
@@ -116,6 +120,7 @@ class StageContext:
     Attributes:
         facts: the options and sources; the stages add notes and counts.
         requires: what the emitted files need, PEP 508.
+        packages: the packages that they import from each distribution, by normalized name.
         runtime: the folders with these requirements, once blocks were executed.
     """
 
@@ -124,7 +129,18 @@ class StageContext:
     index: FactsIndex
     finder: HintFinder
     requires: Sequence[str] = ()
+    packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
+
+    def require(self, packages: Iterable[tuple[str, str]]) -> None:
+        """Set what the blocks need: imported packages, each with its requirement."""
+        by_name: dict[str, frozenset[str]] = {}
+        pairs = list(packages)
+        for package, requirement in pairs:
+            name = canonicalize_name(Requirement(requirement).name)
+            by_name[name] = by_name.get(name, frozenset()) | {package}
+        self.packages = by_name
+        self.requires = add_versions({requirement for _, requirement in pairs}, self.facts.sources)
 
     @property
     def sandbox(self) -> _SandboxOptions:
@@ -166,7 +182,9 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     names = {source.name.partition("@")[0] for source in facts.sources}
     packages = {package for source in facts.sources for package in context.library.packages(source)}
     own = names.union(*map(list_distributions, packages))
-    context.runtime = runtime_for(context.requires, known=sorted(own))
+    context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
+    for block in blocks:
+        block.emitted = _drop_others(block.emitted, context.runtime.without_package)
     candidates = (_candidate(block, context) for block in ready.values())  # hints are target while others run
     again = options.retry_failed
     verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
@@ -174,6 +192,17 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         ready[candidate.key].verdict = verdict
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
+
+
+def _drop_others(emitted: Emitted | None, others: Collection[str]) -> Emitted | None:
+    """Return a block whose requirements are guesses again where the distribution turned out to be another package's."""
+    if emitted is None or not others:
+        return emitted
+    packages = {
+        package: make_guess(package) if canonicalize_name(Requirement(text).name) in others else text
+        for package, text in emitted.packages.items()
+    }
+    return replace(emitted, packages=packages)
 
 
 def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
@@ -276,7 +305,9 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         else:
             assert block.emitted is not None
             root, arguments = (module.source.name, module.file.path), context.pair(block).arguments
-            block.minimized = write_header(cut, block.code, arguments, root, block.emitted.places, licenses)
+            block.minimized = write_header(
+                cut, block.code, arguments, root, block.emitted.places, licenses, block.emitted.packages
+            )
 
 
 #: The stages by the name of their lap in the report.

@@ -18,9 +18,9 @@ from extract.emit.order import order_statements
 from extract.emit.render import BlockNames, Renderer, annotation_name, choose_names
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.discover import TargetClass
+from extract.resolve.distributions import find_requirement, make_guess
 from extract.resolve.index import RUNTIME_NAMES, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition
-from extract.resolve.requirements import list_distributions
 from extract.resolve.standins import MODULES, NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
 from extract.resolve.symbols import (
     How,
@@ -46,13 +46,18 @@ class Emitted:
 
     target: TargetClass
     code: str
-    requires: tuple[str, ...]  # PEP 508, without the standard library
+    packages: Mapping[str, str]  # the requirement (PEP 508) of each imported package that is not in the runtime
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
     resolutions: tuple[str, ...]  # where each name was resolved, how, and with which confidence
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
     dynamic: tuple[str, ...] = ()  # lookups at run time whose results cannot be known
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # (source, path) of each name that it defines
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The requirements of the block."""
+        return tuple(sorted(set(self.packages.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class Emitter:
         body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += _alias_lines(names, closure)
         body += _bind_nested(names, target)
-        requires = tuple(sorted({list_distributions(package)[0] for package in closure.requires}))
+        packages = {package: self._find_requirement(package, closure) for package in sorted(closure.requires)}
         head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
@@ -103,7 +108,16 @@ class Emitter:
             undefined, fault = (), str(error)
         dynamic = tuple(sorted(closure.dynamic))
         places = _places(closure, names)
-        return Emitted(target, code, requires, files, resolutions, undefined, fault, dynamic, places)
+        return Emitted(target, code, packages, files, resolutions, undefined, fault, dynamic, places)
+
+    def _find_requirement(self, package: str, closure: Closure) -> str:
+        """Return the requirement of a package, as stated by the sources of a block's code."""
+        sources = {module.source.name: module.source for module in closure.modules}
+        stated = tuple(text for source in sources.values() for text in source.requires)
+        library = self.graph.library
+        if any(library.has_folder(source, package) for source in sources.values()):
+            return make_guess(package)  # rather the project's own code than what an index has by that name
+        return find_requirement(package, stated, library.distributions)
 
 
 # -- cache: emitted files depend only on the sources, our own code and the runtime ------------------------------------
@@ -115,7 +129,7 @@ class CachedEmitter(Emitter):
     def __init__(self, library: CorpusIndex, index: FactsIndex, sources: Sequence[PackageSource]) -> None:
         super().__init__(library, index)
         self._index = index
-        self._key = _key(sources)
+        self._key = _key(sources, library.distributions)
 
     def emit(self, target: TargetClass) -> Emitted | Unresolved:
         """Return the closed file of a class, or why there is none; from the index if stored there."""
@@ -128,13 +142,14 @@ class CachedEmitter(Emitter):
         return outcome
 
 
-def _key(sources: Sequence[PackageSource]) -> str:
+def _key(sources: Sequence[PackageSource], confirmed: Mapping[str, str]) -> str:
     """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
     names = [field.name for field in fields(PackageSource) if field.name not in ("root", "files")]
     about = [
         [[getattr(source, name) for name in names] for source in sources],
         [(file.path, file.blob) for file in replacement_source().files],
         RUNTIME_NAMES.key(),
+        sorted(confirmed.items()),
         code_digest("extract.emit.emit:Emitter"),
     ]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
@@ -151,7 +166,7 @@ def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
         content: dict[str, Any] = json.loads(zlib.decompress(kept))
         if "reason" in content:
             return Unresolved(root, Reason(content["reason"]), content["detail"])
-        content |= {name: tuple(content[name]) for name in ("requires", "resolutions", "undefined", "dynamic")}
+        content |= {name: tuple(content[name]) for name in ("resolutions", "undefined", "dynamic")}
         content["files"] = tuple((source, path) for source, path in content["files"])
         content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
         return Emitted(root, **content)

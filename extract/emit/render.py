@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from extract.emit.closure import Closure, StatementGroup
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
+from extract.resolve.distributions import is_required
 from extract.resolve.modules import Definition, External, Missing, Module, Target
-from extract.resolve.requirements import is_required
 from extract.resolve.symbols import (
     Imported,
     NameLink,

@@ -24,6 +24,7 @@ from extract.folder.verify_code import check_code, read_fence
 from extract.model.blocks import find, find_code
 from extract.model.results import at_least, count_rows
 from extract.proofs.name_resolution import MOST_OTHERS
+from extract.resolve.distributions import read_confirmed
 from extract.resolve.modules import FOUNDATION
 from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
@@ -62,7 +63,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest, withheld)]
     needs, check = _read_requirements(folder, rows)
     checks.append(check)
-    checks += check_code(folder, rows, _packages(rows, needs), jobs)
+    confirmed = read_confirmed(manifest.parameters.get("distributions", ()))
+    checks += check_code(folder, rows, _packages(rows, needs), confirmed, jobs)
     wrong = {check.name for check in checks if not check.ok}
     return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
 

@@ -1,7 +1,6 @@
 """Checks of an extraction's closed files, one by one: each must match the table, its spec and its header."""
 
 import ast
-import contextlib
 import hashlib
 import itertools
 import re
@@ -12,15 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
 from extract.chat.draft import checked_text, repeats
 from extract.folder.write import code_paths
 from extract.minimize.header import list_requirements
 from extract.model.results import at_least
+from extract.resolve.distributions import is_stated
 from extract.resolve.modules import RUNTIME
-from extract.resolve.requirements import list_distributions, list_imports
+from extract.resolve.requirements import list_imports
 from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
@@ -30,7 +27,7 @@ from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance import SPECS, header_lines, minimized_path
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.records import Block
+from manifests.records import Block, is_guess
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
@@ -94,18 +91,24 @@ def read_fence(text: str, language: str) -> str | None:
 
 
 def check_code(
-    folder: Path, rows: Sequence[Block], packages: Mapping[str, frozenset[str]], jobs: int | None
+    folder: Path,
+    rows: Sequence[Block],
+    packages: Mapping[str, frozenset[str]],
+    confirmed: Mapping[str, str],
+    jobs: int | None,
 ) -> list[Check]:
     """Return the checks of single files, and of the texts about them; the rows contain no code.
 
-    Args: packages: by source, the import names that its blocks must not import.
+    Args:
+        packages: by source, the import names that its blocks must not import.
+        confirmed: distributions by import name, as the user stated them for the extraction.
     """
     paths = code_paths([row.block for row in rows if row.code_sha256 is not None])
     all_faults: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
         if row.file != paths.get(row.block):
             all_faults["files"].append(f"{row.block}: lies in {row.file}, not in {paths.get(row.block)}")
-    work, batches = partial(check_batch, folder, packages), _batches(folder)
+    work, batches = partial(check_batch, folder, packages, confirmed), _batches(folder)
     with progress("verify", len(paths), "blocks") as advance:
         for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
             for name, wrong in faults.items():
@@ -136,19 +139,23 @@ def _batches(folder: Path) -> Iterator[list[BlockFile]]:
             yield batch
 
 
-def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], files: Sequence[BlockFile]) -> tuple[int, Faults]:
+def check_batch(
+    folder: Path, packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], files: Sequence[BlockFile]
+) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
     faults: Faults = {name: [] for name in _OF_CODE}
     for file in files:
         block, own = file.row.block, packages[file.row.source]
         if file.row.code is not None:
-            for name, fault in _file_faults(folder, file, file.row.code, own):
+            for name, fault in _file_faults(folder, file, file.row.code, own, confirmed):
                 faults[name].append(f"{block}: {fault}")
-        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(folder, file.row, own)]
+        faults["lean forms"] += [f"{block}: {fault}" for fault in _check_minimized(folder, file.row, own, confirmed)]
     return len(files), faults
 
 
-def _file_faults(folder: Path, file: BlockFile, code: str, own: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _file_faults(
+    folder: Path, file: BlockFile, code: str, own: frozenset[str], confirmed: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     row, data = file.row, code.encode()
     if hashlib.sha256(data).hexdigest() != row.code_sha256:
         yield "files", "code_sha256 is not the SHA-256 of its code"
@@ -176,17 +183,17 @@ def _file_faults(folder: Path, file: BlockFile, code: str, own: frozenset[str]) 
         return
     if row.error_kind is None or at_least(row.level, "compiled"):  # else that may be the reason
         yield from (("undefined names", fault) for fault in find_undefined_names(tree).values())
-    yield from (("imports", fault) for fault in import_faults(tree, row.requires, own))
+    yield from (("imports", fault) for fault in import_faults(tree, row.requires, own, confirmed))
 
 
-def _check_minimized(folder: Path, row: Block, own: frozenset[str]) -> Iterator[str]:
+def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: Mapping[str, str]) -> Iterator[str]:
     code, stated = row.lean_code, row.lean_sha256
     if stated is None:
         if at_least(row.level, "forward") != (row.lean_error is not None) or code is not None:
             yield "has no lean form, and no reason why, or the other way round"
         return
     if code is None:
-        if is_permissive(row.lean_license or NOASSERTION):
+        if is_permissive(row.lean_license or NOASSERTION) and not any(map(is_guess, row.lean_requires)):
             yield "its lean form is missing, though its licence lets it be passed on"
         return
     if row.lean_error is not None:
@@ -208,9 +215,10 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str]) -> Iterator[
     if not any(row.name in _list_bound(node) for node in ast.walk(tree)):
         yield "its lean form does not define it"
     yield from (f"lean form: {fault}" for fault in find_undefined_names(tree).values())
-    yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own))
-    if list(list_requirements(code)) != list(row.lean_requires):
-        yield f"its lean form needs {', '.join(list_requirements(code)) or 'nothing'}, not what lean_requires says"
+    yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own, confirmed))
+    needed = list_requirements(code, row.requires, confirmed)
+    if needed != tuple(row.lean_requires):
+        yield f"its lean form needs {', '.join(needed) or 'nothing'}, not what lean_requires says"
 
 
 def _header(code: str) -> dict[str, str]:
@@ -222,15 +230,18 @@ def _header(code: str) -> dict[str, str]:
     return fields
 
 
-def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]) -> list[str]:
+def import_faults(
+    tree: ast.Module, requires: Iterable[str], own: frozenset[str], confirmed: Mapping[str, str] | None = None
+) -> list[str]:
     """Return the imports, also in functions, that are not in the standard library, the runtime or the requirements.
 
     Args:
         requires: PEP 508; invalid entries are ignored.
         own: the import names of the source itself; they are always faults, except that a package of the runtime may be
             imported if only its compiled operators are used.
+        confirmed: distributions by import name, as the user stated them for the extraction.
     """
-    wanted = set(_distributions(requires))
+    wanted = tuple(requires)
     for_operators = {
         (alias.name, node.lineno)
         for node in ast.walk(tree)
@@ -247,7 +258,7 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
             wrong.append(f"line {line}: imports {dotted} of its own origin")
         elif top in sys.stdlib_module_names or top in RUNTIME:
             continue
-        elif not wanted & set(_distributions(list_distributions(top))):
+        elif not is_stated(top, wanted, confirmed):
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
 
@@ -259,12 +270,6 @@ def _takes_from(tree: ast.Module, package: str) -> bool:
         or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package)
         for node in ast.walk(tree)
     )
-
-
-def _distributions(requires: Iterable[str]) -> Iterator[str]:
-    for text in requires:
-        with contextlib.suppress(InvalidRequirement):  # reported by the check of requirements
-            yield canonicalize_name(Requirement(text).name)
 
 
 def _list_bound(node: ast.AST) -> set[str]:

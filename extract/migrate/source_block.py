@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from pydantic import ValidationError
 
 from extract.model.blocks import find_block
@@ -13,7 +14,7 @@ from extract.specs.make import StatedArguments, WorkingCalls, read_arguments
 from lemur_core.files.errors import UserError
 from manifests.provenance import read_parts
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
-from manifests.records import Block, Case, Observed, SpecArgument
+from manifests.records import Block, Case, Observed, SpecArgument, is_guess
 
 Shape = tuple[int, ...]
 
@@ -141,8 +142,18 @@ class Form:
 def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
     """Return the form of a block to move: the minimized one if it is wanted and exists.
 
-    Raises: UserError if the block has no code.
+    Raises: UserError if the block has no code, or requires a distribution that is only guessed.
     """
+    form = _choose_form(folder, row, lean=lean)
+    for package in (Requirement(text).name for text in form.requires if is_guess(text)):
+        raise UserError(
+            f"{row.block}: imports {package}, and which distribution that is was only guessed; extract it again with"
+            f" --distribution {package.replace('-', '_')}=NAME"
+        )
+    return form
+
+
+def _choose_form(folder: Path, row: Block, *, lean: bool) -> Form:
     if lean and row.lean_code is not None and row.lean_sha256 is not None:
         license_ = row.lean_license or NOASSERTION
         return Form(row.lean_code, row.lean_sha256, license_, tuple(row.lean_requires or ()), True)

@@ -13,8 +13,9 @@ from extract.arguments.messages import CallsToRun, CallTexts
 from extract.minimize.cutter import MinimizedText
 from extract.minimize.stage import MinimizeResult
 from extract.model.results import code_columns
+from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
-from extract.resolve.requirements import list_distributions, list_imports
+from extract.resolve.requirements import list_imports
 from manifests.provenance.licenses import combine_licenses
 
 _WIDTH = 118
@@ -55,6 +56,7 @@ def write_header(
     root: tuple[str, str],
     places: Mapping[str, tuple[str, str]],
     licenses: Mapping[str, str],
+    packages: Mapping[str, str],
 ) -> MinimizedFile:
     """Return the minimized file with its header.
 
@@ -65,13 +67,15 @@ def write_header(
         root: (source, path) of the block's own file.
         places: name defined in the closed file -> (source, path).
         licenses: source -> license.
+        packages: imported package -> requirement of the closed file.
     """
     minimized = leaned.minimized
     assert minimized is not None
     files = {root, *(places[name] for name in minimized.names if name in places)}
     license_ = combine_licenses(licenses[source] for source, _ in files)
     head = "\n".join(_header(full, minimized, [arguments, *leaned.sets], files, license_))
-    return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", list_requirements(minimized.text), license_)
+    requires = list_requirements(minimized.text, packages.values(), packages)
+    return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", requires, license_)
 
 
 def minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, Any]:
@@ -88,11 +92,17 @@ def minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, Any]:
     }
 
 
-def list_requirements(code: str) -> tuple[str, ...]:
-    """Return the distributions that a file imports, apart from the standard library and the declared runtime."""
+def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return what a file imports apart from the standard library and the declared runtime, as requirements; sorted.
+
+    Args:
+        stated: the requirements of the block, from which they are taken.
+        confirmed: distributions by import name.
+    """
+    listed = tuple(stated)
     packages = {dotted.partition(".")[0] for dotted, _ in list_imports(ast.parse(code))}
     foreign = packages - {*sys.stdlib_module_names, *RUNTIME}
-    return tuple(sorted({list_distributions(package)[0] for package in foreign}))
+    return tuple(sorted({find_requirement(package, listed, confirmed) for package in foreign}))
 
 
 def _header(

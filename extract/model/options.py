@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from extract.resolve import Policy
+from extract.resolve.distributions import read_confirmed
 from lemur_core.files.errors import UsageError
 from manifests.options import MAX_TOKENS, Level, Option
 
@@ -23,6 +24,7 @@ class ExtractOptions:
         symbols: take only classes whose bare or qualified name matches one of these patterns.
         limit: take at most this many classes.
         start_from: leave out the classes before the one of this name.
+        distributions: state the distribution of an imported package that no metadata states, as `hydra=hydra-core`.
         index: parse the files that are missing in the index (`missing`), all files (`force`) or none (`skip`).
         level: validate blocks up to this level.
         retry_failed: run blocks again that failed in an earlier run.
@@ -35,7 +37,7 @@ class ExtractOptions:
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
     Raises:
-        UsageError: if `include_code` is set without `chat`.
+        UsageError: if `include_code` is set without `chat`, or a distribution is not of the form IMPORT=NAME.
 
     Example:
         ```python
@@ -60,6 +62,14 @@ class ExtractOptions:
     start_from: Annotated[
         str | None, Option("Leave out what comes before NAME.", metavar="NAME", panel=_SCOPE, after="limit")
     ] = None
+    distributions: Annotated[
+        Names,
+        Option(
+            "The distribution of an import that no metadata states (repeatable).",
+            flag="--distribution",
+            metavar="IMPORT=NAME",
+        ),
+    ] = ()
     index: Annotated[Policy, Option("Parse what is missing, everything again, or nothing.")] = "missing"
     level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
     retry_failed: Annotated[bool, Option("Run again what failed before.")] = False
@@ -78,5 +88,6 @@ class ExtractOptions:
     ] = False
 
     def __post_init__(self) -> None:
+        read_confirmed(self.distributions)
         if self.include_code and not self.chat:
             raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")

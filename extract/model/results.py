@@ -34,6 +34,7 @@ class Options:
     corpus: str | None = None  # name of a shipped corpus or a JSON file; `quick` if there are no sources either
     sources: tuple[str, ...] = ()  # additional ones: NAME[@VERSION], git+URL[@REV] or a folder
     selection: Selection = field(default_factory=Selection)
+    distributions: tuple[str, ...] = ()  # of imports that no metadata states: IMPORT=NAME
     index: Policy = "missing"  # how files that are not in the index are treated
     level: Level = "backward"  # highest level that blocks are validated at
     retry_failed: bool = False  # run blocks again that failed in an earlier run
@@ -46,7 +47,7 @@ class Options:
 
     def parameters(self) -> dict[str, Any]:
         """Return the options recorded in the manifest."""
-        names = ("level", "seed", "corpus", "sources")
+        names = ("level", "seed", "corpus", "sources", "distributions")
         scope = ("repositories", "paths", "symbols", "limit", "start_from")
         stated = {name: getattr(self, name) for name in names} | {name: getattr(self.selection, name) for name in scope}
         chat = None if self.chat is None else asdict(self.chat)

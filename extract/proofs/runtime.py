@@ -6,6 +6,7 @@ inside the sandbox, so that nothing in it can shadow the declared runtime. The o
 are fetched in the same way, separately for each source.
 """
 
+import glob
 import hashlib
 import io
 import json
@@ -18,7 +19,7 @@ import sysconfig
 import time
 import zipfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
@@ -70,11 +71,13 @@ class BlockRuntime:
         folder: to append to `sys.path`; None if nothing was fetched.
         installed: distributions in the folder, as `name==version`, in order.
         unavailable: names that are unavailable, or not in the required version, each with the reason; in order.
+        without_package: the normalized names of those that do not contain the package they were fetched for.
     """
 
     folder: Path | None
     installed: tuple[str, ...]
     unavailable: tuple[tuple[str, str], ...]
+    without_package: frozenset[str] = frozenset()
 
     @property
     def folders(self) -> list[Path]:
@@ -82,7 +85,9 @@ class BlockRuntime:
         return [] if self.folder is None else [self.folder]
 
 
-def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> BlockRuntime:
+def runtime_for(
+    requires: Sequence[str], known: Sequence[str] = (), packages: Mapping[str, Collection[str]] | None = None
+) -> BlockRuntime:
     """Return a runtime with these distributions and their dependencies, created on first use and then cached.
 
     `opencv-python` is replaced by `opencv-python-headless`, which has the same modules. If there is no wheel of the
@@ -95,15 +100,19 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> BlockRunt
         requires: PEP 508 requirements, in any order.
         known: names of distributions that are not fetched, nor their dependencies, because they are available already
             or unwanted, like the sources of the blocks.
+        packages: by the normalized name of a required distribution, the packages that are imported from it; one that
+            contains none of them is somebody else's, and is not used.
     """
     names = {canonicalize_name(name) for name in known}
-    collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
+    needed = {_HEADLESS.get(name, name): imports for name, imports in (packages or {}).items()}
+    collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, needed)
     collected.collect(requires)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
     return BlockRuntime(
         _merge(picked) if picked else None,
         tuple(sorted(f"{distribution.name}=={distribution.version}" for distribution in picked)),
         tuple(sorted(collected.unavailable.items())),
+        frozenset(collected.without_package),
     )
 
 
@@ -142,12 +151,18 @@ class Distribution:
         """The folder of its files, laid out as in `site-packages`."""
         return _cache("distributions") / self.id / "files"
 
+    def contains(self, package: str) -> bool:
+        """Return whether `import package` finds a module, a package or an extension module here."""
+        return (self.folder / package).is_dir() or any(self.folder.glob(f"{glob.escape(package)}.*"))
+
 
 @dataclass(slots=True)
 class _Resolver:
     """Resolve requirements and their dependencies."""
 
     known: set[str]
+    packages: Mapping[str, Collection[str]] = field(default_factory=dict)
+    without_package: set[str] = field(default_factory=set)
     picked: dict[str, Distribution] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
@@ -206,6 +221,12 @@ class _Resolver:
         except UserError as error:
             reason = self.offline or str(error)
             self.unavailable.setdefault(name, f"{reason}{because}")
+            return None
+        imports = self.packages.get(name, ())
+        if imports and not because and not any(distribution.contains(package) for package in imports):
+            self.without_package.add(name)
+            what = f"{distribution.version} does not contain {' or '.join(sorted(imports))}; not used"
+            self.unavailable.setdefault(name, what)
             return None
         self.specifiers[name] = specifier
         self.picked[name] = distribution

@@ -19,12 +19,14 @@ Source of the rules: https://docs.python.org/3/reference/import.html
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from extract.resolve.distributions import is_known, is_stated
 from extract.resolve.index import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
+from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 from lemur_core.source.text import normalise
@@ -222,11 +224,13 @@ class CorpusIndex:
     sources: Sequence[PackageSource]
     load: Callable[[PackageSource, SourceFile], FileFacts]
     runtime: frozenset[str] = frozenset(RUNTIME)
+    distributions: Mapping[str, str] = field(default_factory=dict)  # by imported package, as the user states them
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
     _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
+    _in_folders: dict[str, Mapping[str, Module | None]] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
     _unsure: dict[tuple[int, str], Missing] = field(default_factory=dict)
@@ -245,6 +249,10 @@ class CorpusIndex:
                     key = (source.name, last)
                     self._suffixes[key] = None if key in self._suffixes else module
             self._own_tops[source.name] = frozenset(tops)
+            if source.kind != "package":  # a release is imported from where it is installed
+                self._in_folders[source.name] = _name_from_folders(
+                    self.by_path[source.name, f.path] for f in source.files
+                )
             for top in sorted(tops):
                 if _visible(source, top, tops):
                     self._tops.setdefault(top, []).append(source)
@@ -270,7 +278,11 @@ class CorpusIndex:
         return ".".join([*base, *([alias.module] if alias.module else [])])
 
     def find_module(self, source: PackageSource, dotted: str) -> Module | None:
-        """Return the module of that name from the source itself, else from another source with that top package."""
+        """Return the module of that name: from the source, another source with that top package, or a folder.
+
+        A project may put any folder that is not a package on `sys.path`. What its metadata requires is not looked up
+        in such folders: Python, too, prefers an installed package to a folder without `__init__.py`.
+        """
         top = dotted.split(".")[0]
         if top == FOUNDATION:
             return None
@@ -283,7 +295,14 @@ class CorpusIndex:
             module = self.modules.get((other.name, dotted))
             if module is not None:
                 return module
-        return None
+        in_folder = self._in_folders.get(source.name, {}).get(dotted)
+        if in_folder is None or is_stated(top, source.requires) or (dotted == top and is_known(top)):
+            return None
+        return in_folder
+
+    def has_folder(self, source: PackageSource, top: str) -> bool:
+        """Return whether a source has a folder or file of this name, and requires no package of this name."""
+        return top in self._in_folders.get(source.name, {}) and not is_stated(top, source.requires)
 
     def packages(self, source: PackageSource) -> tuple[str, ...]:
         """Return the top-level names of a source's own code; without the foundation, which every block needs."""
@@ -296,7 +315,9 @@ class CorpusIndex:
             return False
         if top in self._own_tops[source.name] and top not in sys.stdlib_module_names:
             return True
-        return top in self._tops and top not in self.runtime
+        if top in self.runtime or top in sys.stdlib_module_names:
+            return False
+        return top in self._tops or (self.has_folder(source, top) and not is_known(top))
 
     def is_runtime(self, dotted: str) -> bool:
         """Return whether a module is in the standard library or in the declared runtime."""
@@ -468,3 +489,22 @@ def _visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
         return True
     own = source.name.partition("@")[0].replace("-", "_").lower()
     return top.lower() == own or (len(list(tops)) == 1 and source.kind == "folder")
+
+
+def _name_from_folders(modules: Iterable[Module]) -> dict[str, Module | None]:
+    """Return modules by their names from any folder below the root that is not a package.
+
+    `python/acme/core/act.py` is `acme.core.act`, too. None marks packages, and names of several files.
+    """
+    files = {module.file.path: module for module in modules}
+    packages = {path.rpartition("/")[0] for path in files if is_package(path)}
+    named: dict[str, Module | None] = {}
+    for path, module in files.items():
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            if "/".join(parts[:depth]) in packages:
+                continue
+            name = module_name("/".join(parts[depth:]))
+            named[name] = None if name in named else module
+            named.setdefault(parts[depth], None)
+    return named

@@ -7,24 +7,23 @@ Python files that were read, without tests, docs and examples).
 """
 
 import ast
-import contextlib
-import functools
 import importlib.metadata
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from extract.resolve.distributions import parse_requirements
 from extract.resolve.modules import RUNTIME
 from extract.resolve.standins import replacement_source
 from extract.sources import PackageSource
 from manifests.provenance.licenses import is_permissive
 from manifests.provenance.swhid import Swhid, directory_swhid
-from manifests.records import Block
+from manifests.records import Block, is_guess
 
 FORMAT = 1
 
@@ -84,7 +83,7 @@ def qualify_swhid(row: Block, source: PackageSource) -> str:
 def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> tuple[str, ...]:
     """Return the requirements with the versions stated by the first source that names each of them; sorted.
 
-    A requirement that already has a version, or that no source names, is returned unchanged.
+    A requirement that already has a version, or that no source names, is returned unchanged, and so is a guess.
     """
     ordered = list(sources)
     return tuple(sorted({_add_version(text, ordered) for text in requires}))
@@ -146,24 +145,14 @@ def _source_entry(source: PackageSource) -> dict[str, object]:
 
 def _add_version(text: str, sources: Sequence[PackageSource]) -> str:
     wanted = Requirement(text)
-    if wanted.specifier or wanted.url:
+    if wanted.specifier or wanted.url or is_guess(text):
         return text
     name = canonicalize_name(wanted.name)
     for source in sources:
-        for stated in _parse(source.requires):
+        for stated in parse_requirements(source.requires):
             if canonicalize_name(stated.name) == name and stated.specifier:
                 return str(Requirement(f"{wanted.name}{stated.specifier}"))
     return text
-
-
-@functools.cache
-def _parse(requires: tuple[str, ...]) -> tuple[Requirement, ...]:
-    """Return the valid requirements, whatever their markers; those of old releases may be invalid."""
-    parsed = []
-    for text in requires:
-        with contextlib.suppress(InvalidRequirement):
-            parsed.append(Requirement(text))
-    return tuple(parsed)
 
 
 def _public(version: str) -> str:
@@ -175,45 +164,3 @@ def _public(version: str) -> str:
 
 def _indent(value: object) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
-
-
-# --- which distribution provides a package ----------------------------------------------------------------------------
-
-_DISTRIBUTIONS = {
-    "PIL": ("pillow",),
-    "pkg_resources": ("setuptools<81",),  # removed in later releases
-    "cv2": ("opencv-python", "opencv-python-headless"),
-    "yaml": ("PyYAML",),
-    "sklearn": ("scikit-learn",),
-    "skimage": ("scikit-image",),
-    "mmcv": ("mmcv", "mmcv-lite"),
-    "mmseg": ("mmsegmentation",),
-    "attr": ("attrs",),
-    "google": ("protobuf",),
-    "pycocotools": ("pycocotools",),
-    "dateutil": ("python-dateutil",),
-    "Bio": ("biopython",),
-    "rdkit": ("rdkit",),
-    "torch_geometric": ("torch-geometric",),
-    "clip": ("openai-clip",),
-    "flash_attn": ("flash-attn",),
-    "huggingface_hub": ("huggingface-hub",),
-}
-
-
-def list_distributions(package: str) -> tuple[str, ...]:
-    """Return the distributions that may provide an import name; the most common first."""
-    top = package.split(".")[0]
-    return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))
-
-
-def is_required(source: PackageSource, package: str) -> bool:
-    """Return whether a source's own metadata lists a package as a hard requirement."""
-    return not _hard_requirements(source.requires).isdisjoint(map(canonicalize_name, list_distributions(package)))
-
-
-@functools.cache
-def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
-    """Return the normalized names of the distributions that are required without an extra."""
-    hard = (item for item in _parse(requires) if item.marker is None or "extra" not in str(item.marker))
-    return frozenset(canonicalize_name(item.name) for item in hard)

@@ -238,15 +238,14 @@ def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
     """
     ordered = list(paths)
     if within:
-        return {path: _to_module_name(f"{within}/{path}") for path in ordered}
+        return {path: module_name(f"{within}/{path}") for path in ordered}
     packages = _package_folders(ordered)
     tops = {folder for folder in packages if not _above(folder) & packages}
     names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
     names.update({path.partition("/")[0].removesuffix(".py") for path in ordered})
     start = {top: top.rfind("/") + 1 for top in tops if names[top.rpartition("/")[2]] == 1}
     return {
-        path: _to_module_name(path[max((start.get(folder, 0) for folder in _above(path)), default=0) :])
-        for path in ordered
+        path: module_name(path[max((start.get(folder, 0) for folder in _above(path)), default=0) :]) for path in ordered
     }
 
 
@@ -265,7 +264,8 @@ def _above(path: str) -> set[str]:
     return {"/".join(parts[:depth]) for depth in range(1, len(parts))}
 
 
-def _to_module_name(path: str) -> str:
+def module_name(path: str) -> str:
+    """Return the dotted name of the module in a file, relative to the folder that it is imported from."""
     parts = path.removesuffix(".py").split("/")
     if parts[-1] == "__init__" and len(parts) > 1:
         parts.pop()

@@ -35,7 +35,7 @@ from manifests.provenance import (
     read_parts,
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive, licenses_of_code
-from manifests.records import TrainingRecord
+from manifests.records import TrainingRecord, is_guess
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"
@@ -91,6 +91,8 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
             raise UserError(f"{folder}: the Hub accepts no file named {name}; create the folder again without it")
     _refuse_blocked_networks(folder, manifest)
     without = find_blocked_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
+    if manifest.kind == "extraction":
+        without = {**_find_guesses(folder), **without}
     if manifest.kind == "snapshot":
         without = _find_blocked_codes(folder, manifest)
     if not without:
@@ -98,6 +100,16 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         return
     with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
         yield _without_code(folder, Path(scratch), manifest, files, without)
+
+
+def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return source and reason of each block with code that requires a distribution which is only guessed, by block."""
+    guessed = {}
+    for row in pq.read_table(folder / TABLE, columns=["block", "source", "requires", "code_sha256"]).to_pylist():
+        guesses = [text.partition(";")[0] for text in row["requires"] if is_guess(text)]
+        if guesses and row["code_sha256"] is not None:
+            guessed[row["block"]] = (row["source"], f"requires {', '.join(guesses)}, a guess")
+    return guessed
 
 
 def _refuse_blocked_networks(folder: Path, manifest: Manifest) -> None:
@@ -274,7 +286,7 @@ def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> b
 def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:
     """Write the table without the code of some blocks, including lines quoted in errors. Returns: their code files.
 
-    The minimized form of such a block is kept if its own license permits it.
+    The minimized form of such a block is kept if its own license permits it and none of its requirements is a guess.
     """
     gone: set[str] = set()
     names = pa.array(sorted(without), pa.string())
@@ -282,7 +294,13 @@ def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]
         for batch in file.iter_batches(batch_size=_ROWS):
             table = pa.Table.from_batches([batch])
             out = pc.is_in(table["block"], value_set=names)
-            free = pa.array([is_permissive(name or NOASSERTION) for name in table["lean_license"].to_pylist()])
+            licenses, needs = table["lean_license"].to_pylist(), table["lean_requires"].to_pylist()
+            free = pa.array(
+                [
+                    is_permissive(name or NOASSERTION) and not any(map(is_guess, requires or ()))
+                    for name, requires in zip(licenses, needs, strict=True)
+                ]
+            )
             minimized_out = pc.and_(out, pc.invert(free))
             gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
             minimized = (name for name in table["file"].filter(minimized_out).to_pylist() if name is not None)

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from extract.migrate.codemod import USUAL
 from extract.migrate.project.closed_file import ClosedFile, used_names
 from extract.migrate.project.formatter import read_formatter
@@ -28,7 +25,8 @@ from extract.migrate.project.trial import MigrationTrial, Proof, trial
 from extract.migrate.project.writing import SourceModule, module_text, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
-from extract.resolve.requirements import list_distributions, list_runtime_imports
+from extract.resolve.distributions import is_stated, list_distributions
+from extract.resolve.requirements import list_runtime_imports
 from extract.specs.make import read_arguments
 from lemur_core.files.atomic import write_together
 from lemur_core.files.errors import UserError
@@ -261,9 +259,8 @@ def license_notes(donated: SourceModule, project: Project, *, force: bool) -> li
 def _requirement_notes(plan: MigrationPlan) -> list[str]:
     """Return a note on packages that the new module imports and the project does not declare."""
     needed = list_runtime_imports(plan.files[plan.place.path].decode()) - plan.project.packages
-    declared = {canonicalize_name(Requirement(text).name) for text in plan.project.source.requires}
-    offered = (list_distributions(one) for one in needed)
-    missing = sorted(names[0] for names in offered if not {canonicalize_name(name) for name in names} & declared)
+    declared = plan.project.source.requires
+    missing = sorted(list_distributions(package)[0] for package in needed if not is_stated(package, declared))
     if not missing:
         return []
     return [

@@ -166,9 +166,9 @@ def test_a_package_that_only_functions_need_does_not_stop_the_file(corpus: Any) 
     assert isinstance(late, Emitted)
     assert isinstance(early, Emitted)
     assert "try:\n    import lemurabsent\nexcept ImportError:\n    lemurabsent = NotInstalled(" in late.code
-    assert late.requires == ("lemurabsent",)
+    assert late.requires == ('lemurabsent; extra == "guess"',)
     assert "\nimport lemurearly\n" in early.code
-    assert early.requires == ("lemurearly",)
+    assert early.requires == ('lemurearly; extra == "guess"',)
 
 
 def test_settings_need_no_validating_decorator(corpus: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import extract.proofs.runtime
 from extract.proofs.runtime import BlockRuntime, runtime_for
+from extract.resolve.distributions import find_requirement
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
 
@@ -278,3 +279,20 @@ def test_a_real_distribution() -> None:
         [sys.executable, "-P", "-c", code, str(runtime.folder)], capture_output=True, text=True, check=True
     )
     assert (f"einops=={done.stdout.strip()}",) == runtime.installed
+
+
+def test_a_distribution_without_the_package_is_not_used(wheel: Wheel) -> None:
+    wheel("hydra", files={"hydra_cms.py": ""}, needs=("tinyb",))
+    wheel("tinyb")
+    wheel("yamltools", files={"yaml/__init__.py": ""})
+    packages = {"hydra": {"hydra"}, "yamltools": {"yaml"}}
+    runtime = runtime_for(["hydra", "yamltools"], packages=packages)
+    assert runtime.installed == ("yamltools==1.0",)
+    assert runtime.without_package == {"hydra"}
+    assert reasons(runtime) == {"hydra": "1.0 does not contain hydra; not used"}
+
+
+def test_a_guess_is_never_requested(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_pip(monkeypatch)
+    runtime = runtime_for([find_requirement("acme", ())], packages={"acme": {"acme"}})
+    assert (runtime.installed, runtime.unavailable) == ((), ())

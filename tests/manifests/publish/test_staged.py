@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from extract.migrate.source_block import choose_form
+from extract.model.results import Result
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import check_description, check_files, check_table
 from manifests.folders.formats import EXTRACTION
@@ -82,6 +84,23 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert {item.path: item.rows for item in manifest.outputs}["blocks.parquet"] == len(new) == 15
     assert (manifest.details, manifest.counts) == ({**stated.details, "withheld": WITHHELD}, stated.counts)
     assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [tuple(item.values()) for item in WITHHELD]
+
+
+def test_code_that_needs_a_guess_stays(tmp_path: Path) -> None:
+    source = extractions.source(tmp_path, "alpha@1.0")
+    guess = 'acme; extra == "guess"'
+    names = {"Sure": ("einops",), "Unsure": ("einops", guess)}
+    results = [Result(extractions.block(source, name, requires=needs), ()) for name, needs in names.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
+        extractions.write(tmp_path / "out", results, [source])
+    with stage_files(tmp_path / "out") as ready:
+        assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [("alpha@1.0", "requires acme, a guess", 1)]
+        rows = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
+    assert {row["name"]: row["code"] is not None for row in rows} == {"Sure": True, "Unsure": False}
+    row = extractions.block(source, "Unsure", requires=(guess,))
+    with pytest.raises(UserError, match="extract it again with --distribution acme=NAME"):
+        choose_form(tmp_path / "out", row)
 
 
 def test_its_page_leaves_where_that_is_asked_for(folder: Path, tmp_path: Path) -> None:

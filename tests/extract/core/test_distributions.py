@@ -1,0 +1,90 @@
+"""Which distribution an imported package is taken from, and that a project's own folders are never looked up elsewhere."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extract.emit.emit import Emitted
+from extract.resolve.distributions import find_requirement, is_required, read_confirmed
+from lemur_core.files.errors import UsageError
+from manifests.records import is_guess
+
+STATED = (
+    "torch",
+    "quack-kernels>=0.3.4",
+    "flash-linear-attention",
+    "nvidia-cutlass-dsl",
+    "opencv-python-headless",
+    "taming-transformers ; extra == 'all'",
+    "clip @ git+https://example.org/clip.git",
+    "one-tiny",
+    "two-tiny",
+    "not a requirement",
+)
+
+
+@pytest.mark.parametrize(
+    ("package", "requirement"),
+    [
+        ("quack", "quack-kernels"),  # one stated name contains the import
+        ("fla", "flash-linear-attention"),  # or abbreviates to it
+        ("cutlass.cute", "nvidia-cutlass-dsl"),
+        ("cv2", "opencv-python-headless"),  # the stated one of several
+        ("taming", "taming-transformers"),
+        ("transformers", "transformers"),  # known: a similar name is not preferred
+        ("clip", "clip @ git+https://example.org/clip.git"),  # not what an index has by this name
+        ("hydra", "hydra-core"),
+        ("PIL", "pillow"),
+        ("tiny", 'tiny; extra == "guess"'),  # two are similar
+        ("apex", 'apex; extra == "guess"'),
+        ("not", 'not; extra == "guess"'),
+    ],
+)
+def test_metadata_comes_first_and_a_guess_is_called_one(package: str, requirement: str) -> None:
+    assert find_requirement(package, STATED) == requirement
+    assert is_guess(requirement) == ("guess" in requirement)
+
+
+def test_the_user_has_the_last_word() -> None:
+    confirmed = read_confirmed(["tiny=two-tiny", "cv2=my-opencv>=2"])
+    assert find_requirement("tiny.sub", STATED, confirmed) == "two-tiny"
+    assert find_requirement("cv2", STATED, confirmed) == "my-opencv>=2"
+
+
+@pytest.mark.parametrize("text", ["hydra", "=hydra", "hydra=", "a.b=c", "hydra=not a name", "a=b; extra == 'c'"])
+def test_a_wrong_pair_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not of the form IMPORT=NAME"):
+        read_confirmed([text])
+
+
+def test_folders_of_the_project_are_its_own(corpus: Any) -> None:
+    """Below a folder that is not a package, as setuptools' `where` has it (PEP 420), and beside the importing file."""
+    made = corpus(
+        {
+            "python/acme/core/act.py": "from torch import nn\nclass Act(nn.Module):\n    def forward(self, x): return x\n",
+            "python/acme/vision.py": "from torch import nn\nfrom acme.core.act import Act\nimport acme.absent\n"
+            "class Net(Act):\n    pass\nclass Bad(nn.Module):\n    def forward(self, x): return acme.absent.f(x)\n",
+            "tools/layers.py": "SIZE = 3\n",
+            "tools/net.py": "from torch import nn\nfrom layers import SIZE\n"
+            "class Tool(nn.Module):\n    def forward(self, x): return x * SIZE\n",
+            "x/datasets/one.py": "",
+            "x/load.py": "from torch import nn\nfrom datasets import load_dataset\n"
+            "class Data(nn.Module):\n    def forward(self, x): return load_dataset(x)\n",
+        },
+        bare=True,
+    )
+    for name in ("Net", "Tool"):
+        outcome = made.emit(name)
+        assert isinstance(outcome, Emitted)
+        assert outcome.requires == ()
+    assert "acme" in made.emit("Bad").detail
+    data = made.emit("Data")
+    assert data.requires == ('datasets; extra == "guess"',)  # the project may mean its own folder
+
+
+def test_a_hard_requirement_may_have_a_similar_name(corpus: Any) -> None:
+    source = replace(corpus({"p/a.py": "import torch\n"}).sources[0], requires=STATED)
+    assert is_required(source, "fla")
+    assert is_required(source, "cv2.gapi")
+    assert not is_required(source, "taming")
