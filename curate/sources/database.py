@@ -20,6 +20,7 @@ from curate.sources.files import FileSource, read_errors, read_row
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 
 #: The columns read of each table; others may be present.
@@ -30,10 +31,10 @@ _TABLES = {
 }
 
 #: The best runs of each configuration come first; ties in the order of the index that LEMUR's query uses.
-_RUNS = """
+_NEEDED = ("accuracy", "task", "dataset", "metric", "nn", "epoch")
+_RUNS = f"""
     SELECT task, dataset, metric, nn, epoch, duration, prm, accuracy FROM stat
-    WHERE accuracy IS NOT NULL AND task IS NOT NULL AND dataset IS NOT NULL AND metric IS NOT NULL AND nn IS NOT NULL
-        AND epoch IS NOT NULL
+    WHERE {" AND ".join(f"{name} IS NOT NULL" for name in _NEEDED)}
     ORDER BY task, dataset, metric, nn, epoch, accuracy DESC, transform, duration, id
 """
 _COLUMNS = ("task", "dataset", "metric", "nn", "epoch", "duration", "prm", "accuracy")
@@ -59,7 +60,7 @@ def read_database(path: Path, where: str) -> Iterator[dict[str, Any]]:
     Args:
         where: its name in messages.
 
-    Raises: UserError if it is not a SQLite database, or not one of LEMUR.
+    Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked.
     """
     with _database_errors(where), closing(_connect(path)) as connection:
         columns = _check_tables(connection, where)
@@ -69,6 +70,29 @@ def read_database(path: Path, where: str) -> Iterator[dict[str, Any]]:
                 code, arch_uid = code_of(run["nn"])
                 yield read_row({**run, "nn_code": code, "arch_uid": arch_uid, "prm": parameters_of(run["prm"])})
                 advance(1)
+
+
+def read_some(path: Path, where: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a database, as `read_database` does.
+
+    Args: path, where: the database, and its name in messages.
+    Raises: UserError as `read_database` does, or if it has runs, but a column is null in all of them, or one in each.
+    """
+    row = None
+    for row in read_database(path, where):
+        yield row
+    if row is None:
+        _check_runs(path, where)
+
+
+def _check_runs(path: Path, where: str) -> None:
+    with _database_errors(where), closing(_connect(path)) as connection:
+        values = ", ".join(f"COUNT({name})" for name in _NEEDED)
+        total, *counts = connection.execute(f"SELECT COUNT(*), {values} FROM stat").fetchone()
+    if total:
+        empty = next((name for name, count in zip(_NEEDED, counts, strict=True) if not count), None)
+        columns = f"column {empty}" if empty else f"each of the columns {', '.join(_NEEDED)}"
+        raise UserError(f"{where}: of {plural(total, 'run')} none has a value in {columns}, so there are no rows")
 
 
 def _best_runs(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
@@ -93,7 +117,22 @@ def _database_errors(where: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise UserError(f"{where}: cannot be read as a SQLite database: {error}; write or fetch it again") from error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of the bits are details
+        advice = _ADVICE.get(code, "write or fetch it again")
+        raise UserError(f"{where}: cannot be read as a SQLite database: {error}; {advice}") from error
+
+
+_IN_USE = "another program writes to it: wait for it or end it, then run again"
+#: Advice for errors that leave the file sound.
+_ADVICE = {
+    sqlite3.SQLITE_BUSY: _IN_USE,
+    sqlite3.SQLITE_LOCKED: _IN_USE,
+    sqlite3.SQLITE_CANTOPEN: "check its permissions and those of its folder",
+    sqlite3.SQLITE_PERM: "check its permissions and those of its folder",
+    sqlite3.SQLITE_READONLY: "check its permissions and those of its folder",
+    sqlite3.SQLITE_FULL: "free space for temporary files (TMPDIR)",
+    sqlite3.SQLITE_NOMEM: "free memory",
+}
 
 
 def _check_tables(connection: sqlite3.Connection, where: str) -> set[str]:
@@ -229,7 +268,7 @@ class DatabaseFile(FileSource):
         """
         with read_errors(self._path), self._path.open("rb") as file:
             packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
-        yield from read_database(self._unpacked_path() if packed else self._path, self.where)
+        yield from read_some(self._unpacked_path() if packed else self._path, self.where)
 
     def _unpacked_path(self) -> Path:
         with read_errors(self._path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from curate.sources.database import read_database, unpack
+from curate.sources.database import read_some, unpack
 from curate.sources.rows import RowSource
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import cache_folder
@@ -69,9 +69,9 @@ class LemurDatabase(RowSource):
         """Yield the rows, fetched first if they are not cached.
 
         Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, a file differs from
-            the Hub's listing, or as `unpack` and `read_database` do.
+            the Hub's listing, or as `unpack` and `read_some` do.
         """
-        yield from read_database(self._database()[0], self.name)
+        yield from read_some(self._database()[0], self.name)
 
     def inputs(self) -> list[Input]:
         """Return the file on the Hub as an input."""

@@ -30,6 +30,9 @@ _SYSTEM = (
     *("/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"),
 )
 
+#: Of an interpreter's prefix: programs, which bubblewrap starts, libraries and the data of time zones.
+_OF_PREFIX = ("bin", "lib", "lib32", "lib64", "share/zoneinfo")
+
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
@@ -69,8 +72,8 @@ def build_environment(home: Path, environment: Mapping[str, str] = os.environ) -
 def prepare_interpreter(runtime: Sequence[str], extra: Sequence[Path], home: Path) -> Interpreter:
     """Return this interpreter in the form that jobs use.
 
-    Readable are its standard library, the system's libraries, the declared runtime with `runtime`, and `extra`. A
-    prefix that is or contains the user's home folder does not expose that folder: only its library folders.
+    Readable are its standard library, the system's libraries, the declared runtime with `runtime`, and `extra`. Of the
+    interpreter's prefix only the folders of an environment are: the prefix may be a project, or the user's home folder.
 
     Raises: UserError if a distribution of the runtime is not installed, or a path of `extra` does not exist.
     """
@@ -79,7 +82,8 @@ def prepare_interpreter(runtime: Sequence[str], extra: Sequence[Path], home: Pat
             raise UserError(f"{extra_path}: does not exist, so jobs cannot be let read it")
     visible = find_runtime(tuple(runtime))
     links = str(visible.folder())
-    own = [sys.base_prefix, sys.base_exec_prefix, str(Path(os.__file__).parent)]
+    prefixes = dict.fromkeys((sys.base_prefix, sys.base_exec_prefix))
+    own = [*(f"{prefix}/{name}" for prefix in prefixes for name in _OF_PREFIX), str(Path(os.__file__).parent)]
     real_home = home.resolve()
     paths: dict[str, None] = dict.fromkeys((*MACHINE_FILES, *_SYSTEM))
     for path in [*own, links, *visible.readable()]:

@@ -5,6 +5,8 @@ import json
 import sqlite3
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +279,36 @@ def test_memory_does_not_grow_with_the_database(tmp_path: Path) -> None:
             tracemalloc.stop()
 
     assert peak(1_000) < peak(500) * 1.2
+
+
+def test_a_locked_database_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make(tmp_path / "ab.nn.db", {"n": "x = 1"}, [run("n")])
+    connect = sqlite3.connect
+    with closing(connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite3, "connect", partial(connect, timeout=0))
+        with pytest.raises(UserError) as caught:
+            rows_of(path)
+    advice = "another program writes to it: wait for it or end it, then run again"
+    assert str(caught.value) == f"{path}: cannot be read as a SQLite database: database is locked; {advice}"
+    monkeypatch.undo()
+    assert len(rows_of(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        ([], "holds no rows; name a SOURCE that does"),
+        ([run("n", None), run("m", None)], "of 2 runs none has a value in column accuracy, so there are no rows"),
+        ([run("n", float("nan"))], "of 1 run none has a value in column accuracy, so there are no rows"),
+        (
+            [run("n", None), ("n", None, "d", "acc", 1, 0.5, 1, "t", "u")],
+            "of 2 runs none has a value in each of the columns accuracy, task, dataset, metric, nn, epoch, so there are no rows",
+        ),
+    ],
+)
+def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> None:
+    path = make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs)
+    with pytest.raises(UserError) as caught:
+        rows_of(path)
+    assert str(caught.value) == f"{path}: {reason}"

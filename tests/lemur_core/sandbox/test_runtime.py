@@ -14,6 +14,7 @@ from curate.run.pipeline import recorded
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.link import prepare_interpreter
 from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, expand_sets, find_runtime
 
 ENTRY = "lemur_core.sandbox.server.foreign:run_text"
@@ -50,6 +51,21 @@ def test_a_job_sees_the_declared_runtime_alone(unsafe: bool) -> None:
     assert {"pytest", "hypothesis", "pydantic"}.isdisjoint(seen["listed"])
     assert {name.replace("_", "-") for name in seen["distributions"]} == find_runtime().versions.keys()
     assert seen["leaves"]
+
+
+def test_an_environment_that_is_a_project_shows_its_libraries_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prefix of an environment made in a project is the project's folder."""
+    project = tmp_path / "project"
+    for name in (".env", "notes.txt", "src/secret.py", "lib/python3.11/abc.py", "bin/python", "share/mine/x"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x")
+    monkeypatch.setattr("sys.base_prefix", str(project))
+    monkeypatch.setattr("sys.base_exec_prefix", str(project))
+    readable = [Path(path) for path in prepare_interpreter((), (), tmp_path / "home").readable]
+    assert [path for path in readable if path.is_relative_to(project)] == [project / "bin", project / "lib"]
+    assert not [path for path in readable if project.is_relative_to(path)]
 
 
 def test_what_is_asked_for_is_seen_besides() -> None:
