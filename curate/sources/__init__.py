@@ -13,6 +13,7 @@ from curate.sources.rows import RecordSource
 from curate.sources.services import HubDataset, InstalledLemur
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME, Input, Parent, describe_parent, read_manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
@@ -119,6 +120,7 @@ def _open_path(spec: str) -> RecordSource:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     if path.is_dir():
         return _open_folder(path)
+    check_plain(path)
     name = path.name.lower()
     if name.endswith(".parquet"):
         return ParquetFile(path)

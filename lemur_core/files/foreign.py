@@ -2,7 +2,11 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import make_visible
 
 
 def locate_inside(folder: Path, path: Path) -> Path:
@@ -22,3 +26,23 @@ def locate_inside(folder: Path, path: Path) -> Path:
     if not target.is_file():
         raise OSError(errno.EINVAL, "it is neither a file nor a link to one", str(path))
     return target
+
+
+def check_plain(path: Path) -> None:
+    """Check that reading a path ends: it is a file, or a folder without pipes, sockets and devices at any depth.
+
+    Args: path: an existing file or folder; links to files are followed, links to folders below it are not.
+    Raises: UserError if it is something else, or a folder holds something else.
+    """
+    special = next(_list_special(path), None)
+    if special is not None:
+        raise UserError(f"{make_visible(str(special))}: is a pipe, a socket or a device, not a file; name a file")
+
+
+def _list_special(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        if path.exists() and not path.is_file():
+            yield path
+        return
+    for above, _, names in os.walk(path):
+        yield from (one for name in names if (one := Path(above, name)).exists() and not one.is_file())

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from manifests.records import Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
@@ -166,11 +167,14 @@ def read_manifest(folder: Path) -> Manifest:
 
     Args: folder: not the manifest's own path; the error for a folder of finished folders names them.
     Returns: the manifest, validated; the files of the folder are not looked at.
-    Raises: UserError if there is none, or it is invalid.
+    Raises: UserError if there is none, it is invalid, or the folder holds a pipe, a socket or a device.
     """
     path = folder / FILE_NAME
+    check_plain(path)
     try:
-        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        check_plain(folder)
+        return manifest
     except FileNotFoundError:
         if not folder.exists():
             raise UserError(f"{folder}: no such folder; not a finished lemur folder") from None

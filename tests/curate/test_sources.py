@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import types
@@ -139,6 +140,13 @@ def test_folder_links(tmp_path: Path) -> None:
         ("loop", None, "cannot be read: Too many levels of symbolic links"),
         ("real", "r = 1", None),
     ]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv.gz", "a.parquet", "a.db", "a"])
+def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name}: is a pipe, a socket or a device, not a file"):
+        open_source(str(tmp_path / name))
 
 
 def test_a_folder_of_tables_is_not_left_by_links(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Manifests: what is written comes back, what differs from them is named, and what may stand in them as a parent."""
 
 import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +82,32 @@ def test_what_is_no_finished_folder(tmp_path: Path, finished: Finished) -> None:
         with pytest.raises(UserError) as caught:
             read_manifest(path)
         assert message in str(caught.value)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(path))
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a socket": make_socket,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "decisions.parquet", "data/deep/x.parquet"])
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_not_a_file_is_not_waited_for(
+    tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    folder = finished(tmp_path / "pp")
+    monkeypatch.chdir(folder)  # the name of a socket is short
+    Path(name).unlink(missing_ok=True)
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    SPECIAL[kind](Path(name))
+    with pytest.raises(UserError, match=f"{name}: is a pipe, a socket or a device, not a file; name a file"):
+        read_manifest(folder)
 
 
 @pytest.mark.parametrize("name", ["/pp", "a/../b", "..", "C:\\pp", "\\\\host\\pp", ""])
