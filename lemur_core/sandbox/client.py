@@ -121,6 +121,8 @@ class Flow:
                 link = key.data
                 link.channel.flush()
                 for message in link.channel.receive():
+                    if message["kind"] == "full":
+                        raise UserError(f"{message['error']}; free some space, or set TMPDIR to a larger disk")
                     number = message["number"]
                     self._record(link.held.pop(number), number, message)
                 if link.channel.closed:

@@ -53,6 +53,7 @@ LIBRARIES = ("pyarrow", "pydantic")
 _NO_LIMIT = 10.0 * 365 * 86400  # seconds
 _GRACE = 600.0  # seconds for evaluation and files, after the time limit
 _FILE_BYTES, _SCRATCH_BYTES = 4 * 2**30, 16 * 2**30
+_OPEN_FILES, _FILES = 1024, 2**16  # a GPU's driver opens many
 _NO_MEMORY_LIMIT = 2**46  # a GPU's driver reserves far more addresses than it uses
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
@@ -150,6 +151,8 @@ class Resources:
             memory_bytes=int(self.memory_gib * 2**30) if self.device == "cpu" else _NO_MEMORY_LIMIT,
             threads=threads if self.device == "cpu" else 4096,
             file_bytes=_FILE_BYTES,
+            open_files=_OPEN_FILES,
+            files=_FILES,
             scratch_bytes=_SCRATCH_BYTES,
         )
 

@@ -147,6 +147,7 @@ def _leave_server(server_id: int) -> None:
     if sys.platform == "linux":
         confine.die_with_parent()
         confine.die_first()
+        confine.show_files()
     if os.getppid() != server_id:  # the server died before the lines above took effect
         _exit(1)
 

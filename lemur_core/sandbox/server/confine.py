@@ -22,7 +22,6 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _SIGKILL = 9
 _CAPABILITY_VERSION_3 = 0x20080522
-_OPEN_FILES = 1024
 _FIRST_TO_GO = "1000"  # the highest oom_score_adj; raising one's own takes no privileges
 
 #: Readable besides the interpreter: machine facts that PyTorch reads. No other process's folder in /proc.
@@ -55,7 +54,7 @@ def limit_resources(limits: Limits, base_bytes: int) -> None:
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_CPU: (cpu, cpu + 1),  # SIGXCPU can be ignored, the SIGKILL one second later cannot
         resource.RLIMIT_FSIZE: (limits.file_bytes,) * 2,
-        resource.RLIMIT_NOFILE: (_OPEN_FILES,) * 2,
+        resource.RLIMIT_NOFILE: (limits.open_files,) * 2,
     }
     # On top of what the server has mapped, which the job inherits.
     if base_bytes:
@@ -95,6 +94,11 @@ def die_with_parent() -> None:
 def hide_memory() -> None:
     """Deny other processes of the user this one's memory and environment; no core dumps. Children inherit it."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def show_files() -> None:
+    """Let the server see the open files of this job; other jobs are kept from it by files and system calls."""
+    prctl(_PR_SET_DUMPABLE, 1)
 
 
 def adopt_orphans() -> None:

@@ -24,9 +24,10 @@ class Limits:
     """Resource limits of one job.
 
     `memory_bytes` bounds the growth of the address space over the preloaded server; at this limit NumPy raises
-    MemoryError, PyTorch RuntimeError. `scratch_bytes` is checked about ten times a second, so a fast writer can exceed
-    it by what it writes in that time; `file_bytes` is exact. CPU seconds are rounded up to whole ones. A job is one
-    process and cannot start another.
+    MemoryError, PyTorch RuntimeError. `scratch_bytes` and `files`, the names in the scratch folder, are checked about
+    ten times a second, so a fast writer can exceed them by what it writes in that time; `file_bytes`, the size of one
+    file, and `open_files` are exact. CPU seconds are rounded up to whole ones. A job is one process and cannot start
+    another.
     """
 
     wall_seconds: float = 30.0
@@ -34,6 +35,8 @@ class Limits:
     memory_bytes: int = 3 * 2**30
     threads: int = 64
     file_bytes: int = 64 * 2**20
+    open_files: int = 64
+    files: int = 4096
     scratch_bytes: int = 256 * 2**20
 
 

@@ -29,6 +29,7 @@ from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
 from .processes import Running, address_space, end_orphans, remove_folder
+from .usage import free_bytes
 
 _INSPECT_SECONDS = 0.1
 
@@ -245,9 +246,21 @@ class _Server:
         if report:
             for outcome in done:
                 self._channel.send({"kind": "outcome", **outcome})
-        while self._waiting and len(self._running) < self._settings["slots"]:
+        while self._waiting and len(self._running) < self._settings["slots"] and self._has_room(self._waiting[0]):
             self._start(self._waiting.popleft())
         return done
+
+    def _has_room(self, message: Message) -> bool:
+        """Return whether the disk holds what this job and the running ones may write; if not even alone, say so."""
+        if message["scratch"] is not None:  # on a disk of the caller's choice
+            return True
+        wanted = Limits(**message["limits"]).scratch_bytes
+        others = sum(job.limits.scratch_bytes for job in self._running.values() if not job.keep)
+        free = free_bytes(self._root)
+        if free < wanted and not self._running:
+            sizes = f"{free >> 20} MiB are free there, and a job may write {wanted >> 20} MiB"
+            self._channel.send({"kind": "full", "error": f"{self._root.parent}: {sizes}"})
+        return free >= wanted + others
 
     def _pause(self) -> float | None:
         """Return the seconds until a deadline or the next inspection; None without jobs."""

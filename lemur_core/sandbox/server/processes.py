@@ -3,7 +3,6 @@
 import contextlib
 import hmac
 import os
-import re
 import secrets
 import signal
 import sys
@@ -13,9 +12,8 @@ from pathlib import Path
 
 from .child import KEY_BYTES, LENGTH_BYTES, MAX_VALUE_BYTES
 from .jobs import Limits, Status
+from .usage import OverLimitError, Scratch, count_threads, list_processes
 
-_BLOCK = 4096
-_LONGEST_PATH = 3500  # the kernel's limit is 4095 bytes
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
 _CHUNK = 1 << 16
@@ -37,6 +35,10 @@ class Running:
     started: float = field(default_factory=time.monotonic)
     verdict: tuple[Status, str] | None = None
     tails: dict[int, bytearray] = field(default_factory=dict)
+    written: Scratch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written = Scratch(self.scratch, self.limits)
 
     @property
     def result(self) -> int:
@@ -87,14 +89,13 @@ class Running:
             self.end(Status.TIMEOUT, f"ran longer than {self.limits.wall_seconds:g} seconds (wall)")
 
     def inspect(self) -> None:
-        """End it if its scratch folder or number of threads exceeds the limit."""
-        used = folder_bytes(self.scratch)
-        if used is None:
-            self.end(Status.OVER_LIMIT, "nested its folders too deep")
-        elif used > self.limits.scratch_bytes:
-            limit = self.limits.scratch_bytes
-            self.end(Status.OVER_LIMIT, f"wrote {used} bytes to its scratch folder; the limit is {limit}")
-        threads = count_threads(self.process)
+        """End it if its scratch space or number of threads exceeds the limit."""
+        processes = list_processes(self.process)
+        try:
+            self.written.check(processes)
+        except OverLimitError as error:
+            self.end(Status.OVER_LIMIT, str(error))
+        threads = count_threads(processes)
         if threads > self.limits.threads:
             self.end(Status.OVER_LIMIT, f"started {threads} threads; the limit is {self.limits.threads}")
 
@@ -129,35 +130,6 @@ class Running:
     def tail(self, descriptor: int) -> str:
         """Return the last part of its output on a descriptor."""
         return bytes(self.tails.get(descriptor, b"")).decode("utf-8", "replace")
-
-
-def folder_bytes(folder: Path) -> int | None:
-    """Return a folder's size on disk, with at least one block per entry; None if it is nested too deeply."""
-    total, waiting = 0, [str(folder)]
-    while waiting:
-        path = waiting.pop()
-        if len(path) > _LONGEST_PATH:
-            return None
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    total += max(_BLOCK, status.st_blocks * 512)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # the job moves, removes and locks entries in the meantime
-    return total
-
-
-def count_threads(process: int) -> int:
-    """Return the number of threads of a process; 0 if it has ended, or if there is no /proc."""
-    try:
-        text = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    match = re.search(r"^Threads:\s+(\d+)", text, re.MULTILINE)
-    return int(match[1]) if match else 0
 
 
 def end_orphans(spare: set[int]) -> None:

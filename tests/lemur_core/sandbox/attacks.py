@@ -331,6 +331,136 @@ def many_files(payload: Payload) -> object:
     return "done"
 
 
+def _write(file: int, mebibytes: int) -> None:
+    for _ in range(mebibytes):
+        os.write(file, bytes(2**20))
+
+
+def _unnamed(mebibytes: int) -> int:
+    """An open file without a name."""
+    file = os.open("gone", os.O_RDWR | os.O_CREAT, 0o600)
+    Path("gone").unlink()
+    _write(file, mebibytes)
+    return file
+
+
+def _unnamed_from_the_start(mebibytes: int) -> int:
+    file = os.open(".", os.O_RDWR | os.O_TMPFILE, 0o600)
+    _write(file, mebibytes)
+    return file
+
+
+def _mapped(mebibytes: int) -> mmap.mmap:
+    """One page of a file that has neither a name nor is open."""
+    file = _unnamed(mebibytes)
+    try:
+        return mmap.mmap(file, 4096)
+    finally:
+        os.close(file)
+
+
+def _replaced(mebibytes: int) -> int:
+    """A file whose name is then another file's."""
+    file = os.open("one", os.O_RDWR | os.O_CREAT, 0o600)
+    _write(file, mebibytes)
+    Path("other").touch()
+    Path("other").rename("one")
+    return file
+
+
+def _beyond_every_path(mebibytes: int) -> int:
+    """An open file whose name was in a folder that is no more, with a path longer than the kernel tells."""
+    start = os.open(".", os.O_RDONLY)
+    for _ in range(50):
+        Path("d" * 100).mkdir()
+        os.chdir("d" * 100)
+    file = _unnamed(mebibytes)
+    for _ in range(50):
+        os.chdir("..")
+        Path("d" * 100).rmdir()
+    os.fchdir(start)
+    os.close(start)
+    return file
+
+
+def _hidden(mebibytes: int) -> int:
+    """A file in a folder that only its maker can find."""
+    os.umask(0)
+    Path("hidden").mkdir(mode=0o300, exist_ok=True)
+    file = os.open(f"hidden/{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o600)
+    _write(file, mebibytes)
+    os.close(file)
+    return 0
+
+
+def _moving(mebibytes: int) -> int:
+    """Files in a folder whose name changes all the time."""
+    Path("a").mkdir(exist_ok=True)
+    file = os.open(f"a/{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o600)
+    _write(file, mebibytes)
+    os.close(file)
+    for _ in range(200):
+        Path("a").rename("b")
+        Path("b").rename("a")
+    return 0
+
+
+def _sparse_then_filled(mebibytes: int) -> mmap.mmap:
+    """A file that takes no space until its mapped pages are written."""
+    file = os.open(f"{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o600)
+    os.ftruncate(file, mebibytes * 2**20)
+    pages = mmap.mmap(file, mebibytes * 2**20)
+    os.close(file)
+    for at in range(0, len(pages), 4096):
+        pages[at] = 1
+    return pages
+
+
+_HIDING: dict[object, Callable[[int], object]] = {
+    "without a name": _unnamed,
+    "never named": _unnamed_from_the_start,
+    "mapped": _mapped,
+    "replaced": _replaced,
+    "beyond every path": _beyond_every_path,
+    "closed folder": _hidden,
+    "moving folder": _moving,
+    "filled later": _sparse_then_filled,
+}
+
+
+def hide_files(payload: Payload) -> object:
+    """Fill 160 MiB where a look at names and sizes does not see them, and stay for a moment."""
+    kept = []
+    for _ in range(20):
+        kept.append(_HIDING[payload["how"]](8))
+        time.sleep(0.02)
+    time.sleep(1.5)
+    return len(kept)
+
+
+def allocate_at_once(payload: Payload) -> object:
+    with Path("large").open("wb") as file:
+        return _try(lambda: _call("fallocate", file.fileno(), 0, ctypes.c_long(0), ctypes.c_long(8 * 2**20)))
+
+
+def small_use(payload: Payload) -> object:
+    """What a decent job does: a sparse file, a temporary file, many names of one file. It takes little space."""
+    with Path("sparse").open("wb") as file:
+        file.truncate(48 * 2**20)
+    kept = _unnamed(2)
+    for number in range(100):
+        os.link("sparse", f"link{number}")
+    time.sleep(0.5)
+    os.close(kept)
+    return "done"
+
+
+def many_descriptors(payload: Payload) -> object:
+    kept: list[int] = []
+    error = _try(lambda: [kept.append(os.open("/dev/null", os.O_RDONLY)) for _ in range(2000)])
+    return {"error": error, "opened": len(kept)}
+
+
 def nest(payload: Payload) -> object:
     name = "d" * int(str(payload["name"]))
     for _ in range(int(str(payload["levels"]))):

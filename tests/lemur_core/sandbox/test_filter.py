@@ -14,6 +14,7 @@ OWN = 4711
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 REFUSED = 0x00050000 | errno.EPERM
 MISSING = 0x00050000 | errno.ENOSYS
+UNSUPPORTED = 0x00050000 | errno.EOPNOTSUPP
 ALLOWED, KILLED = 0x7FFF0000, 0x80000000
 THREAD = 0x3D0F00  # what pthread_create asks for
 PROCESS = 0x1200011  # what fork asks for
@@ -22,11 +23,11 @@ NUMBERS = {
     "x86_64": {"read": 0, "mmap": 9, "openat": 257, "futex": 202, "clone": 56, "kill": 62, "tgkill": 234, "prctl": 157}
     | {"prlimit64": 302, "fcntl": 72, "ioctl": 16, "socket": 41, "socketpair": 53, "execve": 59, "ptrace": 101}
     | {"fchmodat": 268, "unshare": 272, "mount": 165, "process_vm_readv": 310, "memfd_create": 319, "bpf": 321}
-    | {"tkill": 200, "exit_group": 231, "setsid": 112},
+    | {"tkill": 200, "exit_group": 231, "setsid": 112, "fallocate": 285},
     "aarch64": {"read": 63, "mmap": 222, "openat": 56, "futex": 98, "clone": 220, "kill": 129, "tgkill": 131}
     | {"prctl": 167, "prlimit64": 261, "fcntl": 25, "ioctl": 29, "socket": 198, "socketpair": 199, "execve": 221}
     | {"ptrace": 117, "fchmodat": 53, "unshare": 97, "mount": 40, "process_vm_readv": 270, "memfd_create": 279}
-    | {"bpf": 280, "tkill": 130, "exit_group": 94, "setsid": 157},
+    | {"bpf": 280, "tkill": 130, "exit_group": 94, "setsid": 157, "fallocate": 47},
 }
 
 
@@ -65,6 +66,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         *((name, (), ALLOWED) for name in ("read", "mmap", "openat", "futex", "exit_group")),
         *((name, (), REFUSED) for name in ("socket", "socketpair", "execve", "ptrace", "fchmodat", "unshare", "mount")),
         *((name, (), REFUSED) for name in ("process_vm_readv", "memfd_create", "bpf", "tkill", "setsid")),
+        ("fallocate", (3, 0, 0, 2**20), UNSUPPORTED),
         ("clone", (THREAD,), ALLOWED),
         ("clone", (PROCESS,), REFUSED),
         ("clone", (0x100 | 0x4000 | 17,), REFUSED),  # vfork

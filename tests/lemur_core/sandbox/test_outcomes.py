@@ -1,11 +1,13 @@
 """How a job ends: what it may use, each limit with its reason; and a result that counts only if the entry returned it."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from tests.builders.hostile import list_hostile
 
@@ -27,6 +29,7 @@ def test_endless_sleep(run: Run) -> None:
         ("spin", Limits(cpu_seconds=1), Status.TIMEOUT, "used more than 1 seconds of CPU"),
         ("fill_files", Limits(scratch_bytes=40 * 2**20), Status.OVER_LIMIT, "the limit is 41943040"),
         ("many_files", Limits(scratch_bytes=8 * 2**20), Status.OVER_LIMIT, "the limit is 8388608"),
+        ("many_files", Limits(files=1000), Status.OVER_LIMIT, "made more than 1000 files"),
         ("many_threads", Limits(threads=32, memory_bytes=4 * 2**30), Status.OVER_LIMIT, "threads; the limit is 32"),
     ],
 )
@@ -34,6 +37,34 @@ def test_limits(run: Run, entry: str, limits: Limits, status: Status, error: str
     outcome = run(entry, limits)
     assert outcome.status == status, outcome
     assert outcome.error.endswith(error)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("without a name", "never named", "mapped", "replaced", "beyond every path"),
+        *("closed folder", "moving folder", "filled later"),
+    ],
+)
+def test_files_that_hide(run: Run, how: str) -> None:
+    """Space counts wherever it is: without a name, only mapped, out of every path, in a folder that moves or is closed."""
+    outcome = run("hide_files", Limits(scratch_bytes=64 * 2**20, file_bytes=16 * 2**20), how=how)
+    assert outcome.status == Status.OVER_LIMIT, outcome
+    assert re.search(r"the limit is 67108864|too deep|cannot be read", outcome.error)
+
+
+def test_files_of_decent_jobs(run: Run) -> None:
+    """Neither what is not on the disk counts, nor the names of one file as files."""
+    assert run("small_use", Limits(scratch_bytes=8 * 2**20)).value == "done"
+    assert run("allocate_at_once").value == "ENOTSUP"
+    assert run("many_descriptors", Limits(open_files=20)).value == {"error": "EMFILE", "opened": 17}
+
+
+def test_a_disk_without_room_is_told(box: Sandbox) -> None:
+    jobs = [Job(str(number), "attacks:double", {"x": number}, Limits(scratch_bytes=2**60)) for number in range(3)]
+    with pytest.raises(UserError, match=r"MiB are free there, and a job may write .* MiB; free some space, or set"):
+        list(box.run(jobs))
+    assert next(box.run([Job("after", "attacks:double", {"x": 1})])).value == {"doubled": 2}
 
 
 @pytest.mark.parametrize(("entry", "payload"), [("allocate", {"library": "numpy"}), ("allocate_shared", {})])

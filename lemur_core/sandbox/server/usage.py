@@ -1,0 +1,177 @@
+"""The use of resources by a job, as the kernel reports it: space on disk, threads, CPU time, and whether it waits.
+
+A job is the process that the server forked and, if it is not confined, the processes that this one started.
+"""
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .jobs import Limits
+
+_NAME_BYTES = 4096  # charged for each name, so that empty files are not free
+_LONGEST_PATH = 3500  # the kernel's limit is 4095 bytes
+_SPARE_BYTES = 256 * 2**20  # who has written more is ended when the disk has less left
+# The list of what is mapped is long, so it is read every second, and at once when the disk has lost so much.
+_LOOK_SECONDS = 1.0
+_TAKEN_BYTES = 16 * 2**20
+_DELETED = " (deleted)"
+_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)  # a mapping of a file: its inode, its path
+
+
+class OverLimitError(Exception):
+    """A job has written more than it may, or files that cannot be counted; the message says which."""
+
+
+def list_processes(leader: int) -> list[int]:
+    """Return a process and all its descendants; only itself where the kernel does not list children."""
+    processes: list[int] = []
+    waiting = [leader]
+    while waiting:
+        processes.append(process := waiting.pop())
+        for text in _read_each_thread(process, "children"):
+            waiting += map(int, text.split())
+    return processes
+
+
+class Scratch:
+    """The files that a job has written: in its folder, and those without a name any more that are open or mapped."""
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self._folder, self._limits = folder, limits
+        self._mapped: list[int | str] = []
+        self._mapped_at, self._free = 0.0, 0
+
+    def check(self, processes: Sequence[int]) -> None:
+        """Count. Raises: OverLimitError if it is too much; if folders are nested too deeply, or cannot be read."""
+        sizes = self._named_files()
+        for process in processes:
+            sizes |= _open_files(process)
+        # The size of a file that is only mapped cannot be read: it counts as the largest that it can be.
+        sizes = dict.fromkeys(self._find_mapped(processes), self._limits.file_bytes) | sizes
+        used, limit = sum(sizes.values()), self._limits.scratch_bytes
+        if used > limit:
+            raise OverLimitError(f"wrote {used} bytes to its scratch folder; the limit is {limit}")
+        if used > _SPARE_BYTES > self._free:
+            raise OverLimitError(f"wrote {used} bytes to its scratch folder, and its disk is nearly full")
+
+    def _named_files(self) -> dict[int | str, int]:
+        """Return the sizes of files and folders, by inode, and what is charged for names, by path."""
+        sizes: dict[int | str, int] = {}
+        names, waiting = 0, [str(self._folder)]
+        while waiting:
+            path = waiting.pop()
+            if len(path) > _LONGEST_PATH:
+                raise OverLimitError("nested its folders too deep")
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        names += 1
+                        if names > self._limits.files:
+                            raise OverLimitError(f"made more than {self._limits.files} files")
+                        status = entry.stat(follow_symlinks=False)
+                        sizes[status.st_ino] = status.st_blocks * 512
+                        sizes[entry.path] = _NAME_BYTES
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # the job moves and removes entries in the meantime
+            except PermissionError as error:
+                raise OverLimitError("made a folder that cannot be read") from error
+        return sizes
+
+    def _find_mapped(self, processes: Sequence[int]) -> list[int | str]:
+        """Return the inodes of mapped files without a name: as of now if space was taken, else of the last second."""
+        free, now = free_bytes(self._folder), time.monotonic()
+        if self._free - free > _TAKEN_BYTES or now - self._mapped_at >= _LOOK_SECONDS:
+            self._mapped = [inode for process in processes for inode in _mapped_files(self._folder, process)]
+            self._mapped_at, self._free = now, free
+        return self._mapped
+
+
+def _open_files(process: int) -> dict[int | str, int]:
+    """Return the sizes of open files without a name, by inode."""
+    sizes: dict[int | str, int] = {}
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed in the meantime
+                status = file.stat()
+                if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                    sizes[status.st_ino] = status.st_blocks * 512
+    return sizes
+
+
+def _mapped_files(folder: Path, process: int) -> list[int | str]:
+    """Return the inodes of mapped files without a name that were in the folder."""
+    text = _read(f"/proc/{process}/maps")
+    # Few jobs map a file of their own, and the list is long.
+    if f"{folder}/" not in text:
+        return []
+    mappings = _MAPPED.findall(text)
+    return [int(inode) for inode, path in mappings if path.endswith(_DELETED) and path.startswith(f"{folder}/")]
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the space that is left on the disk of a folder."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def count_threads(processes: Sequence[int]) -> int:
+    """Return the number of threads of these processes; 0 without /proc."""
+    return sum(1 for process in processes for _ in _read_each_thread(process, "comm"))
+
+
+class Activity(NamedTuple):
+    """A job at one moment: the CPU seconds that it has used, and the states of its threads."""
+
+    cpu_seconds: float
+    states: str
+
+    @property
+    def runnable(self) -> bool:
+        """Return whether it computes, or would if the machine were not busy."""
+        return "R" in self.states
+
+    @property
+    def sleeps(self) -> bool:
+        """Return whether it neither computes nor waits for a disk. True of none without /proc."""
+        return bool(self.states) and not self.runnable and "D" not in self.states
+
+
+def read_activity(processes: Sequence[int]) -> Activity:
+    """Return what these processes do now."""
+    ticks, states = 0, ""
+    for process in processes:
+        # The CPU time of threads and children that have ended is only in the account of the whole process.
+        for fields in _split_stat([_read(f"/proc/{process}/stat")]):
+            ticks += sum(map(int, fields[11:15]))
+        for fields in _split_stat(_read_each_thread(process, "stat")):
+            states += fields[0]
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), states)
+
+
+def _split_stat(texts: "Iterator[str] | list[str]") -> Iterator[list[str]]:
+    """Yield the fields of such files after the name, which is in parentheses and may hold anything."""
+    for text in texts:
+        if fields := text.rpartition(")")[2].split():
+            yield fields
+
+
+def _read_each_thread(process: int, name: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            yield _read(thread / name)
+
+
+def _read(path: Path | str) -> str:
+    """Return the text of a file in /proc; empty if it cannot be read, as when the process has ended."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
