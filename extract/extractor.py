@@ -21,6 +21,7 @@ from extract.resolve.discover import Selected, Selection, TargetClass, discover,
 from extract.resolve.distributions import read_confirmed
 from extract.resolve.index import RUNTIME_NAMES, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
+from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
 from lemur_core.files.errors import UserError
@@ -190,7 +191,11 @@ class BlockExtractor:
         outcomes: dict[str, Emitted | Unresolved] = {}
         with progress("emit", len(targets), "blocks") as advance, _without_full_collections():
             for target in targets:
-                outcomes[target.block] = self._emitter.emit(target)
+                try:
+                    outcomes[target.block] = self._emitter.emit(target)
+                except (RecursionError, MemoryError):
+                    why = "cannot be copied within the stack and memory of Python"
+                    outcomes[target.block] = Unresolved(target, Reason.TOO_LARGE, why)
                 gc.collect(1)
                 advance(1)
         self._keep_answers()

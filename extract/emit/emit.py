@@ -3,7 +3,6 @@
 `Emitter.emit` is the whole way of a class: collect, resolve lookups, order, name, render.
 """
 
-import ast
 import hashlib
 import json
 import warnings
@@ -36,6 +35,7 @@ from extract.resolve.symbols import (
 from extract.sources import PackageSource
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.source.facts import AT_DEFINITION
+from lemur_core.source.foreign import parse_code
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 
@@ -191,9 +191,9 @@ def _find_undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
 
     Compiles the file, so that syntax errors surface. Raises: SyntaxError.
     """
+    tree = parse_code(code)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about foreign code are not for our users
-        tree = ast.parse(code)
         compile(tree, "block.py", "exec", dont_inherit=True)
     names = find_undefined_names(tree)
     if not names:

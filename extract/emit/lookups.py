@@ -28,6 +28,7 @@ from extract.resolve.symbols import Finder, Imported, ModuleValue, StatementNode
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
 from lemur_core.source.facts import CLASS
+from lemur_core.source.foreign import parse_expression
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {
@@ -197,8 +198,8 @@ def _note_search(
 def _names_in(text: str) -> list[str]:
     """Return the names that an evaluated string reads."""
     try:
-        return [item.id for item in ast.walk(ast.parse(text, mode="eval")) if isinstance(item, ast.Name)]
-    except (SyntaxError, ValueError, RecursionError):
+        return [item.id for item in ast.walk(parse_expression(text)) if isinstance(item, ast.Name)]
+    except SyntaxError:
         return []
 
 

@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from extract.resolve.requirements import list_imports
 from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
+from lemur_core.source.foreign import parse_code
 from lemur_core.source.undefined import find_undefined_names
 from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.folders.checks import Check, check_faults
@@ -174,10 +174,8 @@ def _file_faults(
         if head.get(key) != value:
             yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not for our users
-            tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        tree = parse_code(code)
+    except SyntaxError as error:
         if row.level != "emitted" or row.error_kind is None:
             yield "parses", f"{row.level}, but it does not parse: {error}"
         return
@@ -208,8 +206,8 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: M
     if (head.get("Block"), head.get("Licence")) != (row.block, row.lean_license):
         yield "the header of its lean form names another block or licence"
     try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        tree = parse_code(code)
+    except SyntaxError as error:
         yield f"its lean form does not parse: {error}"
         return
     if not any(row.name in _list_bound(node) for node in ast.walk(tree)):

@@ -5,6 +5,7 @@ parsed once, and a changed file gets a new key. The database is in WAL mode: pro
 before a run was killed are kept.
 """
 
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.metadata
@@ -18,12 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pebble import ProcessPool
+
 from extract.resolve import Policy
 from extract.sources import PackageSource, SourceFile
 from lemur_core.files.cache import cache_folder, open_database
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import map_chunks
+from lemur_core.files.workers import DEATHS, map_chunks, process_pool, submit
 from lemur_core.source import facts as facts_module
 from lemur_core.source.facts import FACTS_VERSION, FileFacts
 from lemur_core.source.parse import parse_file
@@ -35,13 +38,17 @@ _TABLES = (
     "facts (blob TEXT, version TEXT, facts BLOB, error TEXT, PRIMARY KEY (blob, version)) WITHOUT ROWID",
     "results (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID",
 )
-_EMPTY = FileFacts((), (), (), None, ())
-_FEW = 40  # files; with fewer, starting processes costs more than it saves
+#: The facts of a file that cannot be parsed.
+UNREADABLE = FileFacts((), (), (), None, ())
+_FEW = 40  # files; with fewer, more than one process costs more than it saves
 _CHUNK_BYTES = 400_000
 
 
 class FactsIndex:
-    """Facts by blob SHA-1. A context manager; use one per thread."""
+    """Facts by blob SHA-1. A context manager; use one per thread.
+
+    Files are only ever parsed in other processes: foreign code can exhaust the parser's memory or its stack.
+    """
 
     def __init__(self, path: Path | None = None, *, policy: Policy = "missing") -> None:
         self.path = path or cache_folder("index") / "facts.sqlite"
@@ -50,11 +57,14 @@ class FactsIndex:
         self.parsed = 0
         self._memory: dict[str, FileFacts] = {}
         self._database = open_database(self.path, "index", _TABLES)
+        self._parser = contextlib.ExitStack()
+        self._pool: ProcessPool | None = None
 
     def __enter__(self) -> "FactsIndex":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._parser.close()
         self._database.close()
 
     # -- many files ----------------------------------------------------------------------------------------------
@@ -115,13 +125,22 @@ class FactsIndex:
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
-            stored = [_parse((file.blob, source.read(file)))]
+            stored = [self._parse_one((file.blob, source.read(file)))]
             self._store(stored)
             row = stored[0][1:]
         data, error = row
         if error is not None:
-            return _EMPTY
+            return UNREADABLE
         return _loads(data)
+
+    def _parse_one(self, file: tuple[str, bytes]) -> Row:
+        """Return the facts of a file that is read for the first time while others are copied."""
+        if self._pool is None:
+            self._pool = self._parser.enter_context(process_pool(1))
+        try:
+            return submit(self._pool, _parse, file).result()
+        except DEATHS:
+            return _crash_row(file)
 
     # -- results that depend only on the files ----------------------------------------------------------------------
 
@@ -141,11 +160,8 @@ class FactsIndex:
 def _parse_all(
     files: Sequence[tuple[PackageSource, SourceFile]],
 ) -> Iterator[list[Row]]:
-    if len(files) < _FEW:
-        yield [_parse((file.blob, source.read(file))) for source, file in files]
-        return
     # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
-    yield from map_chunks(_parse, _chunks(files), _crash_row)
+    yield from map_chunks(_parse, _chunks(files), _crash_row, 1 if len(files) < _FEW else None)
 
 
 def _crash_row(file: tuple[str, bytes]) -> Row:
@@ -172,7 +188,7 @@ def _parse(file: tuple[str, bytes]) -> Row:
         return blob, pickle.dumps(parse_file(data), protocol=5), None
     except SyntaxError as error:
         return blob, None, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
-    except RecursionError:
+    except (RecursionError, MemoryError):
         return blob, None, "nested too deeply to parse"
 
 

@@ -11,6 +11,8 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 
+from lemur_core.source.foreign import parse_expression
+
 #: Maximum characters of a value and tokens of a text; anything longer is only described.
 _LONGEST = 100
 _TEXT_TOKENS = 5
@@ -44,8 +46,8 @@ def format_value(node: ast.expr) -> str:
 def format_expression(expression: str) -> str:
     """Return the text of an expression in neutral notation; text that is not valid Python is treated as a string."""
     try:
-        return format_value(ast.parse(expression.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return format_value(parse_expression(expression))
+    except SyntaxError:
         return text(expression)
 
 
@@ -216,8 +218,8 @@ def _annotation(node: ast.expr) -> str:
             return "none"
         case ast.Constant(value=str() as inner):
             try:
-                return _annotation(ast.parse(inner.strip(), mode="eval").body)
-            except (SyntaxError, ValueError, RecursionError):
+                return _annotation(parse_expression(inner))
+            except SyntaxError:
                 return "anything"
         case ast.BinOp(op=ast.BitOr()):
             return _either([node.left, node.right])

@@ -7,7 +7,6 @@ each piece are cached.
 import ast
 import contextlib
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from extract.specs.notation import format_type, format_value, infer_type, last_part
+from lemur_core.source.foreign import parse_code
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")
@@ -82,15 +82,8 @@ def split_definitions(code: str) -> list[str]:
     return []
 
 
-def parse_quietly(code: str) -> ast.Module:
-    """Parse foreign code without emitting its warnings. Raises: as `ast.parse`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # e.g. invalid escapes, which are not our concern
-        return ast.parse(code)
-
-
 def _unparse(code: str) -> Iterator[str]:
-    return map(ast.unparse, parse_quietly(code).body)
+    return map(ast.unparse, parse_code(code).body)
 
 
 def _cut(code: str) -> Iterator[str]:
@@ -108,7 +101,7 @@ def _cut(code: str) -> Iterator[str]:
 
 @lru_cache(maxsize=20_000)
 def _facts(piece: str) -> tuple[ClassStatement | str, ...]:
-    return tuple(_definitions(parse_quietly(piece).body))
+    return tuple(_definitions(parse_code(piece).body))
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ClassStatement | str]:

@@ -22,8 +22,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from extract.specs.make import design_facts
-from extract.specs.outline import parse_quietly, split_definitions
+from extract.specs.outline import split_definitions
 from lemur_core.similarity.features.text import Numbers, near_pairs, shingles
+from lemur_core.source.foreign import parse_code
 from manifests.folders.tables import write_tables
 from manifests.records import SPLITS, Spec, SpecRow, Split
 
@@ -148,7 +149,7 @@ def _classes(code: str) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=20_000)
 def _plain(piece: str) -> str:
     """Return the text of a class without docstrings, comments, layout and its own name."""
-    tree = parse_quietly(piece)
+    tree = parse_code(piece)
     for node in ast.walk(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             match node.body:

@@ -27,7 +27,8 @@ Item = TypeVar("Item")
 #: Signals that a terminal sends to all processes at once: Ctrl-C, and when it is closed.
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 _AHEAD = 4  # chunks submitted ahead, for each worker
-_DEATHS = (ProcessExpired, BrokenProcessPool)
+#: Exceptions that a future raises if the worker died that ran its task.
+DEATHS = (ProcessExpired, BrokenProcessPool)
 
 CONSTS.term_timeout = 0.5  # seconds for a worker to exit before it is killed
 
@@ -127,7 +128,7 @@ def _bisect(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[It
     try:
         with process_pool(1) as pool:
             return submit(pool, _work_on, work, chunk).result()
-    except _DEATHS:
+    except DEATHS:
         if died is None:
             raise
         if len(chunk) == 1:

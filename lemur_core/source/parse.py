@@ -17,6 +17,7 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
+from lemur_core.source.foreign import parse_code
 from lemur_core.source.nested import find_nested_classes
 from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases
 from lemur_core.source.text import Lines, normalise
@@ -31,13 +32,10 @@ def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
         raw: the bytes of the file, in the encoding that it declares.
         builtins: include reads of built-in names; by default only of those that the file binds itself.
     Returns: facts whose offsets refer to the normalized text (see `normalise`).
-    Raises: SyntaxError (also for a broken encoding), RecursionError for absurdly nested code.
+    Raises: SyntaxError, as `parse_code`.
     """
     text = normalise(raw)
-    try:
-        tree = ast.parse(text)
-    except ValueError as error:  # null bytes
-        raise SyntaxError(str(error)) from None
+    tree = parse_code(text)
     return _FactsVisitor(Lines(text)).read(tree, BUILTINS if builtins else frozenset())
 
 

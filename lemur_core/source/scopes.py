@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, NameStore, Use
+from lemur_core.source.foreign import parse_expression
 from lemur_core.source.text import Lines
 
 BUILTINS = frozenset(dir(builtins)) | {
@@ -261,8 +262,8 @@ class ScopeNames:
 
     def _note_string(self, node: ast.Constant, text: str, scope: _NameScope) -> None:
         try:
-            tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError):
+            tree = parse_expression(text)
+        except SyntaxError:
             return
         start, end = self._start(node), self._end(node)
         literal = self._lines.text[start:end]

@@ -16,6 +16,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import PASSING, CachedSandbox, describe_failure
+from lemur_core.source.foreign import parse_expression
 from manifests.records import Block, Spec, SpecArgument
 from train.compose.library import SlotLibrary, open_library
 from train.compose.network_text import Filled, support_text
@@ -377,7 +378,7 @@ def _read_channels(spec: Spec) -> int | None:
 def _portable(expression: str) -> bool:
     """Return whether a recorded expression means the same in any file that imports torch and nn."""
     try:
-        tree = ast.parse(expression, mode="eval")
+        tree = parse_expression(expression)
     except SyntaxError:
         return False
     return all(node.id in _ALLOWED_NAMES for node in ast.walk(tree) if isinstance(node, ast.Name))

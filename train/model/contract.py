@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 
 from lemur_core.files.errors import UserError
+from lemur_core.source.foreign import parse_code
 
 #: In `prm` of every trial in addition to the supported hyperparameters; not limited to 0..1.
 TRAINER_PARAMETERS = frozenset({"batch", "epoch", "transform"})
@@ -73,13 +74,9 @@ def check_contract(code: str) -> str | None:
     Returns: one line that starts with the location, such as `line 3: `.
     """
     try:
-        tree = ast.parse(code)
+        tree = parse_code(code)
     except SyntaxError as error:
         return f"line {error.lineno or 1}: not Python: {error.msg}"
-    except ValueError as error:  # null bytes
-        return f"line 1: is not Python: {error}"
-    except (RecursionError, MemoryError):
-        return "line 1: nested too deeply to be read"
     names = _top_level(tree)
     net = names.get("Net")
     if net is None:

@@ -10,6 +10,7 @@ from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitted, Emitter
 from extract.resolve.discover import TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
+from lemur_core.source.foreign import parse_expression
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})
@@ -110,8 +111,8 @@ def _common_prefix_length(first: str, second: str) -> int:
 def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield the dotted class names in an annotation, and whether each means the class itself (`type[X]`)."""
     try:
-        waiting: list[tuple[ast.expr, bool]] = [(ast.parse((annotation or "").strip(), mode="eval").body, False)]
-    except (SyntaxError, ValueError):
+        waiting: list[tuple[ast.expr, bool]] = [(parse_expression(annotation or ""), False)]
+    except SyntaxError:
         return
     while waiting:
         node, wants_class = waiting.pop(0)

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 
+from lemur_core.source.foreign import parse_code, parse_expression
 from lemur_core.source.values import ROOTS, Expr, imported_values
 
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))
@@ -42,8 +43,8 @@ def _prompts(text: str) -> Iterator[str]:
 
 def _parse(source: str) -> list[ast.stmt]:
     try:
-        return ast.parse(source.strip("\n")).body
-    except (SyntaxError, ValueError):
+        return parse_code(source.strip("\n")).body
+    except SyntaxError:
         return []
 
 
@@ -60,7 +61,7 @@ class _ExampleReader:
     def read(self, body: list[ast.stmt]) -> None:
         for bound, value in imported_values(body)[0].items():
             if isinstance(value, Expr) and value.text != bound:
-                self._values[bound] = ast.parse(value.text, mode="eval").body
+                self._values[bound] = parse_expression(value.text)
         for node in body:
             for call in [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]:
                 self._record_call(call)

@@ -10,9 +10,10 @@ from extract.arguments.hints.docstrings import Example, documented_shapes, examp
 from extract.arguments.hints.interpreter import CallSite, call_sites
 from extract.arguments.hints.model import Signature, find_method, read_signature
 from extract.resolve.discover import find_class_facts, follow
-from extract.resolve.index import FactsIndex
+from extract.resolve.index import UNREADABLE, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
+from lemur_core.source.foreign import parse_code
 from lemur_core.source.text import normalise
 
 USAGE_VERSION = 15
@@ -119,7 +120,8 @@ def usage_of(index: FactsIndex, source: PackageSource, file: SourceFile) -> File
     stored = index.remembered(key)
     if stored is not None:
         return _STORED.validate_json(stored)
-    usage = read_file(source.read(file))
+    # What a worker could not parse is not parsed here, where it could end the run.
+    usage = FileUsage((), {}) if index.facts(source, file) is UNREADABLE else read_file(source.read(file))
     index.remember(key, _STORED.dump_json(usage))
     return usage
 
@@ -127,11 +129,10 @@ def usage_of(index: FactsIndex, source: PackageSource, file: SourceFile) -> File
 def read_file(raw: bytes) -> FileUsage:
     """Parse a file; empty if it has a syntax error."""
     try:
-        text = normalise(raw)
-        tree = ast.parse(text)
+        tree = parse_code(normalise(raw))
         classes = {node.name: _class(node) for node in _classes(tree.body)}
         return FileUsage(tuple(call_sites(tree)), classes)
-    except (SyntaxError, ValueError, RecursionError):
+    except SyntaxError:
         return FileUsage((), {})
 
 

@@ -37,6 +37,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import PASSING, CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.source.foreign import parse_code
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 from manifests.provenance import header_lines, provenance_lines
 from manifests.provenance.licenses import is_permissive
@@ -106,7 +107,7 @@ def read_target_network(
     """Read the network of a file. Raises: UserError if it cannot be read, or defines no class Net."""
     try:
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        tree = parse_code(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; give a Python file with class Net") from error
     except (SyntaxError, ValueError) as error:  # UnicodeDecodeError is a ValueError

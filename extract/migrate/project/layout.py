@@ -5,7 +5,6 @@ Everything is read from the text; no code of the project is run.
 
 import ast
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.sources import PackageSource, read_folder, walk
 from lemur_core.files.errors import UserError
+from lemur_core.source.foreign import parse_code
 from lemur_core.source.parse import split_dotted_name
 
 _TEST = re.compile(r"(?:test_.+|.+_tests?)\.py")
@@ -144,10 +144,8 @@ def read_project(root: Path) -> Project:
 
 def _parse(path: Path) -> ast.Module | None:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        return parse_code(path.read_bytes())
+    except (OSError, SyntaxError):
         return None
 
 

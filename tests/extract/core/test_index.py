@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from extract.arguments.hints.usage import usage_of
 from extract.resolve import Policy
-from extract.resolve.index import VERSION, FactsIndex
+from extract.resolve.index import UNREADABLE, VERSION, FactsIndex
 from extract.sources import PackageSource, open_source
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts
@@ -52,6 +53,24 @@ def add_all(source: PackageSource, path: Path, policy: Policy = "missing") -> tu
 def test_facts_are_those_of_the_parser(source: PackageSource, path: Path) -> None:
     add_all(source, path)
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_file_that_exhausts_the_parser_is_a_fault(source: PackageSource, path: Path, at_once: bool) -> None:
+    (source.root / "minus.py").write_text("x = " + "-" * 100_000 + "1\n")
+    (source.root / "deep.py").write_text("x = y" + ".a" * 900 + "\n")
+    source = open_source(f"{source.root}/")
+    files = [(source, file) for file in source.files]
+    with FactsIndex(path) as index:
+        if at_once:
+            index.add(files)
+        read = {file.path: index.facts(source, file) for _, file in files}
+        faults = {file.path: why for _, file, why in index.faults(files)}
+        assert usage_of(index, source, next(file for file in source.files if file.path == "minus.py")).classes == {}
+    assert read["a.py"] == parse_file(TEXT.encode())
+    assert [path for path, facts in read.items() if facts is UNREADABLE] == ["bad.py", "deep.py", "minus.py"]
+    assert faults.keys() == {"bad.py", "deep.py", "minus.py"}
+    assert faults["deep.py"] == "nested 903 levels deep, more than 150"
 
 
 def test_policies(source: PackageSource, path: Path) -> None:
