@@ -35,8 +35,8 @@ from extract.resolve.symbols import (
 from extract.sources import PackageSource
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.source.facts import AT_DEFINITION
-from lemur_core.source.foreign import parse_code
 from lemur_core.source.imports import Import, import_section
+from lemur_core.source.text import parse_code
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 
 

@@ -28,7 +28,7 @@ from extract.resolve.symbols import Finder, Imported, ModuleValue, StatementNode
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
 from lemur_core.source.facts import CLASS
-from lemur_core.source.foreign import parse_expression
+from lemur_core.source.text import parse_expression
 
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {

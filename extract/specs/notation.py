@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 
-from lemur_core.source.foreign import parse_expression
+from lemur_core.source.text import parse_expression
 
 #: Maximum characters of a value and tokens of a text; anything longer is only described.
 _LONGEST = 100

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from extract.specs.notation import format_type, format_value, infer_type, last_part
-from lemur_core.source.foreign import parse_code
+from lemur_core.source.text import parse_code
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")

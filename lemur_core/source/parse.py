@@ -17,10 +17,9 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
-from lemur_core.source.foreign import parse_code
 from lemur_core.source.nested import find_nested_classes
 from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases
-from lemur_core.source.text import Lines, normalise
+from lemur_core.source.text import Lines, normalise, parse_code
 
 Path = tuple[tuple[int, int], ...]
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, NameStore, Use
-from lemur_core.source.foreign import parse_expression
-from lemur_core.source.text import Lines
+from lemur_core.source.text import Lines, parse_expression
 
 BUILTINS = frozenset(dir(builtins)) | {
     "__file__", "__name__", "__path__", "__package__", "__spec__", "__loader__", "__class__", "__builtins__",

@@ -1,15 +1,22 @@
 """Source files as UTF-8 bytes with uniform line ends: all offsets of this package refer to them.
 
-Also edits of a stretch of text by offsets, and moving a statement to another indentation.
+Also edits of a stretch of text by offsets, moving a statement to another indentation, and parsing of foreign code: a
+failure is a SyntaxError, and what is returned can be walked. The parser runs out of memory on 100,000 minus signs, and
+`ast.unparse`, like any visitor, out of stack on an expression with 900 attributes in a row.
 """
 
 import ast
 import io
 import re
 import tokenize
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
+
+#: Levels of a syntax tree. `ast.unparse` takes four calls for a level, of the 1,000 that Python allows. Of 10,372 files
+#: of torch, sympy and fourteen packages of models, three are deeper, all of them tables of polynomials in sympy.
+MAX_DEPTH = 150
 
 
 def normalise(raw: bytes) -> bytes:
@@ -26,6 +33,40 @@ def normalise(raw: bytes) -> bytes:
         raise SyntaxError(f"not valid {encoding}: byte {error.start}") from None
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     return text.encode() if text.endswith("\n") or not text else text.encode() + b"\n"
+
+
+def parse_code(code: str | bytes) -> ast.Module:
+    """Return the syntax tree of a file, without the warnings about it.
+
+    Args: code: any text, or bytes in the encoding that they declare.
+    Raises: SyntaxError, also for null bytes, a broken encoding, or code nested more than `MAX_DEPTH` levels deep.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not for our users
+            tree = ast.parse(code)
+    except ValueError as error:  # null bytes, surrogates
+        raise SyntaxError(str(error)) from None
+    except (RecursionError, MemoryError):
+        raise SyntaxError("nested too deeply to parse") from None
+    depth, level = 0, list(ast.iter_child_nodes(tree))
+    while level:
+        depth += 1
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if depth > MAX_DEPTH:
+        raise SyntaxError(f"nested {depth} levels deep, more than {MAX_DEPTH}")
+    return tree
+
+
+def parse_expression(text: str) -> ast.expr:
+    """Return the syntax tree of one expression; whitespace around it is ignored.
+
+    Raises: SyntaxError as `parse_code`, and if it is not one expression.
+    """
+    body = parse_code(text.strip()).body
+    if len(body) != 1 or not isinstance(body[0], ast.Expr):
+        raise SyntaxError("not an expression")
+    return body[0].value
 
 
 class Lines:

@@ -16,7 +16,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import PASSING, CachedSandbox, describe_failure
-from lemur_core.source.foreign import parse_expression
+from lemur_core.source.text import parse_expression
 from manifests.records import Block, Spec, SpecArgument
 from train.compose.library import SlotLibrary, open_library
 from train.compose.network_text import Filled, support_text

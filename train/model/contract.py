@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 
 from lemur_core.files.errors import UserError
-from lemur_core.source.foreign import parse_code
+from lemur_core.source.text import parse_code
 
 #: In `prm` of every trial in addition to the supported hyperparameters; not limited to 0..1.
 TRAINER_PARAMETERS = frozenset({"batch", "epoch", "transform"})

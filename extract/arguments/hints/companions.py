@@ -10,7 +10,7 @@ from extract.arguments.hints.usage import Ancestor, Usage
 from extract.emit.emit import Emitted, Emitter
 from extract.resolve.discover import TargetClass, find_class_facts, follow
 from extract.resolve.modules import Definition, Module
-from lemur_core.source.foreign import parse_expression
+from lemur_core.source.text import parse_expression
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 
-from lemur_core.source.foreign import parse_code, parse_expression
+from lemur_core.source.text import parse_code, parse_expression
 from lemur_core.source.values import ROOTS, Expr, imported_values
 
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))

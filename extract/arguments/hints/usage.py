@@ -13,8 +13,7 @@ from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.index import UNREADABLE, FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
-from lemur_core.source.foreign import parse_code
-from lemur_core.source.text import normalise
+from lemur_core.source.text import normalise, parse_code
 
 USAGE_VERSION = 15
 

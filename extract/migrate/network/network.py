@@ -37,7 +37,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import PASSING, CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from lemur_core.source.foreign import parse_code
+from lemur_core.source.text import parse_code
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 from manifests.provenance import header_lines, provenance_lines
 from manifests.provenance.licenses import is_permissive

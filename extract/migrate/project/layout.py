@@ -17,8 +17,8 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.sources import PackageSource, read_folder, walk
 from lemur_core.files.errors import UserError
-from lemur_core.source.foreign import parse_code
 from lemur_core.source.parse import split_dotted_name
+from lemur_core.source.text import parse_code
 
 _TEST = re.compile(r"(?:test_.+|.+_tests?)\.py")
 _TEST_FOLDERS = frozenset({"test", "tests"})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.source.foreign import MAX_DEPTH, parse_code, parse_expression
+from lemur_core.source.text import MAX_DEPTH, parse_code, parse_expression
 
 DEEP = {
     "minus signs": "-" * 100_000 + "1",
