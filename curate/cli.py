@@ -30,7 +30,7 @@ ParentsOption = Annotated[
     typer.Option(
         "--against",
         metavar="SNAPSHOT",
-        help="For a delta: the folders that it extends; default: next to it (repeatable).",
+        help="For a delta: the folders that it extends, if they are not next to it (repeatable).",
         show_default=False,
     ),
 ]

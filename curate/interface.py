@@ -176,7 +176,8 @@ class Snapshot:
         """Return all checks of the folder: digests, schemas, counts and guarantees. Nothing in it is executed.
 
         Args:
-            against: the parents of a delta, if they are in other places than next to it.
+            against: the parents of a delta, if they are in other places than next to it; also deltas that were made in
+                parallel, to check with it.
             jobs: worker processes; all cores by default.
         """
         with hide_progress():

@@ -20,7 +20,6 @@ import lemur.experts.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
-from curate.cli import ParentsOption
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
@@ -90,7 +89,15 @@ def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
 @app.command(rich_help_panel="Any folder")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
-    against: ParentsOption = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--against",
+            metavar="SNAPSHOT",
+            help="For a delta: the folders that it extends, and deltas made in parallel to check with it (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes (default: CPU count).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:

@@ -36,7 +36,8 @@ def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | No
 
     Args:
         folder: a folder that any command wrote.
-        against: the parents of a delta, if they are in other places than next to it.
+        against: the parents of a delta, if they are in other places than next to it; also deltas that were made in
+            parallel, to check with it.
         jobs: worker processes; all cores by default.
 
     Returns:

@@ -11,7 +11,7 @@ from curate.cluster.work import Work
 from curate.dedup.strict import raises_support
 from curate.model.options import CurateOptions
 from curate.model.origins import check_origins
-from curate.published.published import check_parents
+from curate.published.siblings import refuse_conflicts
 from curate.run.pipeline import recorded
 from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
@@ -58,7 +58,7 @@ def curate_in_tasks(
     """
     if options.profile != "strict":
         raise UsageError("--executor: only profile strict is divided among tasks; leave it out or switch")
-    check_parents(against)
+    refuse_conflicts(against, options, None)
     repositories = check_origins(origins)
     out, *seen = (Path(os.path.abspath(path)) for path in (out, *against, *origins))  # noqa: PTH100
     parents = seen[: len(against)]

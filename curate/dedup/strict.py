@@ -23,6 +23,7 @@ from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
 from curate.model.records import Records, build_records
 from curate.model.select import Rescue, Select, Support, rescue
+from curate.published.clusters import join_clusters
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
 from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
@@ -148,7 +149,9 @@ def curate_strict(
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
     traced = None if tracer is None else tracer.known
-    groups, splits, names, anchors = _split(corpus, kept, options.seed, traced, guard)
+    groups, anchors = _group(corpus, kept, traced, guard)
+    joined = {} if against is None else join_clusters([*against.joined, *_keys(anchors).values()])
+    splits, names = _split(corpus, kept, options.seed, groups, anchors, joined)
     return CurationOutcome(
         decisions=_decisions(corpus, records, chosen),
         kept=kept,
@@ -161,6 +164,7 @@ def curate_strict(
         graphs=traced,
         published={} if against is None else against.records,
         further=frozenset() if against is None else frozenset(against.published),
+        joined=joined,
         notes=chosen.shortfalls,
         details={
             "lsh": recall.facts(),
@@ -194,24 +198,38 @@ def _make_chooser(
     return choose
 
 
+#: A record of each published group that a group of new records continues, by the number of the new group.
+Anchors = Mapping[int, Sequence[PublishedRecord]]
+
+
+def _group(
+    corpus: LoadedRecords, kept: Sequence[int], traced: Mapping[int, GraphTrace] | None, guard: SplitGuard | None
+) -> tuple[list[int], Anchors]:
+    """Return the group of each kept code, and the published groups that some of them continue."""
+    if guard is not None:
+        return guard.groups(kept)
+    widths = None if traced is None else [traced[code].widths for code in kept]
+    return split_groups(kept, corpus.features, widths), {}
+
+
+def _keys(anchors: Anchors) -> dict[int, list[str]]:
+    return {group: [record.cluster for record in records] for group, records in anchors.items()}
+
+
 def _split(
     corpus: LoadedRecords,
     kept: Sequence[int],
     seed: int,
-    traced: Mapping[int, GraphTrace] | None,
-    guard: SplitGuard | None,
-) -> tuple[list[int], list[str], list[str], dict[int, PublishedRecord]]:
-    """Return the group, the split and the group's name of each kept code, and the published record of some groups."""
-    if guard is None:
-        widths = None if traced is None else [traced[code].widths for code in kept]
-        groups, anchors = split_groups(kept, corpus.features, widths), dict[int, PublishedRecord]()
-    else:
-        groups, anchors = guard.groups(kept)
+    groups: Sequence[int],
+    anchors: Anchors,
+    joined: Mapping[str, str],
+) -> tuple[list[str], list[str]]:
+    """Return the split and the group's name of each kept code."""
     ids = [corpus.ids[code] for code in kept]
     # A group that contains a published record stays where that one was published, whatever the seed draws.
-    splits = assign_splits(groups, ids, seed, {group: record.split for group, record in anchors.items()})
-    names = group_names(groups, ids, {group: record.cluster for group, record in anchors.items()})
-    return groups, splits, names, anchors
+    splits = assign_splits(groups, ids, seed, {group: records[0].split for group, records in anchors.items()})
+    keys = {group: joined.get(published[0], published[0]) for group, published in _keys(anchors).items()}
+    return splits, group_names(groups, ids, keys)
 
 
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:

@@ -20,6 +20,7 @@ from manifests.records import (
     ChatRow,
     Decision,
     GraphRow,
+    JoinedCluster,
     LemurRecord,
     Removed,
     Stat,
@@ -50,6 +51,9 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
     removed = list_removed_rows(corpus, outcome)
     write_table(folder / "removed.parquet", arrow_schema(Removed), _removed_records(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
+    if outcome.joined:
+        write_table(folder / "clusters.parquet", arrow_schema(JoinedCluster), _joined_clusters(outcome))
+        rows["clusters.parquet"] = len(outcome.joined)
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
@@ -221,6 +225,11 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
         }
+
+
+def _joined_clusters(outcome: CurationOutcome) -> Iterator[dict[str, object]]:
+    for cluster, key in outcome.joined.items():
+        yield {"cluster": cluster, "joined": key}
 
 
 def _removed_records(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:

@@ -17,6 +17,7 @@ from curate.compute.graphs import GraphTrace
 from curate.model.corpus import LoadedRecords
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
+from curate.published.clusters import read_joined
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
 from curate.published.published import PublishedFolder, open_published
 from lemur_core.files.markdown import ratio
@@ -27,7 +28,8 @@ from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.stored import VIEWS
 from manifests.folders.manifest import Parent
 
-PublishedSplits = Mapping[str, PublishedRecord]
+#: Published groups by split and cluster, each with one record of it.
+PublishedGroups = Mapping[tuple[str, str], PublishedRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +61,30 @@ class Baseline:
     """Published snapshots, compared with the codes of one corpus.
 
     Published records that are the canonical of a new code are numbered after the corpus's codes, in `records`.
+
+    Args: ids: the SHA-256 of each code. features: of the codes, in the same order.
     """
 
     def __init__(
-        self, folders: Sequence[PublishedFolder], corpus: LoadedRecords, options: CurateOptions, store: FeatureStore
+        self,
+        folders: Sequence[PublishedFolder],
+        ids: Sequence[str],
+        features: FeatureTable,
+        options: CurateOptions,
+        store: FeatureStore,
     ) -> None:
         self.folders, self._store = tuple(folders), store
         self.records: dict[int, PublishedRecord] = {}
         self.equal: dict[int, Verdict] = {}  # codes that are published already, as records or removed
         self.published: set[int] = set()  # those of them that are records
-        self._options, self._first = options, len(corpus.ids)
+        self._options, self._first = options, len(ids)
         self._number: dict[str, int] = {}
         self._near: dict[int, list[Near]] = {}
-        self._touched: dict[int, dict[str, PublishedRecord]] = {}
-        for code, id_ in enumerate(corpus.ids):
-            if code not in corpus.features.problems:
+        self._touched: dict[int, dict[tuple[str, str], PublishedRecord]] = {}
+        for code, id_ in enumerate(ids):
+            if code not in features.problems:
                 self._look_up(code, id_)
-        self._compare(corpus.features, [code for code in range(self._first) if self._is_open(code, corpus.features)])
+        self._compare(features, [code for code in range(self._first) if self._is_open(code, features)])
 
     def verdicts(self, codes: Iterable[int], traced: Callable[[int], GraphTrace | None]) -> dict[int, Verdict]:
         """Return the decisions on those of these codes that duplicate something published.
@@ -96,14 +105,19 @@ class Baseline:
             return Verdict("graph", self._assign_number(twin), 1.0, f"computes what {twin.label} computes")
         return Verdict(near.stage, self._assign_number(near.record), near.similarity, near.reason)
 
-    def published_splits(self, code: int, traced: GraphTrace | None) -> PublishedSplits:
-        """Return the published splits that a code must not be separated from, each with one record there."""
-        splits = self._touched.get(code, {})
+    def published_groups(self, code: int, traced: GraphTrace | None) -> PublishedGroups:
+        """Return the published groups that a code must not be separated from."""
+        groups = self._touched.get(code, {})
         if traced is not None and traced.widths is not None:
             twin = self._find_by_graph("graph_widths", traced.widths)
             if twin is not None:
-                return {twin.split: twin, **splits}
-        return splits
+                return {(twin.split, twin.cluster): twin, **groups}
+        return groups
+
+    @property
+    def joined(self) -> list[tuple[str, str]]:
+        """The groups that the folders have joined, as pairs of keys."""
+        return [pair for folder in self.folders for pair in read_joined(folder.folder)]
 
     @property
     def parents(self) -> list[Parent]:
@@ -206,16 +220,17 @@ class Baseline:
             neighbours.sort(key=lambda near: near.order)
 
     def _compare_text(self, folder: PublishedFolder, features: FeatureTable, number: int, members: list[int]) -> None:
-        """Find all records at the lexical threshold, and for each split one record close enough to share its split."""
+        """Find all records at the lexical threshold, and for each group one record close enough to belong to it."""
         lexical = self._options.lexical_threshold
         lowest = min(LEAK_THRESHOLD, lexical)
         own, size = features.shingles(number), int(features.set_sizes[number])
         rows, estimates = folder.index.alike(features.signatures[number], size, lowest)
-        ids, splits = folder.ids(rows), folder.splits(rows)
+        ids, splits, clusters = (folder.column(name, rows) for name in ("id", "split", "cluster"))
+        groups = list(zip(splits, clusters, strict=True))
         enough = lexical - ESTIMATE_MARGIN
-        settled_splits: set[str] = set()
+        settled: set[tuple[str, str]] = set()
         for index in np.argsort(-estimates, kind="stable").tolist():
-            if splits[index] in settled_splits and estimates[index] < enough:
+            if groups[index] in settled and estimates[index] < enough:
                 continue
             similarity = jaccard(own, folder.shingles(ids[index]))
             if similarity < lowest:
@@ -226,10 +241,10 @@ class Baseline:
                     self._near.setdefault(code, []).append(Near("lexical", record, similarity))
                 if similarity >= LEAK_THRESHOLD:
                     self._touch(code, record)
-                    settled_splits.add(record.split)
+                    settled.add(groups[index])
 
     def _touch(self, code: int, record: PublishedRecord) -> None:
-        self._touched.setdefault(code, {}).setdefault(record.split, record)
+        self._touched.setdefault(code, {}).setdefault((record.split, record.cluster), record)
 
 
 def open_baseline(parents: Sequence[Path], corpus: LoadedRecords, options: CurateOptions, jobs: int | None) -> Baseline:
@@ -238,14 +253,14 @@ def open_baseline(parents: Sequence[Path], corpus: LoadedRecords, options: Curat
     Raises: UserError as `open_published` does.
     """
     store = FeatureStore(options.tokens)
-    return Baseline(open_published(parents, options, store, jobs), corpus, options, store)
+    return Baseline(open_published(parents, options, store, jobs), corpus.ids, corpus.features, options, store)
 
 
 class SplitGuard:
     """Rejects records that would connect groups of two published splits.
 
-    Groups are those of `curate.dedup.strict.split_groups`, extended as records are kept; each remembers one published
-    record of every split that it touches.
+    Groups are those of `curate.dedup.strict.split_groups`, extended as records are kept; each remembers one record of
+    every published group that it touches.
     """
 
     def __init__(self, features: FeatureTable, against: Baseline, traced: Callable[[int], GraphTrace | None]) -> None:
@@ -257,7 +272,7 @@ class SplitGuard:
         """Forget all admitted records."""
         self._index.clear()
         self._groups = DisjointSet()
-        self._touched: dict[int, dict[str, PublishedRecord]] = {}  # by the root code of a group
+        self._touched: dict[int, PublishedGroups] = {}  # by the root code of a group
         self._by_fingerprint: dict[int, int] = {}
         self._by_widths: dict[str, int] = {}
 
@@ -269,16 +284,20 @@ class SplitGuard:
         tied = {self._groups[near.place] for near in self._index.near(shingles)}
         tied |= {self._groups[other] for other in [self._by_fingerprint.get(fingerprint)] if other is not None}
         tied |= {self._groups[other] for other in [self._by_widths.get(widths or "")] if other is not None}
-        published_splits = dict(self._against.published_splits(code, traced))
+        published = dict(self._against.published_groups(code, traced))
         for group in sorted(tied):
-            published_splits = self._touched[group] | published_splits
-        if len(published_splits) > 1:
-            both = " and ".join(f"{published_splits[split].label} ({split})" for split in sorted(published_splits))
+            for key, record in self._touched[group].items():
+                published.setdefault(key, record)
+        by_split: dict[str, PublishedRecord] = {}
+        for (split, _), record in published.items():
+            by_split.setdefault(split, record)
+        if len(by_split) > 1:
+            both = " and ".join(f"{by_split[split].label} ({split})" for split in sorted(by_split))
             return Verdict("leak", reason=f"would tie published splits together: {both}")
         self._groups.add(code)
         for group in tied:
             self._groups.merge(code, group)
-        self._touched[self._groups[code]] = published_splits
+        self._touched[self._groups[code]] = published
         self._index.keep(shingles, code)
         self._by_fingerprint.setdefault(fingerprint, code)
         if widths is not None:
@@ -290,8 +309,8 @@ class SplitGuard:
         self.clear()
         return all(self.admit(code) is None for code in kept)
 
-    def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, PublishedRecord]]:
-        """Return the group number of each kept code, and the published record that a group belongs to, if any.
+    def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, list[PublishedRecord]]]:
+        """Return the group number of each kept code, and a record of each published group that it continues, if any.
 
         Args: kept: codes that can all be admitted together.
         """
@@ -300,5 +319,5 @@ class SplitGuard:
             rejected = self.admit(code)
             assert rejected is None
         groups = [self._groups[code] for code in kept]
-        anchors = {group: next(iter(self._touched[group].values())) for group in groups if self._touched[group]}
+        anchors = {group: list(self._touched[group].values()) for group in groups if self._touched[group]}
         return groups, anchors

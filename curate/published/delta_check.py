@@ -7,7 +7,7 @@ records and those that it extends. So checking a chain of deltas costs no more t
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
+from curate.published.clusters import join_clusters, read_joined
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.similarity.features.minhash import Banding, IntArray
 from lemur_core.similarity.index import StructuralIndex
@@ -185,7 +186,10 @@ class PublishedRecords:
             near += [(other, value) for other, value in structural if other["folder"] in self._member.parents]
             for other, value in near:
                 if not self._check.differ(record, other):
-                    yield f"{record['nn']}: Jaccard {value:.3f} to published {other['nn']}"
+                    yield f"{record['nn']}: Jaccard {value:.3f} to {other['nn']} of {self._name(other)}"
+
+    def _name(self, record: Row) -> str:
+        return self._check.members[record["folder"]].path.name
 
     def find_split_neighbours(self, id_: str, widths: str | None) -> list[Row]:
         """Return the published records whose split a code must share."""
@@ -246,6 +250,29 @@ class PublishedRecords:
         """Return the published records whose shingle sets are near that of a code, with the Jaccard similarity."""
         near = self._check.near_sets.get(self._check.shingle_set(id_), ())
         return [(other, value) for number, value in near if value >= threshold for other in self.records("set", number)]
+
+
+def find_conflicts(check: DeltaCheck, one: Member, other: Member) -> Iterator[str]:
+    """Yield what keeps the records of two members that do not extend each other from being those of one snapshot."""
+    parallel = PublishedRecords(check, replace(other, parents={one.number: 0}))
+    joined = join_clusters([*read_joined(one.path), *read_joined(other.path)])
+
+    def group(record: Row) -> tuple[str, str]:
+        key: str = record["cluster"]
+        return str(record["split"]), joined.get(key, key)
+
+    yield from parallel.near_duplicates()
+    for record in other.records:
+        name = record["nn"]
+        if parallel.records("id", record["id"]):
+            yield f"{name} is in both"
+        yield from (
+            f"{name} computes the same as {near['nn']}"
+            for near in (parallel.records("graph", record["graph"]) if record.get("graph") else ())
+        )
+        for near in parallel.find_split_neighbours(record["id"], record.get("graph_widths")):
+            if group(near) != group(record):
+                yield f"{name} {group(record)} is apart from {near['nn']} {group(near)}, which is near"
 
 
 def _by_first(pairs: ExactPairs) -> dict[int, list[tuple[int, float]]]:

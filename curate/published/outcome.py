@@ -55,6 +55,7 @@ class CurationOutcome:
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
     published: dict[int, PublishedRecord] = field(default_factory=dict)  # for a delta: published canonicals by number
     further: frozenset[int] = frozenset()  # codes that are published already
+    joined: dict[str, str] = field(default_factory=dict)  # published group -> the name that it has now
     rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None if not requested
     notes: list[str] = field(default_factory=list)  # what could not be done

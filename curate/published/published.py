@@ -6,6 +6,7 @@ never uses its old index. Later runs read only what is near to their own codes.
 """
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,15 +70,10 @@ class PublishedFolder:
         (row_values,) = self._records.slice(row, 1).to_pylist()
         return PublishedRecord(self.parent.name, **row_values)
 
-    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Return the ids of records by their numbers."""
-        record_ids: list[str] = self._records.column("id").take(pa.array(rows)).to_pylist()
-        return record_ids
-
-    def splits(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Return the splits of records by their numbers."""
-        record_splits: list[str] = self._records.column("split").take(pa.array(rows)).to_pylist()
-        return record_splits
+    def column(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Return a column of records by their numbers: `id`, `split` or `cluster`."""
+        values: list[str] = self._records.column(name).take(pa.array(rows)).to_pylist()
+        return values
 
     def of_id(self, id_: str) -> PublishedRecord | None:
         """Return the record with this id, if any."""
@@ -222,6 +218,18 @@ def check_parents(folders: Sequence[Path]) -> dict[Path, Manifest]:
                     f" add --against with that folder"
                 )
     return manifests
+
+
+def find_siblings(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Path]]:
+    """Return the pairs of deltas that extend a common folder, but not each other."""
+    extended = {folder: {parent.sha256 for parent in list_parents(own)} for folder, own in manifests.items()}
+    digests = {folder: sha256_file(folder / FILE_NAME) for folder in manifests}
+    return [
+        (one, other)
+        for one, other in itertools.combinations(manifests, 2)
+        if extended[one] & extended[other]
+        if digests[one] not in extended[other] and digests[other] not in extended[one]
+    ]
 
 
 def list_parents(manifest: Manifest) -> list[Parent]:

@@ -20,7 +20,7 @@ from curate.model.origins import Origins, check_origins
 from curate.model.rights import read_rights
 from curate.published.delta import Baseline, open_baseline
 from curate.published.outcome import CurationOutcome, count_decisions
-from curate.published.published import check_parents
+from curate.published.siblings import refuse_conflicts
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
 from lemur_core.files.atomic import atomic_folder
@@ -55,7 +55,7 @@ def curate(
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
     """
     watch = Stopwatch()
-    check_parents(against)
+    refuse_conflicts(against, options, jobs)
     repositories = check_origins(origins)
     versions = package_versions() | (run_versions(options.runtime) if options.runs_code else {})
     with atomic_folder(out, force=force) as folder:

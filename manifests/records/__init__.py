@@ -198,6 +198,13 @@ class Removed(Record):
     origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
+class JoinedCluster(Record):
+    """A group of records published earlier that later records have made one with another."""
+
+    cluster: str = Field(description="the key in the tables of the folder that the delta extends")
+    joined: str = Field(description="the key of the group now: the smallest of all that were joined")
+
+
 ChatRole = Literal["system", "user", "assistant"]
 
 #: Who speaks in a conversation, in this order.
@@ -661,7 +668,7 @@ class ExpertAnswer(Record):
 
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, Decision, GraphRow, Stat, Removed, ChatRow, ChatDrop),
+    *(LemurRecord, Decision, GraphRow, Stat, Removed, JoinedCluster, ChatRow, ChatDrop),
     *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )

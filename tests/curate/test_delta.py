@@ -175,6 +175,9 @@ def check_union(pool: Pool, folders: Sequence[Path], made: Path) -> None:
             if other_id != id_:
                 assert not pool.near(code, other)
                 assert not pool.together(code, other) or there["split"] == record["split"]
+    together = [(a, b) for a, b in itertools.combinations(union.values(), 2) if pool.together(a[0], b[0])]
+    keys = keys_of(made)
+    assert all(keys(one[1]) == keys(other[1]) for one, other in together)
     score = {record["id"]: record["score"] for record in new.values()}
     score |= {removal["id"]: removal["score"] for removal in pq.read_table(made / "removed.parquet").to_pylist()}
     for decision in decisions_of(made):
@@ -203,6 +206,13 @@ def check_union(pool: Pool, folders: Sequence[Path], made: Path) -> None:
     stats = pq.read_table(made / "data" / "stats", columns=["id"]).column("id").to_pylist()
     usable = [decision["id"] for decision in decisions_of(made) if decision["stage"] != "invalid"]
     assert sorted(stats) == sorted(id_ for id_ in usable if id_ in union)
+
+
+def keys_of(last: Path) -> Callable[[Row], str]:
+    """Tell the key of a record's group now, by what the last folder of a chain states."""
+    path = last / "clusters.parquet"
+    joined = {row["cluster"]: row["joined"] for row in pq.read_table(path).to_pylist()} if path.exists() else {}
+    return lambda record: joined.get(record["cluster"], record["cluster"])
 
 
 # --- each outcome once ------------------------------------------------------------------------------------------------
@@ -337,6 +347,86 @@ def test_the_manifest_names_the_parents(pool: Pool, make: Make, base: Path) -> N
     manifest = read_manifest(make([row(pool, 70, 0.3)], base, first))
     digests = {sha256_file(folder / "manifest.json") for folder in (base, first)}
     assert {parent.sha256 for parent in manifest.parents} == set(manifest.parameters["against"]) == digests
+
+
+def test_groups_that_a_new_record_joins_get_one_key(pool: Pool, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curate.dedup.strict, "SPLIT_RATIOS", {"train": 1.0, "validation": 0.0, "test": 0.0})
+    one, other, third = bridge(pool)
+    base = make([row(pool, one, 0.5), row(pool, other, 0.5)], seed=1)
+    before = {record["nn"]: record for record in records_of(base)}
+    ends = [before[f"net-{place}"] for place in (one, other)]
+    assert ends[0]["cluster"] != ends[1]["cluster"]
+    delta = make([row(pool, third, 0.5)], base)
+    (record,) = records_of(delta)
+    smaller, larger = sorted(end["cluster"] for end in ends)
+    assert record["cluster"] == smaller
+    assert pq.read_table(delta / "clusters.parquet").to_pylist() == [{"cluster": larger, "joined": smaller}]
+    further = make([row(pool, pool.codes.index("x = 2\n"), 0.5)], base, delta)
+    assert pq.read_table(further / "clusters.parquet") == pq.read_table(delta / "clusters.parquet"), (
+        "kept for the chain"
+    )
+    assert all(check.ok for folder in (delta, further) for check in verify(folder, jobs=1))
+    falsify(delta, "clusters.parquet", lambda item: item.update(joined="0" * 16))
+    failed = {check.name: check.detail for check in verify(delta, jobs=1) if not check.ok}
+    assert "clusters.parquet does not state" in failed["guarantee 4: no leakage"]
+
+
+# --- deltas made in parallel ------------------------------------------------------------------------------------------
+
+
+def test_deltas_that_conflict_are_refused_together(
+    pool: Pool, make: Make, lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path
+) -> None:
+    one, other = make([row(pool, 27, 0.9)], base), make([row(pool, 28, 0.9), row(pool, 54, 0.8)], base)
+    assert all(check.ok for folder in (one, other) for check in verify(folder, jobs=1))
+    assert pool.near(pool.codes[27], pool.codes[28])
+    wanted = f"{other}: was made in parallel with {one}, with 1 conflict: net-28 of {other.name}: "
+    said = refused(lemur_here, table, tmp_path, base, one, other)
+    assert said.startswith(f"lemur: {wanted}")
+    assert said.endswith(f"; decide both again in one delta: lemur curate {one} {other} --against {base}")
+    done = lemur_here("verify", other, "--against", base, "--against", one, cwd=tmp_path)
+    assert done.returncode == 1
+    (failed,) = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert failed.startswith(f"FAIL  union of {one.name} and {other.name}: net-28: Jaccard ")
+    merged = tmp_path / "merged"
+    asked = ("curate", one, other, "--against", base, "--graph", "off", "--out", merged)
+    assert lemur_here(*asked, cwd=tmp_path).returncode == 0
+    assert [record["nn"] for record in records_of(merged)] == ["net-27", "net-54"]
+    assert all(check.ok for check in verify(merged, against=[base], jobs=1))
+
+
+@pytest.mark.slow
+@settings(max_examples=10)
+@given(parts=st.lists(ROWS, min_size=3, max_size=3), seed=st.integers(0, 3))
+def test_parallel_deltas_are_refused_exactly_if_a_pair_of_them_conflicts(
+    pool: Pool, make: Make, parts: list[list[tuple[int, int]]], seed: int
+) -> None:
+    def rows(number: int) -> list[Row]:
+        return [row(pool, place % len(pool.codes), accuracy / 1000) for place, accuracy in parts[number]]
+
+    base = make(rows(0), seed=seed)
+    one, other = make(rows(1), base), make(rows(2), base)
+    now = {record["cluster"]: {record["cluster"]} for made in (base, one, other) for record in records_of(made)}
+    for joined in (keys_of(one), keys_of(other)):
+        for cluster in sorted(now):
+            merged = now[cluster] | now[joined({"cluster": cluster})]
+            now |= dict.fromkeys(merged, merged)
+    conflicts = [
+        (a["nn"], b["nn"])
+        for a, b in itertools.product(records_of(one), records_of(other))
+        for first, second in [(pool.by_id[a["id"]], pool.by_id[b["id"]])]
+        if first == second
+        or pool.near(first, second)
+        or (pool.together(first, second) and (a["split"] != b["split"] or now[a["cluster"]] is not now[b["cluster"]]))
+    ]
+    (union,) = [check for check in verify(one, against=[other], jobs=1) if check.name.startswith("union")]
+    if conflicts:
+        assert not union.ok
+        with pytest.raises(UserError, match="was made in parallel with"):
+            make([row(pool, 0, 0.5)], base, one, other)
+    else:
+        assert union.ok
+        assert all(check.ok for check in verify(make([row(pool, 0, 0.5)], base, one, other), jobs=1))
 
 
 # --- verify finds what is wrong ---------------------------------------------------------------------------------------
