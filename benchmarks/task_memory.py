@@ -13,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.mutations import write_corpus
-from curate.cluster import command, steps
+from curate.cluster import command
 from curate.cluster.work import Work
 from curate.model.options import CurateOptions
 from curate.sources import open_source
 from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.executors import Step
+from lemur_core.distributed.parts import Step, run_part
 
 _TASKS = 8
 
@@ -30,7 +30,8 @@ def measure_steps(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]
         write_corpus(corpus, rows)
     shutil.rmtree(work, ignore_errors=True)
     plan = Work(Exchange(work), CurateOptions(graph="off"), _TASKS)
-    steps.store_rows(plan, open_source(str(corpus)))
+    source = open_source(str(corpus))
+    run_part(command.source_step(plan, source, source.digests()), 0)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
         for step in command._watch_steps(plan, folder / f"out{rows}", True):
@@ -39,7 +40,7 @@ def measure_steps(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]
 
 
 def _run(step: Step, rank: int) -> tuple[float, float]:
-    step.run(rank, step.tasks)
+    run_part(step, rank)
     own, started = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     seconds = own.ru_utime + own.ru_stime + started.ru_utime + started.ru_stime
     return (own.ru_maxrss + started.ru_maxrss) / 2**10, seconds

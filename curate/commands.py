@@ -58,9 +58,8 @@ def curate(
         opened = open_sources(source)
         check_free(out, force=force)
         tasks, workers, work = division.resolve(out)
-        manifest = curate_in_tasks(
-            opened, source, out, options, division.executor, tasks=tasks, workers=workers, work=work, **folders
-        )
+        divided: dict[str, Any] = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}
+        manifest = curate_in_tasks(opened, source, out, options, division.executor, **divided, **folders)
     return None if manifest is None else summary_text(out, manifest, as_json=as_json)
 
 

@@ -61,7 +61,8 @@ def extract(
 
     plan = interface.plan_extraction(source or (), **run)
     tasks, workers, work = division.resolve(out)
-    manifest = extract_in_tasks(out, plan, division.executor, tasks=tasks, workers=workers, work=work, force=force)
+    divided: dict[str, Any] = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}
+    manifest = extract_in_tasks(out, plan, division.executor, **divided, force=force)
     if manifest is not None:
         _print_summary(manifest, out, as_json)
 

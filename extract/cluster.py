@@ -6,65 +6,103 @@ in-process extraction, which finds all of them there. So all tasks must share th
 
 import os
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options, at_least
 from extract.resolve.discover import select
 from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.executors import Executor, Step, begin, forget, run_steps
+from lemur_core.distributed.executors import Executor, run_steps
+from lemur_core.distributed.parts import Step, begin, check_memory, forget
+from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, package_versions, read_manifest
+
+#: The kinds of steps of an extraction, in their order.
+STEP_KINDS = ("emit", "sources", "write")
 
 
 def extract_in_tasks(
-    out: Path, options: Options, executor: Executor, *, tasks: int, workers: int, work: str, force: bool = False
+    out: Path,
+    options: Options,
+    executor: Executor,
+    *,
+    tasks: int,
+    workers: int,
+    work: str,
+    memory: Mapping[str, int],
+    force: bool = False,
 ) -> Manifest | None:
     """Extract in tasks of an executor; the folder equals that of `extract_to`.
 
     Args:
         tasks: number of slices of the sources. workers: parallel tasks.
         work: a folder that all tasks share, or a URL; an interrupted run resumes there.
+        memory: MiB to reserve for a task, by kind of step; "" for all others.
 
     Returns: The manifest; None if jobs were queued.
     Raises: UserError if the request is invalid, a task fails or is killed, or the work folder belongs to another run.
     """
     folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (like atomic_folder)
+    check_memory(memory, STEP_KINDS)
     with folder.begun("another run works there"):
-        begin(folder, {"options": asdict(options), "tasks": tasks, "versions": package_versions()})
+        with _open_extractor(options) as extractor:
+            inputs = {source.name: source.digest for source in extractor.facts.sources}
+            plan = {"options": asdict(options), "inputs": inputs, "tasks": tasks, "versions": package_versions()}
+            begin(folder, plan)
+            extractor.warm_index_once()  # sources are fetched and indexed here: tasks may have no network
         forget(folder, "write")
-        with _extractor(options) as extractor:  # sources are fetched and indexed here: tasks may have no network
-            extractor.warm_index_once()
-        jobs = run_steps(executor, lambda _: _steps(out, options, tasks, force), folder, workers)
+        steps = _list_steps(folder, _Request(options, inputs, out, force), tasks)
+        jobs = run_steps(executor, steps, folder, workers, memory)
     return read_manifest(out) if jobs is None else None
 
 
-def _steps(out: Path, options: Options, tasks: int, force: bool) -> Iterator[Step]:
-    if at_least(options.level, "emitted"):
-        yield Step("emit", tasks, partial(_emit_slice, options))
-    if at_least(options.level, "executed"):
-        yield Step("sources", tasks, partial(_validate_slice, options))
-    yield Step("write", 1, partial(_write, options, out, force))
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The extraction that tasks divide: `inputs` are the digests that the sources had when the run began."""
+
+    options: Options
+    inputs: Mapping[str, str]
+    out: Path
+    force: bool
+
+    def open_extractor(self, **changes: Any) -> BlockExtractor:
+        """Open the sources with some other options. Raises: UserError if one has changed."""
+        extractor = _open_extractor(replace(self.options, **changes))
+        changed = [source.name for source in extractor.facts.sources if self.inputs.get(source.name) != source.digest]
+        if changed:
+            raise UserError(f"{changed[0]}: has changed since the run began; start again, with another --work")
+        return extractor
 
 
-def _emit_slice(options: Options, rank: int, tasks: int) -> None:
-    with _extractor(options) as extractor:
-        classes = select(extractor.warm_index_once(), options.selection).classes
+def _list_steps(folder: Exchange, request: _Request, tasks: int) -> Iterator[Step]:
+    if at_least(request.options.level, "emitted"):
+        yield Step("emit", tasks, partial(_emit_slice, request), folder)
+    if at_least(request.options.level, "executed"):
+        yield Step("sources", tasks, partial(_validate_slice, request), folder)
+    yield Step("write", 1, partial(_write, request), folder)
+
+
+def _emit_slice(request: _Request, rank: int, tasks: int) -> None:
+    with request.open_extractor() as extractor:
+        classes = select(extractor.warm_index_once(), request.options.selection).classes
         files = {place: number for number, place in enumerate(dict.fromkeys(item.module.file.blob for item in classes))}
         extractor.emit([item for item in classes if files[item.module.file.blob] % tasks == rank])
 
 
-def _validate_slice(options: Options, rank: int, tasks: int) -> None:
-    with _extractor(replace(options, jobs=1)) as extractor:
+def _validate_slice(request: _Request, rank: int, tasks: int) -> None:
+    with request.open_extractor(jobs=1) as extractor:
         mine = {source.name for source in extractor.facts.sources[rank::tasks]}
-        deque(extractor.extract(select(extractor.warm_index_once(), options.selection), mine), maxlen=0)
+        deque(extractor.extract(select(extractor.warm_index_once(), request.options.selection), mine), maxlen=0)
 
 
-def _write(options: Options, out: Path, force: bool, _rank: int, _tasks: int) -> None:
-    extract_to(out, replace(options, retry_failed=False), force=force)
+def _write(request: _Request, _rank: int, _tasks: int) -> None:
+    with request.open_extractor():  # the sources are as they were
+        extract_to(request.out, replace(request.options, retry_failed=False), force=request.force)
 
 
-def _extractor(options: Options) -> BlockExtractor:
+def _open_extractor(options: Options) -> BlockExtractor:
     return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})

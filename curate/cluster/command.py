@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from curate.cluster import steps
-from curate.cluster.work import Work
+from curate.cluster.work import Work, step_name
 from curate.dedup.strict import raises_support
 from curate.model.options import CurateOptions
 from curate.model.origins import check_origins
@@ -15,7 +15,8 @@ from curate.published.siblings import refuse_conflicts
 from curate.run.pipeline import recorded
 from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.executors import Executor, Step, begin, forget, run_steps
+from lemur_core.distributed.executors import Executor, run_steps
+from lemur_core.distributed.parts import Step, begin, check_memory, forget, is_done, number_step, run_part
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError
 from manifests.folders.manifest import FILE_NAME, Manifest, package_versions, read_manifest
@@ -25,6 +26,9 @@ QUEUED_ROUNDS = 5
 
 #: Passes to queue when survivors are traced; the step `write` traces the rest.
 QUEUED_PASSES = 2
+
+#: The kinds of steps of a curation, in their order.
+STEP_KINDS = ("features", "records", "graphs", "keys", "links", "round", "finish", "witnesses", "write")
 
 #: When steps are started one by one: run rounds while more than this many codes are open.
 _FEW_OPEN = 1_000
@@ -42,6 +46,7 @@ def curate_in_tasks(
     tasks: int,
     workers: int,
     work: str,
+    memory: Mapping[str, int],
     force: bool = False,
 ) -> Manifest | None:
     """Curate a source into the folder `out` by tasks of an executor; the tables are the same as with `curate`.
@@ -52,6 +57,7 @@ def curate_in_tasks(
         origins: extractions that the last task can read.
         tasks: number of ranges into which codes are divided. workers: tasks at a time.
         work: a folder that all tasks can access, or an address; an interrupted run resumes from it.
+        memory: MiB to reserve for a task, by kind of step; "" for all others.
 
     Returns: the manifest; None if jobs were queued.
     Raises: UserError for bad input, a task that fails or was killed, or a work folder of another run.
@@ -63,16 +69,26 @@ def curate_in_tasks(
     out, *seen = (Path(os.path.abspath(path)) for path in (out, *against, *origins))  # noqa: PTH100
     parents = seen[: len(against)]
     plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
+    check_memory(memory, STEP_KINDS)
     with plan.files.begun("another run works there"):
-        request = {"sources": names, "options": recorded(options), "tasks": tasks, "versions": package_versions()}
+        digests = source.digests()
+        request = {"sources": names, "inputs": digests, "options": recorded(options), "tasks": tasks}
+        request |= {"versions": package_versions()}
         request |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
         begin(plan.files, request | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
-        steps.store_rows(plan, source)
+        read = source_step(plan, source, digests)
+        if not is_done(read, 0):
+            number_step(read, 0)
+            run_part(read, 0)
         forget(plan.files, "write")
-        jobs = run_steps(
-            executor, lambda watched: (_watch_steps if watched else _queue_steps)(plan, out, force), plan.files, workers
-        )
+        list_steps = _queue_steps if executor == "slurm" else _watch_steps
+        jobs = run_steps(executor, list_steps(plan, out, force), plan.files, workers, memory)
     return read_manifest(out) if jobs is None else None
+
+
+def source_step(plan: Work, source: RecordSource, digests: Mapping[str, str]) -> Step:
+    """Return the step that the command itself runs first: it reads the source, which must have these digests."""
+    return _step(plan, "source", 1, steps.store_rows, source, digests)
 
 
 def _queue_steps(plan: Work, out: Path, force: bool) -> Iterator[Step]:
@@ -113,30 +129,30 @@ def _most_passes(plan: Work) -> int:
 
 
 def _before_rounds(plan: Work) -> Iterator[Step]:
-    yield Step("features", plan.parts, partial(steps.work_out_features, plan))
-    yield Step("records", 1, partial(steps.rank_records, plan))
+    yield _step(plan, "features", plan.parts, steps.work_out_features)
+    yield _step(plan, "records", 1, steps.rank_records)
     if plan.options.graphs in ("all", "keep-different"):
-        yield Step("graphs", plan.parts, partial(steps.trace_graphs, plan, 0))
+        yield _step(plan, "graphs", plan.parts, steps.trace_graphs, 0)
     if _most_passes(plan):
-        yield Step("keys", plan.parts, partial(steps.write_keys, plan))
-        yield Step("links", plan.parts, partial(steps.join_keys, plan))
+        yield _step(plan, "keys", plan.parts, steps.write_keys)
+        yield _step(plan, "links", plan.parts, steps.join_keys)
 
 
 def _round(plan: Work, at: int, number: int) -> Step:
-    return Step(_step_name(f"round-{number:02d}", at), plan.parts, partial(steps.decide_round, plan, at, number))
+    return _step(plan, step_name(f"round-{number:02d}", at), plan.parts, steps.decide_round, at, number)
 
 
 def _after_rounds(plan: Work, at: int, rounds: int) -> Iterator[Step]:
-    yield Step(_step_name("finish", at), 1, partial(steps.finish, plan, at, rounds))
+    yield _step(plan, step_name("finish", at), 1, steps.finish, at, rounds)
     if plan.options.graphs == "survivors":
-        yield Step(_step_name("graphs", at), plan.parts, partial(steps.trace_graphs, plan, at))
+        yield _step(plan, step_name("graphs", at), plan.parts, steps.trace_graphs, at)
 
 
 def _last_steps(plan: Work, passes: int, out: Path, force: bool) -> Iterator[Step]:
     if passes:
-        yield Step("witnesses", plan.parts, partial(steps.find_witnesses, plan, passes))
-    yield Step("write", 1, partial(steps.write_snapshot, plan, passes, out, force))
+        yield _step(plan, "witnesses", plan.parts, steps.find_witnesses, passes)
+    yield _step(plan, "write", 1, steps.write_snapshot, passes, out, force)
 
 
-def _step_name(step: str, at: int) -> str:
-    return step if at == 1 else f"pass-{at}-{step}"
+def _step(plan: Work, name: str, tasks: int, run: Callable[..., None], *arguments: object) -> Step:
+    return Step(name, tasks, partial(run, plan, *arguments), plan.files)

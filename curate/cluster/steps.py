@@ -10,15 +10,14 @@ new ones appear.
 
 import hashlib
 import json
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.cluster.work import GRAPHS, KEPT, OPEN, REMOVED, StoredRows, Work
+from curate.cluster.work import BANDING, GRAPHS, KEPT, OPEN, REMOVED, SOURCE, StoredRows, Work
 from curate.compute.graphs import GraphTrace, NetworkTracer, differ_test, get_graphs
 from curate.dedup.precomputed import Precomputed
 from curate.dedup.strict import choose_banding, empty_kept_set
@@ -28,7 +27,8 @@ from curate.model.records import build_records
 from curate.published.delta import open_baseline
 from curate.run.pipeline import curate
 from curate.sources.rows import ROW_SCHEMA, RecordSource
-from lemur_core.files.errors import NoSandboxError
+from lemur_core.files.atomic import make_scratch
+from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.similarity.features.minhash import IntArray, band_keys
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
 from lemur_core.similarity.rounds import find_kept, find_removed, find_verdicts
@@ -38,10 +38,11 @@ _CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
 _RECORD_COLUMNS = ("task", "dataset", "prm")
 
 
-def store_rows(work: Work, source: RecordSource) -> None:
-    """Read the source once: store its rows unchanged, and its codes by range of their ids."""
-    if work.files.has("source.json"):
-        return
+def store_rows(work: Work, source: RecordSource, digests: Mapping[str, str], _rank: int, _tasks: int) -> None:
+    """Read the source once: store its rows unchanged, and its codes by range of their ids.
+
+    Raises: UserError if the source has no longer these digests afterwards: the rows may be of two states of it.
+    """
     names = [work.name("codes", part) for part in range(work.parts)]
     writers = [pq.ParquetWriter(work.files.path(name), _CODES, compression="zstd") for name in names]
     try:
@@ -56,6 +57,8 @@ def store_rows(work: Work, source: RecordSource) -> None:
     finally:
         for writer in writers:
             writer.close()
+    if source.digests() != digests:
+        raise UserError(f"{source.where}: has changed while it was read; run again")
     work.files.put(work.name("rows", 0), *names)
     description = {
         "name": source.name,
@@ -64,7 +67,7 @@ def store_rows(work: Work, source: RecordSource) -> None:
         "files": [str(file.absolute()) for file in source.files()],
         "license": source.license(work.options.license),
     }
-    work.files.write_text("source.json", json.dumps(description))
+    work.files.write_text(SOURCE, json.dumps(description))
 
 
 def work_out_features(work: Work, rank: int, _tasks: int) -> None:
@@ -93,11 +96,14 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
 
     A delta leaves out the duplicates of published records, as far as they are known before networks are traced.
     """
-    with tempfile.TemporaryDirectory(dir=work.files.here) as scratch, CodeFile(Path(scratch) / "codes") as codes:
+    with (
+        make_scratch(work.files.here, "records") as scratch,
+        CodeFile(Path(scratch) / "codes") as codes,
+    ):
         corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features())
     records = build_records(corpus, work.options)
     banding = choose_banding(corpus, records, work.options)
-    work.files.write_text("banding.json", json.dumps({"bands": banding.bands, "rows": banding.rows}))
+    work.files.write_text(BANDING, json.dumps({"bands": banding.bands, "rows": banding.rows}))
     frequency = element_frequency(corpus.features.elements)
     elements = [np.fromiter(frequency.keys(), np.uint64), np.fromiter(frequency.values(), np.int64)]
     work.write(pa.table(elements, ["element", "fingerprints"]), "elements")
@@ -174,7 +180,7 @@ def join_keys(work: Work, rank: int, tasks: int) -> None:
     """For a range of keys, find the better places that share one with a place of each range of ids."""
     import duckdb
 
-    with tempfile.TemporaryDirectory(dir=work.files.here) as scratch:
+    with make_scratch(work.files.here, "links") as scratch:
         database = duckdb.connect(config={"temp_directory": scratch, "threads": 1, "memory_limit": "2GB"})
         database.register("part", pa.table({"place": np.arange(len(work.ids)), "owner": work.assign_parts(work.ids)}))
         links = database.sql(

@@ -16,7 +16,7 @@ verdicts/RANK          why each is kept or removed
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import CurateOptions
 from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.parts import PartFile, fetch_parts
 from lemur_core.files.atomic import atomic_file
 from lemur_core.similarity.features.minhash import Banding, IntArray
 from manifests.folders.manifest import Input
@@ -63,6 +64,10 @@ class Work:
         """Return the name of a Parquet file; numbers are written with five digits."""
         return f"{_join_name(names)}.parquet"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks receive: the fields, without what this process has read."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
     def write(self, table: pa.Table, *names: str | int) -> None:
         """Write a table atomically."""
         with atomic_file(self.files.path(name := self.name(*names))) as part:
@@ -70,21 +75,32 @@ class Work:
         self.files.put(name)
 
     def there(self, *names: str | int) -> Path:
-        """Return a file that was written."""
-        (path,) = self.files.get(self.name(*names))
+        """Return a file that a task has written, complete and unchanged."""
+        (path,) = fetch_parts([self._part(*names)], self.files)
         return path
 
     def all_there(self, *names: str | int) -> list[Path]:
-        """Return all files of a folder in the order of their names."""
-        return self.files.get(*self.files.names(_join_name(names)))
+        """Return the files of a folder that every task of a step has written, in the order of their ranks."""
+        return fetch_parts([self._part(*names, rank) for rank in range(self.parts)], self.files)
 
     def read(self, *names: str | int) -> pa.Table:
         """Read one table."""
         return pq.read_table(self.there(*names))
 
     def read_all(self, *names: str | int) -> pa.Table:
-        """Read all tables of a folder in the order of their names."""
+        """Read the tables of a folder that every task of a step has written, in the order of their ranks."""
         return pa.concat_tables(pq.read_table(path) for path in self.all_there(*names))
+
+    def _part(self, *names: str | int) -> PartFile:
+        """Return which task writes a file: its name ends with the rank, if it is not of a step of one task."""
+        kind, *numbers = names
+        step = _WRITERS[str(kind)]
+        if kind in ("rounds", "waits"):
+            step = step_name(f"{step}-{numbers[1]:02d}", int(numbers[0]))
+        elif kind in ("graphs", "states"):
+            step = step_name(step, int(numbers[0]))
+        alone = kind in _OF_ONE_TASK
+        return PartFile(self.name(*names), step, 0 if alone else int(numbers[-1]))
 
     @cached_property
     def ids(self) -> list[bytes]:
@@ -101,7 +117,9 @@ class Work:
         return self._features(None)
 
     def _features(self, only: list[bytes] | None) -> FeatureStore:
-        self.all_there("features")
+        tables = [self._part("features", rank) for rank in range(self.parts)]
+        sets = [replace(part, name=str(Path(part.name).with_suffix(".shingles"))) for part in tables]
+        fetch_parts(tables + sets, self.files, whole=only is None)  # others read only some rows
         return FeatureStore(self.options.tokens, self.files.here / "features", only)
 
     def read_features(self, places: IntArray) -> FeatureTable:
@@ -112,7 +130,8 @@ class Work:
     @property
     def banding(self) -> Banding:
         """The bands that find every pair of the exact join."""
-        bands: dict[str, int] = json.loads(self.files.read_text("banding.json"))
+        (path,) = fetch_parts([PartFile(BANDING, "records", 0)], self.files)
+        bands: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
         return Banding(**bands)
 
     def states(self, at: int, before: int) -> States:
@@ -136,8 +155,10 @@ class Work:
 
     def graphs_after(self, at: int, columns: list[str]) -> pa.Table:
         """Return what was traced after a pass: `place`, `graph` and `graph_widths` (null if none), `answer`."""
-        tables = [pq.read_table(path, columns=columns) for path in self.all_there("graphs", at)]
-        return pa.concat_tables([GRAPHS.empty_table().select(columns), *tables])
+        before = self.options.graphs in ("all", "keep-different")  # all are traced before the first pass
+        if self.options.graphs == "off" or before != (at == 0):
+            return GRAPHS.empty_table().select(columns)
+        return pa.concat_tables(pq.read_table(path, columns=columns) for path in self.all_there("graphs", at))
 
     def known(self, at: int) -> dict[int, GraphTrace]:
         """Return what the codes traced before a pass compute, by place; only the identities."""
@@ -152,6 +173,24 @@ class Work:
         return {self.ids[row["place"]].hex(): json.loads(row["answer"]) for row in rows}
 
 
+#: The steps that write the files, by the first word of their names.
+_WRITERS = {
+    **dict.fromkeys(("rows", "codes"), "source"),
+    **dict.fromkeys(("order", "elements"), "records"),
+    **dict.fromkeys(("rounds", "waits"), "round"),
+    **{name: name for name in ("features", "keys", "links", "graphs")},
+    "states": "finish",
+    "verdicts": "witnesses",
+}
+_OF_ONE_TASK = ("rows", "codes", "order", "elements", "states")
+BANDING, SOURCE = "banding.json", "source.json"
+
+
+def step_name(step: str, at: int) -> str:
+    """Return the name of a step in a pass; only passes after the first are named."""
+    return step if at <= 1 else f"pass-{at}-{step}"
+
+
 def _join_name(names: tuple[str | int, ...]) -> str:
     return "/".join(f"{name:05d}" if isinstance(name, int) else name for name in names)
 
@@ -161,7 +200,8 @@ class StoredRows(RecordSource):
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._description: dict[str, Any] = json.loads(work.files.read_text("source.json"))
+        (path,) = fetch_parts([PartFile(SOURCE, "source", 0)], work.files)
+        self._description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         super().__init__(self._description["name"], self._description["where"])
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -48,6 +48,13 @@ class RecordSource(ABC):
     def inputs(self) -> list[Input]:
         """Return what was read, without absolute paths, with digests; complete once `batches` has been consumed."""
 
+    def digests(self) -> dict[str, str]:
+        """Return what identifies the rows without reading them where that is possible: digests of the inputs, by name.
+
+        A source that can change at any time reads from then on what these identify.
+        """
+        return {item.name: item.sha256 for item in self.inputs()}
+
     def files(self) -> list[Path]:
         """Return every file that is read, sorted; empty for rows from elsewhere."""
         return []

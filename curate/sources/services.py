@@ -17,7 +17,7 @@ from curate.sources.files import COLUMNS, check_columns, read_row
 from curate.sources.rows import BATCH_ROWS, RowSource
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Input
-from manifests.publish.hub import hub_errors, parse_dataset
+from manifests.publish.hub import COMMIT, Hub, hub_errors, parse_dataset
 
 _ADVICE = "check the network, run again"
 
@@ -56,9 +56,24 @@ class _LibrariesService(RowSource):
 class HubDataset(_LibrariesService):
     """All splits of one dataset, in the order of their names."""
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, *, hub: Hub | None = None) -> None:
         self._repo, self._revision = parse_dataset(spec)
+        self._hub = hub or Hub()
         super().__init__(spec)
+
+    def digests(self) -> dict[str, str]:
+        """Return the commit of the dataset, of which rows are read from then on.
+
+        Raises: RetryableError if the Hub cannot be reached; UserError if it has no such dataset or revision.
+        """
+        if self._revision is None or not COMMIT.fullmatch(self._revision):
+            with self._hub.session():
+                self._revision = self._hub.call(self.name, self._find_commit, again="finished tasks are kept")
+        return {self.name: str(self._revision)}
+
+    def _find_commit(self) -> str | None:
+        hub = self._hub
+        return hub.api().dataset_info(self._repo, revision=self._revision, timeout=hub.answer_seconds).sha
 
     def hand_over(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the splits, each in its order.

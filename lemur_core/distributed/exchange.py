@@ -6,6 +6,7 @@ writes the same bytes: so an address needs neither renaming nor locks.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -15,11 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import own, write_text
+from lemur_core.files.atomic import describe_process, own, remove_path, remove_unfinished, write_text
 from lemur_core.files.errors import UserError
 
 #: Other tasks may write while this one lists files, so listings must not be cached.
 _FRESH = {"use_listings_cache": False}
+
+#: The file that the command locks while it works in a folder; it says which process that is.
+LOCK = "lock"
 
 
 class Exchange:
@@ -29,8 +33,9 @@ class Exchange:
     """
 
     def __init__(self, address: str | Path) -> None:
-        self._remote = "://" in str(address) and not str(address).startswith("file://")
-        self.address = str(address) if self._remote else os.path.abspath(str(address).removeprefix("file://"))  # noqa: PTH100
+        self.remote = "://" in str(address) and not str(address).startswith("file://")
+        self.address = str(address) if self.remote else os.path.abspath(str(address).removeprefix("file://"))  # noqa: PTH100
+        self._recorded: list[str] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Exchange, (self.address,)
@@ -43,7 +48,7 @@ class Exchange:
         """The local folder for reading and writing: the exchange itself, or a temporary folder that lives as long as
         this object.
         """
-        if not self._remote:
+        if not self.remote:
             return Path(self.address)
         scratch = tempfile.mkdtemp(prefix="lemur-work-")
         weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
@@ -56,22 +61,28 @@ class Exchange:
         Args: at_work: the message if another process holds the lock.
         Raises: UserError if another process holds the lock, or the folder cannot be reached or written.
         """
-        if not self._remote:
-            with own(self.here, "lock", at_work):
+        if not self.remote:
+            with own(self.here, LOCK, at_work, "--work"):
                 yield
             return
         try:
             if "memory" in self._files.protocol:
                 raise OSError("it is of one process alone")
-            self.write_text("begun", "")
+            self.write_text("begun", json.dumps(describe_process()))
         except Exception as error:  # each file system raises its own exceptions
             message = str(error).partition("\n")[0]
             raise UserError(f"--work {self}: cannot be written: {type(error).__name__}: {message}") from error
         yield
 
+    def sweep(self) -> None:
+        """Remove what killed tasks were writing; call it only while no task works in the folder."""
+        if not self.remote:
+            for folder, _, _ in os.walk(self.here):
+                remove_unfinished(Path(folder))
+
     def logs(self, folder: str) -> Any:
         """Return a folder in the form that datatrove takes."""
-        return (f"{self.address}/{folder}", _FRESH) if self._remote else f"{self.address}/{folder}"
+        return (f"{self.address}/{folder}", _FRESH) if self.remote else f"{self.address}/{folder}"
 
     def path(self, name: str) -> Path:
         """Return the local path to write a file to before `put`; create its parent folder."""
@@ -81,31 +92,54 @@ class Exchange:
 
     def put(self, *names: str) -> None:
         """Publish files that were written, so that other tasks can read them."""
-        if self._remote:
+        self._recorded += names
+        if self.remote:
             for name in names:
                 self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
                 self._files.put_file(str(self.here / name), self._at(name))
 
+    @contextlib.contextmanager
+    def record_names(self) -> Iterator[list[str]]:
+        """Yield a list that receives the names of all files that are published in the block."""
+        self._recorded = []
+        yield self._recorded
+
     def get(self, *names: str) -> list[Path]:
         """Return local paths of existing files, to read. Raises: OSError if one does not exist."""
-        paths = [self.path(name) if self._remote else self.here / name for name in names]
+        paths = [self.path(name) if self.remote else self.here / name for name in names]
         missing = [(self._at(name), str(path)) for name, path in zip(names, paths, strict=True) if not path.exists()]
-        if self._remote and missing:
+        if self.remote and missing:
             self._files.get(*map(list, zip(*missing, strict=True)))
         return paths
 
+    def get_existing(self, *names: str) -> dict[str, Path]:
+        """Return local paths, to read, of those files that exist, by name."""
+        with contextlib.suppress(FileNotFoundError):
+            return {name: path for name, path in zip(names, self.get(*names), strict=True) if path.exists()}
+        there = [name for name in names if self.has(name)]
+        return dict(zip(there, self.get(*there), strict=True))
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if the folder does not exist."""
-        if not self._remote:
+        if not self.remote:
             # Hidden files are those that are still being written.
             names = [path.name for path in (self.here / folder).glob("[!.]*") if path.is_file()]
         else:
             names = [path.rpartition("/")[2] for path in self._files.find(self._at(folder), maxdepth=1)]
         return [f"{folder}/{name}" for name in sorted(names)]
 
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted; none if it does not exist."""
+        if not self.remote:
+            return sorted(path.name for path in (self.here / folder).glob("*") if path.is_dir())
+        with contextlib.suppress(FileNotFoundError):
+            listed = self._files.ls(self._at(folder), detail=True)
+            return sorted(item["name"].rpartition("/")[2] for item in listed if item["type"] == "directory")
+        return []
+
     def has(self, name: str) -> bool:
         """Return whether a file exists."""
-        return bool(self._files.exists(self._at(name))) if self._remote else (self.here / name).exists()
+        return bool(self._files.exists(self._at(name))) if self.remote else (self.here / name).exists()
 
     def read_text(self, name: str) -> str:
         """Return the text of a file. Raises: OSError if it does not exist."""
@@ -116,11 +150,11 @@ class Exchange:
         write_text(self.path(name), text)
         self.put(name)
 
-    def remove(self, folder: str) -> None:
-        """Remove a folder and everything in it, if it exists."""
-        shutil.rmtree(self.here / folder, ignore_errors=True)
-        if self._remote and self._files.exists(self._at(folder)):
-            self._files.rm(self._at(folder), recursive=True)
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder and everything in it, if it exists."""
+        remove_path(self.here / name)
+        if self.remote and self._files.exists(self._at(name)):
+            self._files.rm(self._at(name), recursive=True)
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:

@@ -9,10 +9,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +26,61 @@ PathLike = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
+def own(folder: Path, lock: str, at_work: str, option: str = "--out") -> Iterator[None]:
     """Create a folder if needed, and lock it for this process until the block or the process ends.
 
     Args:
-        lock: the name of the lock file in the folder.
+        lock: the name of the lock file in the folder, which says which process holds it.
         at_work: the message if another process holds the lock, such as `another run works there`.
+        option: the option that named the folder, for messages.
     Returns: a context manager.
     Raises: UserError if the folder cannot be created, or another process holds the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / lock).open("w")
+        file = (folder / lock).open("a+")
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another --out") from error
+        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another {option}") from error
     with file:
-        if not claim(file.fileno()):
-            raise UserError(f"{folder}: {at_work}; wait for it, or choose another --out")
+        # Tried again, since `find_holder` takes the lock for a moment.
+        for _ in range(_PROBES):
+            if claim(file.fileno()):
+                break
+            time.sleep(_PROBE_SECONDS)
+        else:
+            holder = _read_holder(folder / lock)
+            at_work = f"{at_work} ({holder})" if holder else at_work
+            raise UserError(f"{folder}: {at_work}; wait for it, or choose another {option}")
+        file.truncate(0)
+        json.dump(describe_process(), file)
+        file.flush()
         yield
+
+
+def describe_process() -> dict[str, str | int]:
+    """Return host, process id and time, for a file that says who is at work."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+
+
+def find_holder(lock: Path) -> str | None:
+    """Return which process holds a lock, by what its file says; None if no process does."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return _read_holder(lock) or "a process that does not say which it is"
+    return None
+
+
+def _read_holder(lock: Path) -> str:
+    """Return what a lock file says about its holder; nothing if an older release wrote it."""
+    try:
+        holder = json.loads(lock.read_text(encoding="utf-8"))
+        return f"host {holder['host']}, process {holder['pid']}, since {holder['since']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def claim(handle: int) -> bool:
@@ -57,6 +96,7 @@ def claim(handle: int) -> bool:
     return True
 
 
+_PROBES, _PROBE_SECONDS = 5, 0.05
 _CHUNK = 1 << 20
 _PART, _OLD = ".part", ".old"
 #: Marks unfinished files and folders as ours, in their names.
@@ -310,7 +350,7 @@ def _remove_abandoned(out: Path) -> None:
             finally:
                 os.close(handle)
     for older in out.parent.glob(pattern + _OLD) if out.exists() else ():
-        _remove_any(older)
+        remove_path(older)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -320,10 +360,19 @@ def remove_unfinished(folder: Path) -> None:
     """
     for pattern in (f".*.{_MARK}*{_PART}", f".*.{_MARK}*{_OLD}"):
         for left in folder.glob(pattern):
-            _remove_any(left)
+            remove_path(left)
 
 
-def _remove_any(path: Path) -> None:
+def make_scratch(parent: Path, name: str) -> "tempfile.TemporaryDirectory[str]":
+    """Create a temporary folder for a `with` block; `remove_unfinished` removes it if this process is killed.
+
+    Args: parent: an existing folder. name: the first part of its name.
+    """
+    return tempfile.TemporaryDirectory(_PART, f".{name}.{_MARK}", parent)
+
+
+def remove_path(path: Path) -> None:
+    """Remove a file, a link, or a folder and everything in it, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -345,7 +394,7 @@ def _swap(part: Path, out: Path, *, force: bool) -> None:
             older.rename(out)
         raise
     finally:
-        _remove_any(older)
+        remove_path(older)
 
 
 def _umask() -> int:

@@ -30,7 +30,7 @@ from curate.run import pipeline
 from curate.run.pipeline import curate
 from curate.sources.rows import to_batch
 from lemur_core.distributed.exchange import Exchange
-from lemur_core.distributed.executors import Step, begin
+from lemur_core.distributed.parts import Step, begin, run_part
 from lemur_core.graphs.graph import FORM, TORCH
 from manifests.folders.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
@@ -81,8 +81,12 @@ def run_all(every_step: Iterable[Step], *, in_new_process: bool = False) -> None
     """Run each rank in its turn, the last one first; apart: as in another process, which has but what was put."""
     for step in every_step:
         for rank in reversed(range(step.tasks)):
-            run = pickle.loads(pickle.dumps(step.run)) if in_new_process else step.run
-            run(rank, step.tasks)
+            run_part(pickle.loads(pickle.dumps(step)) if in_new_process else step, rank)
+
+
+def read_source(plan: Work, source: Any) -> None:
+    """Run what the command runs before the tasks."""
+    run_part(command.source_step(plan, source, source.digests()), 0)
 
 
 def queue_here(plan: Work, out: Path) -> None:
@@ -102,7 +106,7 @@ def same_in_tasks(
     for rounds, work in works.items():
         monkeypatch.setattr(command, "QUEUED_ROUNDS", rounds)
         plan = Work(Exchange(work), options, parts, (), origins)
-        steps.store_rows(plan, source)
+        read_source(plan, source)
         queue_here(plan, tmp_path / f"in tasks {rounds}")
         assert tables(tmp_path / f"in tasks {rounds}") == expected
         assert (steps.count_open(plan, 1, 2 * rounds) > 0) == (rounds == 1)
@@ -163,7 +167,7 @@ def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any,
     source = memory_source(rows)
     curate(source, tmp_path / "at once", options, jobs=1)
     plan = Work(Exchange(tmp_path / "work"), options, 3)
-    steps.store_rows(plan, source)
+    read_source(plan, source)
     queue_here(plan, tmp_path / "in tasks")
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
 
@@ -206,7 +210,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
     ):
         folder = tmp_path / f"{parts} {every_step.__name__}"
         plan = Work(Exchange(folder / "work"), options, parts)
-        steps.store_rows(plan, source)
+        read_source(plan, source)
         drawn.asked = []
         run_all(every_step(plan, folder / "out", False))
         assert tables(folder / "out") == expected
@@ -234,7 +238,7 @@ def test_a_delta_in_tasks_is_the_same(
     source = memory_source([*new, *base[:9]], 20)
     curate(source, tmp_path / "at once", options, against=parents, jobs=1)
     plan = Work(Exchange(tmp_path / "work"), options, parts, parents)
-    steps.store_rows(plan, source)
+    read_source(plan, source)
     run_all(command._watch_steps(plan, tmp_path / "in tasks", False))
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
     stages = pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist()
@@ -250,7 +254,7 @@ def test_graphs_decide_as_in_one_process(graph: Any, memory_source: Any, tmp_pat
     curate(source, tmp_path / "at once", options, jobs=1)
     assert pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist().count("graph") == 1
     plan = Work(Exchange(tmp_path / "work"), options, 2)
-    steps.store_rows(plan, source)
+    read_source(plan, source)
     queue_here(plan, tmp_path / "in tasks")
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
 
@@ -259,10 +263,12 @@ def test_a_work_folder_of_another_run_is_refused(
     rows: list[Row], lemur_here: Callable[..., Any], tmp_path: Path, file: Path
 ) -> None:
     options = asdict(CurateOptions(graph="off"))
-    asked = {"sources": [str(file)], "options": options, "tasks": 2, "versions": package_versions(), "against": []}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    asked = {"sources": [str(file)], "inputs": {file.name: digest}, "options": options, "tasks": 2, "against": []}
+    asked["versions"] = package_versions()
     begin(Exchange(tmp_path / "work"), asked)
     given = ("curate", file, "--graph", "off", "--out", "out", "--executor", "local", "--work", "work")
-    for further, differs in ((("--tasks", 2, "--seed", 1), "options"), (("--tasks", 3), "tasks")):
+    for further, differs in ((("--tasks", 2, "--seed", 1), "options (seed)"), (("--tasks", 3), "tasks")):
         done = lemur_here(*given, *further, cwd=tmp_path)
         assert done.returncode == 1
         assert done.stderr.rstrip().endswith(

@@ -8,10 +8,13 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from extract.cluster import _steps
+from extract.cluster import _list_steps, _Request
 from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options
 from extract.resolve.discover import select
+from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.parts import run_part
+from lemur_core.files.errors import UserError
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
 
@@ -70,13 +73,19 @@ def test_tasks_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "one cache"))
     extract_to(tmp_path / "at once", options)
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "another cache"))
-    *slices, write = _steps(tmp_path / "in tasks", options, 3, False)
+    with BlockExtractor(sources=options.sources, jobs=1) as extractor:
+        digests = {source.name: source.digest for source in extractor.facts.sources}
+    request = _Request(options, digests, tmp_path / "in tasks", False)
+    *slices, write = _list_steps(Exchange(tmp_path / "work"), request, 3)
     assert [step.name for step in slices] == ["emit", "sources"]
     for step in slices:
         for rank in reversed(range(step.tasks)):  # the last slice has nothing to do
-            step.run(rank, step.tasks)
+            run_part(step, rank)
     with BlockExtractor(sources=options.sources, jobs=1) as extractor:
         deque(extractor.extract(select(extractor.warm_index_once(), options.selection)), maxlen=0)
         assert (extractor.facts.validations_run, extractor.facts.validations_reused) == (0, 3)
     write.run(0, write.tasks)
     assert files(tmp_path / "in tasks") == files(tmp_path / "at once")
+    (tmp_path / "blocks" / "layers.py").write_text(BLOCKS + "\n")
+    with pytest.raises(UserError, match=r"^blocks: has changed since the run began; start again, with another --work$"):
+        run_part(write, 0)

@@ -411,7 +411,10 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 
     def hook(stage: str, moment: str) -> None:
         if (stage, moment) == ("powers", "middle") and not seen:
-            with pytest.raises(UserError, match="another run works there; wait for it, or choose another --out"):
+            with pytest.raises(
+                UserError,
+                match=rf"another run works there \(host \S+, process {os.getpid()}, since \S+\); wait for it, or choose another --out",
+            ):
                 run_stages(small_way(), out)
             seen.append(stage)
 

@@ -1,0 +1,170 @@
+"""How a run in tasks stands, read from its work folder: nothing is changed there, and no executor is needed."""
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lemur_core.distributed.exchange import LOCK, Exchange
+from lemur_core.distributed.parts import ABOUT, DONE, PLAN, STARTED, STEPS
+from lemur_core.files.atomic import find_holder
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import make_visible
+
+#: The file that lists the queued jobs.
+JOBS = "jobs.txt"
+
+_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task that has started and not finished.
+
+    Attributes:
+        state: "running", or "failed", also if its process was killed.
+        where: host, process and start.
+        reason: why it failed.
+        log: the last lines of its log.
+    """
+
+    rank: int
+    state: str
+    where: str
+    reason: str
+    log: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step: how many of its tasks are done, run, have failed and wait, and those that run or have failed."""
+
+    name: str
+    tasks: int
+    done: int
+    running: int
+    failed: int
+    waiting: int
+    started: tuple[TaskStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run: who works in its folder (none, an address has no lock), its jobs in the queue by state, and its steps."""
+
+    work: str
+    held_by: str | None
+    jobs: dict[str, int]
+    steps: tuple[StepStatus, ...]
+
+
+def read_status(work: str, *, lines: int) -> RunStatus:
+    """Read how a run stands.
+
+    Args:
+        work: the folder or address that was given as `--work`.
+        lines: the number of lines of the log of each task that runs or has failed.
+    Raises: UserError if no run has begun there, or Slurm does not answer.
+    """
+    files = Exchange(work)
+    if not files.has(PLAN):
+        raise UserError(
+            f"{work}: holds no run in tasks; name the --work of a command with --executor (default: OUT.work)"
+        )
+    jobs = list_jobs(files)
+    holder = None if files.remote else find_holder(files.here / LOCK)
+    named = {name: f"{STEPS}/{name}/{ABOUT}" for name in files.folders(STEPS)}
+    about = [(name, json.loads(files.read_text(file))) for name, file in named.items() if files.has(file)]
+    about.sort(key=lambda step: step[1]["number"])
+    view = _View(files, jobs, files.remote or holder is not None, lines)
+    steps = tuple(view.read_step(name, facts["tasks"]) for name, facts in about)
+    return RunStatus(str(files), holder, dict(Counter(jobs.values())), steps)
+
+
+def status_text(status: RunStatus) -> str:
+    """Return what `lemur status` prints: a line a step, and below it those of its tasks that run or have failed."""
+    at_work = [status.held_by] if status.held_by else []
+    at_work += [f"{count} {state.lower()} in Slurm's queue" for state, count in sorted(status.jobs.items())]
+    width = max((len(step.name) for step in status.steps), default=4)
+    lines = [f"{status.work}: {'; '.join(at_work) or 'no process is at work that can be seen from here'}"]
+    lines.append(f"{'step':<{width}} {'done':>6} {'running':>8} {'failed':>7} {'waiting':>8}")
+    for step in status.steps:
+        lines.append(f"{step.name:<{width}} {step.done:>6} {step.running:>8} {step.failed:>7} {step.waiting:>8}")
+        for task in step.started:
+            lines.append(f"  task {task.rank} {task.state}: {task.reason or task.where}")
+            lines += [f"    {make_visible(line, _LOG_WIDTH)}" for line in task.log]
+    return "\n".join(lines)
+
+
+_LOG_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    files: Exchange
+    jobs: dict[str, str]
+    watched: bool
+    lines: int
+
+    def read_step(self, name: str, tasks: int) -> StepStatus:
+        """Read the state of a step's tasks."""
+        done = self._ranks(name, DONE)
+        started = tuple(self._read_task(name, rank) for rank in sorted(self._ranks(name, STARTED) - done))
+        states = Counter(task.state for task in started)
+        shown = tuple(task for task in started if task.state != "waiting")
+        running, failed = states["running"], states["failed"]
+        return StepStatus(name, tasks, len(done), running, failed, tasks - len(done) - running - failed, shown)
+
+    def _ranks(self, step: str, folder: str) -> set[int]:
+        return {int(name.rpartition("/")[2]) for name in self.files.names(f"{STEPS}/{step}/{folder}")}
+
+    def _read_task(self, step: str, rank: int) -> TaskStatus:
+        facts = json.loads(self.files.read_text(f"{STEPS}/{step}/{STARTED}/{rank:05d}"))
+        job = facts.get("job")
+        where = f"host {facts['host']}, process {facts['pid']}, since {facts['since']}" + (
+            f", job {job}" if job else ""
+        )
+        state, reason = self._judge(facts)
+        return TaskStatus(rank, state, where, reason, tuple(self._read_log(step, rank)) if state != "waiting" else ())
+
+    def _judge(self, facts: dict[str, Any]) -> tuple[str, str]:
+        queued = self.jobs.get(facts.get("job", ""))
+        if queued is not None and queued not in _RUNNING:
+            return "waiting", ""  # Slurm has put it back into the queue
+        if "failed" in facts:
+            return "failed", facts["failed"]
+        alive = queued is not None if "job" in facts else self.watched
+        return ("running", "") if alive else ("failed", "its process was killed")
+
+    def _read_log(self, step: str, rank: int) -> Iterator[str]:
+        name = f"{STEPS}/{step}/logs/task_{rank:05d}.log"
+        if self.lines and self.files.has(name):
+            lines = self.files.read_text(name).splitlines()
+            yield from [line for line in lines if line.strip()][-self.lines :]
+
+
+def list_jobs(work: Exchange) -> dict[str, str]:
+    """Return the jobs of a run that are in Slurm's queue, with their states; each task of an array has its own id.
+
+    Raises: UserError if Slurm does not answer.
+    """
+    queued = work.read_text(JOBS).strip() if work.has(JOBS) else ""
+    if not queued or shutil.which("squeue") is None:
+        return {}
+    listed = run_slurm("squeue", "--noheader", "--array", "--format=%A %T", f"--jobs={queued}")
+    if listed.returncode and "Invalid job id" not in listed.stderr:  # that is of jobs that have left the queue
+        raise UserError(
+            f"{work}: squeue fails: {(listed.stderr.strip() or 'no reason given').splitlines()[-1]}; try again"
+        )
+    return dict(line.split(maxsplit=1) for line in listed.stdout.splitlines() if len(line.split()) == 2)
+
+
+def run_slurm(*command: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command of Slurm and return what it prints; nothing if it is not installed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 0, "", "")
