@@ -128,17 +128,23 @@ class NetworkTracer:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def run(self, payloads: Mapping[int, dict[str, Any]], *, wider: bool = True) -> Iterator[tuple[int, GraphTrace]]:
+    def run(
+        self, payloads: Mapping[int, dict[str, Any]], *, names: Mapping[int, str] = {}, wider: bool = True
+    ) -> Iterator[tuple[int, GraphTrace]]:
         """Yield what each of these networks computes, by its number, in order of completion.
 
         Args:
             payloads: `code` and the arguments from `build_payload`.
+            names: for the progress.
             wider: retry networks that exceed a time limit once, with four times the seconds.
 
         Raises: UserError if no sandbox is available.
         """
         stage = TRACE if wider else replace(TRACE, retries=Retries.NONE)
-        jobs = [Job(str(number), stage.guest, payload, stage.limits) for number, payload in payloads.items()]
+        jobs = [
+            Job(str(number), stage.guest, payload, stage.limits, name=names.get(number) or "")
+            for number, payload in payloads.items()
+        ]
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
@@ -155,7 +161,7 @@ class NetworkTracer:
     def trace_records(
         self, records: Mapping[int, Mapping[str, Any]], code_of: Callable[[int], str]
     ) -> dict[int, GraphTrace]:
-        """Return what the networks of some records (`task`, `dataset`, `prm`) compute, by their number.
+        """Return what the networks of some records (`task`, `dataset`, `prm`, perhaps `nn`) compute, by their number.
 
         Raises: UserError if no sandbox is available.
         """
@@ -167,7 +173,8 @@ class NetworkTracer:
                 traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
             else:
                 payloads[number] = payload | {"code": code_of(number)}
-        return traces | dict(self.run(payloads))
+        names = {number: record.get("nn") or "" for number, record in records.items()}
+        return traces | dict(self.run(payloads, names=names))
 
 
 class GraphTracer(NetworkTracer):
@@ -205,7 +212,7 @@ class GraphTracer(NetworkTracer):
         self.known |= {code: GraphTrace(answer) for code, answer in known_answers.items()}
         rest = [code for code in new if code not in known_answers]
         rows = pa.array([new[code] for code in rest], pa.int64())
-        records = self._corpus.rows.take(rows).select(["task", "dataset", "prm"]).to_pylist()
+        records = self._corpus.rows.take(rows).select(["nn", "task", "dataset", "prm"]).to_pylist()
         self.known |= self.trace_records(dict(zip(rest, records, strict=True)), self._corpus.codes.__getitem__)
 
 

@@ -232,7 +232,9 @@ class RunChecker:
                 else:
                     new[code, row] = request
         places = list(new)
-        for reply in self._stage.run(self._box, {str(n): request for n, request in enumerate(new.values())}):
+        requests = {str(n): request for n, request in enumerate(new.values())}
+        names = {str(n): self._corpus.rows["nn"][row].as_py() or "" for n, (_, row) in enumerate(places)}
+        for reply in self._stage.run(self._box, requests, names):
             answer = read_answer(reply)
             error = answer.fault if isinstance(answer, NetFailure) else None
             self._known[places[int(reply.key)]] = RunResult(answer.runs, error)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _LINE_EVERY_SECONDS = 5.0
+_NAME_CHARACTERS = 60
 
 #: The variable that hides progress, in worker processes too.
 QUIET = "LEMUR_QUIET"
@@ -47,6 +48,20 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+#: The displays of the blocks of `progress` that are open, the innermost one last.
+_DISPLAYS: list["Callable[[str], None]"] = []
+
+
+def show_longest(name: str, seconds: float) -> None:
+    """Show, in the innermost open progress, what has been running longest.
+
+    Args: name: of the item; foreign text, so characters that control a terminal are replaced.
+    """
+    if _DISPLAYS:
+        printable = "".join(character if character.isprintable() else "?" for character in name)
+        _DISPLAYS[-1](f"longest: {printable[:_NAME_CHARACTERS]}, {seconds:.0f} s")
+
+
 @contextlib.contextmanager
 def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     """Show the progress of a block on stderr, unless progress is hidden.
@@ -68,8 +83,19 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
 
 
 @contextlib.contextmanager
+def _display(display: "Callable[[str], None]") -> Iterator[None]:
+    """Use this function in the block to show what has been running longest."""
+    _DISPLAYS.append(display)
+    try:
+        yield
+    finally:
+        _DISPLAYS.remove(display)
+
+
+@contextlib.contextmanager
 def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -81,7 +107,12 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+
+        def advance(count: int) -> None:
+            bar.update(task, advance=count, description=label)
+
+        with _display(lambda longest: bar.update(task, description=f"{label} ({escape(longest)})")):
+            yield advance
 
 
 @contextlib.contextmanager
@@ -89,14 +120,15 @@ def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int],
     started = last = time.monotonic()
     done = 0
 
-    def advance(count: int) -> None:
+    def advance(count: int, longest: str = "") -> None:
         nonlocal done, last
         done += count
         now = time.monotonic()
         if now - last >= _LINE_EVERY_SECONDS:
             last = now
             of = f" of {total:,}" if total is not None else ""
-            note(f"{label}: {done:,}{of} {unit}")
+            note(f"{label}: {done:,}{of} {unit}" + (f"; {longest}" if longest else ""))
 
-    yield advance
+    with _display(lambda longest: advance(0, longest)):
+        yield advance
     note(f"{label}: {done:,} {unit} in {time.monotonic() - started:.1f} s")

@@ -32,6 +32,7 @@ ATTEMPTS = 3  # in all, if a transient failure ends a job; other failures would 
 
 #: Statuses that a busy machine may cause.
 PASSING = frozenset({Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY})
+_WIDENED = frozenset({Status.TIMEOUT, Status.CRASHED})
 
 _ROOT = Path(__file__).parents[2]  # the folder of our packages
 
@@ -108,7 +109,7 @@ class CachedSandbox:
             while known:
                 yield known.popleft()
             job, key = running.popleft()
-            if outcome.status in self._passing and attempts > 1:
+            if may_pass(outcome, self._passing) and attempts > 1:
                 again.append((job, key))
             else:
                 yield self._keep(key, outcome)
@@ -118,8 +119,8 @@ class CachedSandbox:
 
     def run_within(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Run jobs whose limits decide: one that ran out of time, or crashed, runs once more, alone, with four times
-        the CPU and wall seconds. One that ran out of memory does not: that limit is the same on every machine, however
-        much memory it has.
+        the CPU and wall seconds. One that waited does not, and neither does one that ran out of memory: that limit is
+        the same on every machine, however much memory it has.
 
         Raises: UserError if no sandbox is available.
         """
@@ -133,7 +134,7 @@ class CachedSandbox:
 
         for outcome in self.run(track(), attempts=1):
             job = pending.pop(outcome.key)
-            if outcome.status in (Status.TIMEOUT, Status.CRASHED):
+            if may_pass(outcome, _WIDENED):
                 again.append(replace(job, limits=_widen(job.limits or self.limits)))
             else:
                 yield outcome
@@ -144,7 +145,7 @@ class CachedSandbox:
         for attempt in range(1, attempts):
             time.sleep(self._back_off * 2**attempt)
             (outcome,) = self._outcomes(iter([job]))
-            if outcome.status not in self._passing:
+            if not may_pass(outcome, self._passing):
                 break
         return outcome
 
@@ -174,15 +175,23 @@ class CachedSandbox:
         if stored is None:
             return None
         try:
-            status, value, error = json.loads(stored)
-            outcome = Outcome(job.key, Status(status), value, str(error), reused=True)
+            status, value, error, waited = json.loads(stored)
+            outcome = Outcome(job.key, Status(status), value, str(error), waited=waited is True, reused=True)
         except (ValueError, TypeError, RecursionError):
             return None  # damaged: run again
         return outcome if self._usable(job, outcome) else None
 
     def _keep(self, key: str, outcome: Outcome) -> Outcome:
-        self._store.remember(key, json.dumps([outcome.status, outcome.value, outcome.error]).encode())
+        self._store.remember(key, json.dumps([outcome.status, outcome.value, outcome.error, outcome.waited]).encode())
         return outcome
+
+
+def may_pass(outcome: Outcome, passing: frozenset[Status] = PASSING) -> bool:
+    """Return whether a job may end otherwise in another attempt: not if it waited.
+
+    Args: passing: the statuses that a busy machine may cause.
+    """
+    return outcome.status in passing and not outcome.waited
 
 
 def _widen(limits: Limits) -> Limits:

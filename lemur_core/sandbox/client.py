@@ -10,6 +10,7 @@ import os
 import selectors
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from lemur_core.files.errors import NoSandboxError, UserError
+from lemur_core.files.progress import show_longest
 from lemur_core.sandbox.link import (
     BackendError,
     Link,
@@ -40,7 +42,10 @@ PRELOAD = ("torch", "torchvision", "numpy.random", "torch.nested._internal.neste
 META_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes", "torch.utils._device")
 
 _LOG = logging.getLogger(__name__)
-_AHEAD = 64  # jobs sent beyond the oldest unfinished one, per slot
+_AHEAD = 512  # jobs sent beyond the oldest unfinished one, per slot: as many as are done while it sleeps
+_AHEAD_BYTES = 64 * 2**20  # reports that wait for the oldest unfinished job, more or less
+_LOOK_SECONDS = 1.0
+_LONG_SECONDS = 5.0  # a job that runs longer is named
 _QUEUED = 2  # jobs at a server per slot: one running and one waiting, so that no slot is idle
 
 
@@ -50,6 +55,7 @@ class Flow:
     def __init__(self, links: Sequence[Link], slots: int, limits: Limits) -> None:
         self._links, self._slots, self._limits = links, slots, limits
         self._done: dict[int, Outcome] = {}
+        self._sizes: dict[int, int] = {}  # of the reports of what is done
         self._suspects: deque[tuple[int, Job]] = deque()  # held by a server that died
         self._tried: set[int] = set()
         self._taken: tuple[int, Job] | None = None  # taken from the iterable, waiting for a free server
@@ -62,13 +68,12 @@ class Flow:
         """
         source = enumerate(jobs)
         sent, yielded, exhausted = 0, 0, False
-        ahead = _AHEAD * self._slots * len(self._links)
         while True:
             with _convert_start_error("the sandbox's server died and cannot be started again"):
                 start_all(self._links)
-            while not exhausted and not self._suspects and not self._alone and sent - yielded < ahead:
-                link = min(self._links, key=lambda candidate: len(candidate.held))
-                if len(link.held) >= _QUEUED * self._slots:
+            while not exhausted and not self._suspects and not self._alone and self._reaches(sent - yielded):
+                link = min(self._links, key=lambda candidate: candidate.load)
+                if link.load >= _QUEUED * self._slots:
                     break
                 self._taken = self._taken or next(source, None)
                 if self._taken is None:
@@ -85,12 +90,17 @@ class Flow:
                 if self._suspects:
                     self._send(self._links[0], *self._suspects.popleft())
             while yielded in self._done:
+                self._sizes.pop(yielded, None)
                 yield self._done.pop(yielded)
                 yielded += 1
             if exhausted and yielded == sent:
                 return
             if self._holding:
                 self._listen()
+
+    def _reaches(self, ahead: int) -> bool:
+        """Return whether another job can be sent, that many beyond the oldest unfinished one."""
+        return ahead < _AHEAD * self._slots * len(self._links) and sum(self._sizes.values()) < _AHEAD_BYTES
 
     @property
     def _holding(self) -> bool:
@@ -117,22 +127,36 @@ class Flow:
             for link in self._links:
                 pending = selectors.EVENT_WRITE if link.channel.pending else 0
                 selector.register(link.channel, selectors.EVENT_READ | pending, link)
-            for key, _ in selector.select():
+            for key, _ in selector.select(_LOOK_SECONDS):
                 link = key.data
                 link.channel.flush()
                 for message in link.channel.receive():
-                    if message["kind"] == "full":
-                        raise UserError(f"{message['error']}; free some space, or set TMPDIR to a larger disk")
-                    number = message["number"]
-                    self._record(link.held.pop(number), number, message)
+                    self._take(link, message)
                 if link.channel.closed:
                     self._retry_jobs(link)
+        started = {at: link.held[number] for link in self._links for number, at in link.started.items()}
+        if started and (seconds := time.monotonic() - min(started)) >= _LONG_SECONDS:
+            job = started[min(started)]
+            show_longest(job.name or job.key, seconds)
+
+    def _take(self, link: Link, message: Message) -> None:
+        """Handle one message of a server."""
+        match message["kind"]:
+            case "full":
+                raise UserError(f"{message['error']}; free some space, or set TMPDIR to a larger disk")
+            case "started":
+                link.started[message["number"]] = time.monotonic()
+            case "asleep":
+                link.asleep.add(message["number"])
+            case _:
+                self._record(link.release(message["number"]), message["number"], message)
 
     def _record(self, job: Job, number: int, message: Message) -> None:
         status, text = message["status"], message["text"]
         ended, value, error = (Status(status), None, text) if status else read_report(text)
         if ended is Status.OUT_OF_MEMORY:  # which allocation hits the limit depends on the machine
             error = f"needs more memory than {(job.limits or self._limits).memory_bytes / 2**30:g} GiB"
+        self._sizes[number] = len(text)
         self._done[number] = Outcome(
             key=job.key,
             status=ended,
@@ -142,6 +166,7 @@ class Flow:
             stdout_tail=message.get("stdout_tail", ""),
             stderr_tail=message.get("stderr_tail", ""),
             peak_bytes=message.get("peak_bytes", 0),
+            waited=message.get("waited", False),
         )
 
     def _retry_jobs(self, link: Link) -> None:

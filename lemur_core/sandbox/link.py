@@ -177,6 +177,13 @@ class Link:
         self._log = setup.root.with_name(f"{setup.root.name}.log")
         self.running = False
         self.held: dict[int, Job] = {}
+        self.started: dict[int, float] = {}  # times on the monotonic clock, of held jobs
+        self.asleep: set[int] = set()  # held jobs whose place others can take
+
+    @property
+    def load(self) -> int:
+        """The number of held jobs that are not asleep."""
+        return len(self.held) - len(self.asleep)
 
     def start(self) -> None:
         """Start the process; `wait_ready` comes next."""
@@ -215,7 +222,8 @@ class Link:
                 for message in self.channel.receive():
                     if message["kind"] == "ready":
                         return
-                    raise (BackendError if message["kind"] == "breached" else StartError)(message["error"])
+                    if message["kind"] in ("breached", "failed"):
+                        raise (BackendError if message["kind"] == "breached" else StartError)(message["error"])
                 if self.channel.closed:
                     # bwrap ends at once on a machine that does not let it create namespaces.
                     raise (BackendError if self._setup.backend == "bubblewrap" else StartError)(self.last_words())
@@ -250,9 +258,17 @@ class Link:
         """The process ID of the server (or of bubblewrap, if that runs it)."""
         return int(self._process.pid)
 
+    def release(self, number: int) -> Job:
+        """Return a held job that is done, and forget it."""
+        self.started.pop(number, None)
+        self.asleep.discard(number)
+        return self.held.pop(number)
+
     def stop(self) -> None:
         """Close the socket, which tells the server to end its jobs and itself; kill it if it does not; clean up."""
         self.held.clear()
+        self.started.clear()
+        self.asleep.clear()
         if not self.running:
             return
         self.running = False

@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -86,18 +87,24 @@ class SandboxStage(Generic[Answer]):
     label: str = ""
     unit: str = "blocks"
 
-    def job(self, key: str, payload: "Payload") -> Job:
+    def job(self, key: str, payload: "Payload", name: str = "") -> Job:
         """Return the job of one payload."""
-        return Job(key, self.guest, {f.name: getattr(payload, f.name) for f in fields(payload)}, self.limits)
+        values = {f.name: getattr(payload, f.name) for f in fields(payload)}
+        return Job(key, self.guest, values, self.limits, name=name)
 
-    def run(self, box: CachedSandbox, payloads: "Mapping[str, Payload]") -> Iterator[Reply[Answer]]:
+    def run(
+        self, box: CachedSandbox, payloads: "Mapping[str, Payload]", names: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterator[Reply[Answer]]:
         """Yield the replies; those of jobs that were retried come last.
 
-        Args: payloads: what to ask, by the key of the reply.
+        Args:
+            payloads: what to ask, by the key of the reply.
+            names: for the progress, by key; without one, the key.
         Raises: UserError if no sandbox is available.
         """
+        jobs = (self.job(key, payload, names.get(key, "")) for key, payload in payloads.items())
         with progress(self.label, len(payloads), self.unit) if self.label else nullcontext(_ignore) as advance:
-            for reply in self.run_jobs(box, (self.job(key, payload) for key, payload in payloads.items())):
+            for reply in self.run_jobs(box, jobs):
                 yield reply
                 advance(1)
 

@@ -15,7 +15,7 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits, Outcome, Status
-from lemur_core.sandbox.cached import PASSING, CachedSandbox, describe_failure
+from lemur_core.sandbox.cached import CachedSandbox, describe_failure, may_pass
 from lemur_core.source.text import parse_expression
 from manifests.records import Block, Spec, SpecArgument
 from train.compose.library import SlotLibrary, open_library
@@ -184,7 +184,7 @@ class Prober(CachedSandbox):
             limits=LIMITS,
             unsafe=unsafe,
             attempts=1,
-            usable=lambda _job, outcome: outcome.status not in PASSING,
+            usable=lambda _job, outcome: not may_pass(outcome),
         )
 
     def ask(

@@ -145,7 +145,7 @@ class Resources:
         """Return the sandbox's limits: a last resort, wider than those that the process enforces itself."""
         wall = _NO_LIMIT if self.time_limit is None else self.time_limit + 2 * self.step_limit + _GRACE
         threads = 64 + 4 * (self.threads or 1)
-        return Limits(
+        limits = Limits(
             wall_seconds=wall,
             cpu_seconds=min(_NO_LIMIT, wall * threads),
             memory_bytes=int(self.memory_gib * 2**30) if self.device == "cpu" else _NO_MEMORY_LIMIT,
@@ -155,6 +155,8 @@ class Resources:
             files=_FILES,
             scratch_bytes=_SCRATCH_BYTES,
         )
+        # While a GPU computes, the process may only wait for it.
+        return limits if self.device == "cpu" else replace(limits, idle_seconds=wall)
 
 
 def open_sandbox(data: Path, resources: Resources) -> Sandbox:

@@ -35,7 +35,7 @@ from extract.migrate.source_block import SourceBlock, load_source_block
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import PASSING, CachedSandbox
+from lemur_core.sandbox.cached import CachedSandbox, may_pass
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.text import parse_code
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
@@ -179,7 +179,7 @@ def open_box(*, unsafe: bool = False, workers: int = 1) -> CachedSandbox:
         unsafe=unsafe,
         preload=META_PRELOAD,
         attempts=1,
-        usable=lambda _job, outcome: outcome.status not in PASSING,
+        usable=lambda _job, outcome: not may_pass(outcome),
     )
 
 

@@ -26,12 +26,13 @@ class Limits:
     `memory_bytes` bounds the growth of the address space over the preloaded server; at this limit NumPy raises
     MemoryError, PyTorch RuntimeError. `scratch_bytes` and `files`, the names in the scratch folder, are checked about
     ten times a second, so a fast writer can exceed them by what it writes in that time; `file_bytes`, the size of one
-    file, and `open_files` are exact. CPU seconds are rounded up to whole ones. A job is one process and cannot start
-    another.
+    file, and `open_files` are exact. CPU seconds are rounded up to whole ones. `idle_seconds` ends a job
+    that sleeps, whatever it waits for. A job is one process and cannot start another.
     """
 
     wall_seconds: float = 30.0
     cpu_seconds: float = 30.0
+    idle_seconds: float = 30.0
     memory_bytes: int = 3 * 2**30
     threads: int = 64
     file_bytes: int = 64 * 2**20
@@ -46,7 +47,8 @@ class Job:
 
     The entry is imported before the fork; it is called, confined, with `payload`, and returns a JSON-serializable
     value. `scratch` is a folder of the caller to use as the scratch folder: absolute, without links, and not removed
-    afterwards. Its contents were then written by foreign code: read them as plain data, and follow no links.
+    afterwards. Its contents were then written by foreign code: read them as plain data, and follow no links. `name`
+    stands for the key where progress is shown.
     """
 
     key: str
@@ -54,6 +56,7 @@ class Job:
     payload: dict[str, object]
     limits: Limits | None = None
     scratch: str | None = None
+    name: str = ""
 
 
 class Status(StrEnum):
@@ -63,7 +66,7 @@ class Status(StrEnum):
     ERROR = "error"  # the entry raised
     DENIED = "denied"  # the entry raised an error for lack of permission, or a forbidden system call ended the process
     CRASHED = "crashed"  # ended by a signal, or before the report
-    TIMEOUT = "timeout"  # wall or CPU seconds
+    TIMEOUT = "timeout"  # wall, CPU or idle seconds
     OUT_OF_MEMORY = "out_of_memory"
     OVER_LIMIT = "over_limit"  # scratch space, threads, or the size of the returned value
 
@@ -73,8 +76,9 @@ class Outcome:
     """The outcome of one job.
 
     `peak_bytes` is the largest resident set of the process, including the preloaded libraries that it touched.
+    `waited`: its time ended while it waited and did not compute, so in another attempt it would wait again.
     `stdout_tail` and `stderr_tail` are the last kilobytes of the output: never evidence of anything, foreign code wrote
-    them. `reused`: known from an earlier run, with only status, value and error.
+    them. `reused`: known from an earlier run, with only status, value, error and `waited`.
 
     All of it is foreign, whether it comes from a job or from a cache. So no outcome can be made whose texts are not
     clean (`clean_text`); a value that is out of bounds (`receive`) is a crash of the job.
@@ -88,6 +92,7 @@ class Outcome:
     stdout_tail: str = ""
     stderr_tail: str = ""
     peak_bytes: int = 0
+    waited: bool = False
     reused: bool = False
 
     def __post_init__(self) -> None:

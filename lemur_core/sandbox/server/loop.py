@@ -29,9 +29,10 @@ from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
 from .processes import Running, address_space, end_orphans, remove_folder
-from .usage import free_bytes
+from .usage import available_memory, free_bytes
 
 _INSPECT_SECONDS = 0.1
+_MOST_SLEEPERS = 16  # jobs that others replace
 
 Entry = Callable[[dict[str, object]], object]
 
@@ -246,15 +247,29 @@ class _Server:
         if report:
             for outcome in done:
                 self._channel.send({"kind": "outcome", **outcome})
-        while self._waiting and len(self._running) < self._settings["slots"] and self._has_room(self._waiting[0]):
+        while self._waiting and self._can_start(self._waiting[0]):
             self._start(self._waiting.popleft())
         return done
 
-    def _has_room(self, message: Message) -> bool:
-        """Return whether the disk holds what this job and the running ones may write; if not even alone, say so."""
-        if message["scratch"] is not None:  # on a disk of the caller's choice
-            return True
-        wanted = Limits(**message["limits"]).scratch_bytes
+    def _can_start(self, message: Message) -> bool:
+        """Return whether this job can run in addition to the running ones."""
+        limits = Limits(**message["limits"])
+        if len(self._running) >= self._settings["slots"] and not self._can_replace_sleeper(limits):
+            return False
+        return message["scratch"] is not None or self._has_room(limits.scratch_bytes)
+
+    def _can_replace_sleeper(self, limits: Limits) -> bool:
+        """Return whether a job can compute in the place of one that sleeps, if that wakes up, too."""
+        awake = sum(not job.asleep for job in self._running.values())
+        return (
+            self._backend != "bubblewrap"  # where all jobs of a server see the same scratch folders
+            and awake < self._settings["slots"]
+            and len(self._running) < self._settings["slots"] + _MOST_SLEEPERS
+            and available_memory() >= limits.memory_bytes
+        )
+
+    def _has_room(self, wanted: int) -> bool:
+        """Return whether the disk holds what a job and the running ones may write; if not even alone, say so."""
         others = sum(job.limits.scratch_bytes for job in self._running.values() if not job.keep)
         free = free_bytes(self._root)
         if free < wanted and not self._running:
@@ -275,7 +290,10 @@ class _Server:
         for job in self._running.values():
             job.check(now)
             if due and job.verdict is None and now - job.started >= _INSPECT_SECONDS:
-                job.inspect()
+                was_asleep = job.asleep
+                job.inspect(now)
+                if job.asleep and not was_asleep:
+                    self._channel.send({"kind": "asleep", "number": job.number})
         if due:
             self._inspected = now
 
@@ -285,6 +303,8 @@ class _Server:
         except Exception as error:  # noqa: BLE001 (a module may raise anything; the loop must continue)
             text = f"could not be started: {type(error).__name__}: {error}"
             self._channel.send({"kind": "outcome", "number": message["number"], "status": Status.ERROR, "text": text})
+        else:
+            self._channel.send({"kind": "started", "number": message["number"]})
 
     def _fork(self, message: Message) -> None:
         own = message["scratch"] is None
@@ -344,6 +364,7 @@ class _Server:
             "number": job.number,
             "status": verdict,
             "text": text,
+            "waited": job.waited,
             "seconds": round(time.monotonic() - job.started, 6),
             "stdout_tail": job.tail(job.descriptors[0]),
             "stderr_tail": job.tail(job.descriptors[1]),

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from .child import KEY_BYTES, LENGTH_BYTES, MAX_VALUE_BYTES
 from .jobs import Limits, Status
-from .usage import OverLimitError, Scratch, count_threads, list_processes
+from .usage import OverLimitError, Rest, Scratch, count_threads, list_processes
 
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
 _CHUNK = 1 << 16
+_ASLEEP_SECONDS = 2.0
 _MAX_PIPE = 1 << 20  # the kernel's largest pipe
 _MAX_FRAME = KEY_BYTES + LENGTH_BYTES + MAX_VALUE_BYTES + 1
 
@@ -34,6 +35,8 @@ class Running:
     keep: bool = False  # the scratch folder belongs to the caller
     started: float = field(default_factory=time.monotonic)
     verdict: tuple[Status, str] | None = None
+    waited: bool = False
+    rest: Rest = field(default_factory=Rest)
     tails: dict[int, bytearray] = field(default_factory=dict)
     written: Scratch = field(init=False)
 
@@ -49,6 +52,11 @@ class Running:
     def deadline(self) -> float:
         """The end of its wall time, on the monotonic clock."""
         return self.started + self.limits.wall_seconds
+
+    @property
+    def asleep(self) -> bool:
+        """Return whether it has slept for so long that another job can compute in its place."""
+        return self.rest.asleep >= _ASLEEP_SECONDS
 
     def take(self, descriptor: int) -> int | None:
         """Read available data once, keeping only the tail of prints. Returns: the size; 0 at the end of the stream,
@@ -75,10 +83,10 @@ class Running:
                     break
             os.close(descriptor)
 
-    def end(self, status: Status, message: str) -> None:
+    def end(self, status: Status, message: str, *, waited: bool = False) -> None:
         """Kill it and record why; the first reason counts."""
         if self.verdict is None:
-            self.verdict = (status, message)
+            self.verdict, self.waited = (status, message), waited
         for kill in (os.killpg, os.kill):  # its process group may not exist yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.process, signal.SIGKILL)
@@ -86,11 +94,15 @@ class Running:
     def check(self, now: float) -> None:
         """End it if its wall time is over."""
         if now >= self.deadline:
-            self.end(Status.TIMEOUT, f"ran longer than {self.limits.wall_seconds:g} seconds (wall)")
+            message = f"ran longer than {self.limits.wall_seconds:g} seconds (wall)"
+            self.end(Status.TIMEOUT, message, waited=self.rest.prevails)
 
-    def inspect(self) -> None:
-        """End it if its scratch space or number of threads exceeds the limit."""
+    def inspect(self, now: float) -> None:
+        """End it if its scratch space or number of threads exceeds the limit, or if it only waits."""
         processes = list_processes(self.process)
+        self.rest.watch(processes, now)
+        if self.rest.asleep >= self.limits.idle_seconds:
+            self.end(Status.TIMEOUT, f"used almost no CPU for {self.limits.idle_seconds:g} seconds", waited=True)
         try:
             self.written.check(processes)
         except OverLimitError as error:

@@ -17,9 +17,9 @@ from .jobs import Limits
 _NAME_BYTES = 4096  # charged for each name, so that empty files are not free
 _LONGEST_PATH = 3500  # the kernel's limit is 4095 bytes
 _SPARE_BYTES = 256 * 2**20  # who has written more is ended when the disk has less left
-# The list of what is mapped is long, so it is read every second, and at once when the disk has lost so much.
 _LOOK_SECONDS = 1.0
 _TAKEN_BYTES = 16 * 2**20
+_MAKES_UP = 4.0  # seconds of sleep for each of CPU
 _DELETED = " (deleted)"
 _MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)  # a mapping of a file: its inode, its path
 
@@ -86,7 +86,10 @@ class Scratch:
         return sizes
 
     def _find_mapped(self, processes: Sequence[int]) -> list[int | str]:
-        """Return the inodes of mapped files without a name: as of now if space was taken, else of the last second."""
+        """Return the inodes of mapped files without a name.
+
+        The list is long, so it is read every second, and at once when the disk has lost space.
+        """
         free, now = free_bytes(self._folder), time.monotonic()
         if self._free - free > _TAKEN_BYTES or now - self._mapped_at >= _LOOK_SECONDS:
             self._mapped = [inode for process in processes for inode in _mapped_files(self._folder, process)]
@@ -116,6 +119,12 @@ def _mapped_files(folder: Path, process: int) -> list[int | str]:
     return [int(inode) for inode, path in mappings if path.endswith(_DELETED) and path.startswith(f"{folder}/")]
 
 
+def available_memory() -> int:
+    """Return the bytes of memory that are free or can be freed; 0 if unknown."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
 def free_bytes(folder: Path) -> int:
     """Return the space that is left on the disk of a folder."""
     status = os.statvfs(folder)
@@ -125,6 +134,39 @@ def free_bytes(folder: Path) -> int:
 def count_threads(processes: Sequence[int]) -> int:
     """Return the number of threads of these processes; 0 without /proc."""
     return sum(1 for process in processes for _ in _read_each_thread(process, "comm"))
+
+
+class Rest:
+    """The time that a job has slept and not computed.
+
+    A thread that could run counts as computing, so a busy machine puts no job to sleep, and so does one that waits for
+    a disk. Each second of CPU makes up for four of sleep: a job that wakes up for moments sleeps nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self.asleep = self.runnable = self.watched = 0.0  # seconds
+        self._cpu_seconds, self._looked = 0.0, time.monotonic()
+
+    @property
+    def prevails(self) -> bool:
+        """Return whether the job could compute for less than half of the time."""
+        return self.runnable < self.watched / 2
+
+    def watch(self, processes: Sequence[int], now: float) -> None:
+        """Look at the job once a second; more frequent calls do nothing."""
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        activity = read_activity(processes)
+        # A server that was held up itself has seen nothing of the job in the meantime.
+        elapsed = min(now - self._looked, 2 * _LOOK_SECONDS)
+        used = max(0.0, activity.cpu_seconds - self._cpu_seconds)
+        self._looked, self._cpu_seconds = now, activity.cpu_seconds
+        self.watched += elapsed
+        if activity.runnable:
+            self.runnable += elapsed
+        elif activity.sleeps:
+            self.asleep += elapsed
+        self.asleep = max(0.0, self.asleep - _MAKES_UP * used)
 
 
 class Activity(NamedTuple):

@@ -521,6 +521,55 @@ def undo_confinement(payload: Payload) -> object:
     }
 
 
+def _nap() -> None:
+    while True:
+        time.sleep(0.01)
+
+
+def _wait_for_child() -> None:
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    os.wait()
+
+
+def _wait_for_each_other() -> None:
+    one, other = threading.Lock(), threading.Lock()
+    one.acquire()
+    threading.Thread(target=lambda: (other.acquire(), one.acquire()), daemon=True).start()
+    time.sleep(0.2)
+    other.acquire()
+
+
+_WAITS: dict[object, Callable[[], object]] = {
+    "sleep": lambda: time.sleep(10**6),
+    "lock": lambda: [lock.acquire() for lock in [threading.Lock()] * 2],
+    "each other": _wait_for_each_other,
+    "pipe": lambda: os.read(os.pipe()[0], 1),
+    "select": lambda: __import__("select").select([os.pipe()[0]], [], []),
+    "signal": signal.pause,
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "file lock": lambda: [__import__("fcntl").flock(os.open("f", os.O_CREAT), 2) for _ in range(2)],
+    "thread": lambda: threading.Thread(target=time.sleep, args=(10**6,), daemon=True).run(),
+    "naps": _nap,
+    "child": _wait_for_child,
+}
+
+
+def wait(payload: Payload) -> object:
+    return _WAITS[payload["how"]]()
+
+
+def work_in_child(payload: Payload) -> object:
+    """Wait for a process that computes. Only possible if unconfined."""
+    if (child := os.fork()) == 0:
+        while time.process_time() < float(str(payload["seconds"])):
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+    return "done"
+
+
 # ---- leaving early, lying about the result
 
 

@@ -1,10 +1,15 @@
 """How a job ends: what it may use, each limit with its reason; and a result that counts only if the entry returned it."""
 
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from lemur_core.files.errors import UserError
@@ -21,6 +26,48 @@ def test_endless_sleep(run: Run) -> None:
     assert outcome.error == "ran longer than 0.5 seconds (wall)"
     assert 0.5 <= outcome.seconds < 3
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "how", ["sleep", "lock", "each other", "pipe", "select", "signal", "stopped", "file lock", "thread", "naps"]
+)
+def test_what_only_waits_is_over(run: Run, how: str) -> None:
+    """Whatever it waits for, and also if it wakes up for moments."""
+    outcome = run("wait", Limits(idle_seconds=3), how=how)
+    assert (outcome.status, outcome.waited) == (Status.TIMEOUT, True), outcome
+    assert outcome.error == "used almost no CPU for 3 seconds"
+    assert outcome.seconds < 6
+
+
+def test_the_processes_of_a_job_wait_together(run_open: Run) -> None:
+    assert run_open("wait", Limits(idle_seconds=3), how="child").waited
+    assert run_open("work_in_child", Limits(idle_seconds=2), seconds=4).value == "done"
+
+
+def test_a_job_that_gets_no_cpu_does_not_wait() -> None:
+    """On a busy machine it runs into its wall time, and runs again: here with the lowest priority beside others."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        with Sandbox(preload=(), sys_path=[Path(__file__).parent], workers=1) as opened:
+            psutil.Process(opened._links[0].process_id).nice(19)
+            (outcome,) = opened.run([Job("", "attacks:spin", {}, Limits(wall_seconds=6, idle_seconds=2))])
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert (outcome.status, outcome.waited) == (Status.TIMEOUT, False), outcome
+    assert outcome.error == "ran longer than 6 seconds (wall)"
+
+
+def test_jobs_that_sleep_hold_up_no_others(box: Sandbox) -> None:
+    jobs = [Job(f"{number}", "attacks:wait", {"how": "sleep"}, Limits(idle_seconds=8)) for number in range(6)]
+    jobs += [Job(f"{number}", "attacks:double", {"x": number}) for number in range(6, 40)]
+    started = time.monotonic()
+    outcomes = list(box.run(jobs))
+    assert [outcome.key for outcome in outcomes] == [str(number) for number in range(40)]
+    assert [outcome.waited for outcome in outcomes] == [True] * 6 + [False] * 34
+    if box.backend != "bubblewrap":
+        assert time.monotonic() - started < 20, "one after the other they take 24 seconds"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A stage: how its payloads are sent and its answers are checked, on receipt and on recall; with a sandbox that answers as told."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ class Answered:
 
 STAGE = SandboxStage[Answered | Failure](GUEST, Answered | Failure, Limits(), Retries.NONE)
 GROUPS = SandboxStage[Mapping[str, int | Failure]](GUEST, Mapping[str, int | Failure], Limits(), Retries.NONE)
+WAITED = Outcome("", Status.TIMEOUT, error="used almost no CPU for 30 seconds", waited=True)
 GOOD = {"level": "ran", "seconds": 1, "steps": {"eval": {"lines": [3, 4]}}}
 
 
@@ -58,7 +59,9 @@ class Guest:
         for job in jobs:
             self.jobs.append(job)
             answer = self.answers[job.payload["code"]]
-            if isinstance(answer, Status):
+            if isinstance(answer, Outcome):
+                yield replace(answer, key=job.key)
+            elif isinstance(answer, Status):
                 yield Outcome(job.key, answer, None, "line one\n  line two" if answer is Status.ERROR else "")
             else:
                 yield Outcome(job.key, Status.OK, answer)
@@ -148,17 +151,21 @@ def test_a_job_without_an_answer(guest: Guest) -> None:
         (Retries.TRANSIENT, Status.ERROR, 1, 30.0),
         (Retries.WIDER, Status.TIMEOUT, 2, 120.0),
         (Retries.WIDER, Status.OUT_OF_MEMORY, 1, 30.0),
+        (Retries.TRANSIENT, WAITED, 1, 30.0),
+        (Retries.WIDER, WAITED, 1, 30.0),
     ],
 )
 def test_retries(
-    guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Status, runs: int, seconds: float
+    guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Any, runs: int, seconds: float
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     guest.answers["x"] = status
     stage = SandboxStage[Answered](GUEST, Answered, Limits(), retries)
     with CachedSandbox() as box:
         (reply,) = stage.run(box, {"a": Question("x")})
-    assert reply.outcome.status is status
+        (again,) = stage.run(box, {"a": Question("x")})
+    assert reply.outcome.status is getattr(status, "status", status)
+    assert (again.outcome.status, again.outcome.waited) == (reply.outcome.status, reply.outcome.waited)
     assert len(guest.jobs) == runs
     assert guest.jobs[-1].limits == Limits(wall_seconds=seconds, cpu_seconds=seconds)
 
