@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lemur_core.files.cache import is_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 
@@ -130,8 +131,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield part
         _sync(part)
-        # mkstemp creates a file that only the user can read.
-        part.chmod(0o666 & ~_umask())
+        # mkstemp creates a file that only the user can read, which is right in the cache.
+        if not is_cached(part):
+            part.chmod(0o666 & ~_umask())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -17,28 +18,45 @@ from lemur_core.files.progress import note
 def cache_folder(*parts: str) -> Path:
     """Return the user's cache folder of this tool, or a folder below it; create it if needed.
 
+    It holds prompts, answers and results about private code, so only the user can enter it, also if it exists already.
+
     Args: parts: names of nested folders; none for the cache folder itself.
     Returns: `LEMUR_CURATOR_CACHE`, if that variable is set, else `lemur-curator` in the platform's cache folder.
     Raises: UserError if it cannot be created.
-    Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
-    named = os.environ.get("LEMUR_CURATOR_CACHE")
-    if named:
-        root = Path(named).expanduser()
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches" / "lemur-curator"
-    elif sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "lemur-curator"
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lemur-curator"
+    root = _find_root()
     folder = root.joinpath(*parts)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for each in reversed((folder, *folder.parents)):
+            if each.is_relative_to(root):
+                each.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UserError(
             f"cache folder {folder}: {error.strerror}; set LEMUR_CURATOR_CACHE to a writable one"
         ) from error
+    status = root.stat()
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX:
+        with contextlib.suppress(OSError):  # a disk without permissions
+            root.chmod(0o700)
     return folder
+
+
+def is_cached(path: Path) -> bool:
+    """Return whether a path is in the cache folder."""
+    return path.resolve().is_relative_to(_find_root().resolve())
+
+
+def _find_root() -> Path:
+    """Return the path of the cache folder. Source: https://specifications.freedesktop.org/basedir-spec/latest/"""
+    named = os.environ.get("LEMUR_CURATOR_CACHE")
+    if named:
+        return Path(named).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "lemur-curator"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "lemur-curator"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lemur-curator"
 
 
 def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str | None = None) -> sqlite3.Connection:
@@ -67,6 +85,8 @@ def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str |
 
 def _connect(path: Path, tables: Sequence[str]) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=60)
+    with contextlib.suppress(OSError):  # another user's
+        path.chmod(0o600)  # the journals get the same mode
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")

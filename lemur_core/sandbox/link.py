@@ -130,6 +130,7 @@ class Setup:
             "sys_path": [self.interpreter.site_folder, *self.sys_path],
             "modules": self.modules({*OWN_PACKAGES, *self.own_packages()}),
             "sandlock": find_package("sandlock"),
+            "caller": os.getpid(),
         }
 
     def own_packages(self) -> set[str]:

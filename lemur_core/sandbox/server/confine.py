@@ -24,10 +24,13 @@ _SIGKILL = 9
 _CAPABILITY_VERSION_3 = 0x20080522
 _FIRST_TO_GO = "1000"  # the highest oom_score_adj; raising one's own takes no privileges
 
-#: Readable besides the interpreter: machine facts that PyTorch reads. No other process's folder in /proc.
+#: Readable besides the interpreter: machine facts that PyTorch reads. No other process's folder in /proc, and in its
+#: own no connections, mounts, and names of control groups.
 MACHINE_FILES = (
     *("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm/overcommit_memory"),
+    *(f"/proc/self/{name}" for name in ("auxv", "comm", "fd", "limits", "maps", "oom_score_adj", "smaps_rollup")),
+    *(f"/proc/self/{name}" for name in ("stat", "statm", "status")),
+    *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm/overcommit_memory"),
     *("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage"),
 )
 

@@ -29,7 +29,7 @@ from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
 from .processes import Running, address_space, end_orphans, remove_folder
-from .usage import available_memory, free_bytes
+from .usage import available_memory, free_bytes, has_ended
 
 _INSPECT_SECONDS = 0.1
 _MOST_SLEEPERS = 16  # jobs that others replace
@@ -379,3 +379,5 @@ class _Server:
         if self._backend == "none":
             end_orphans(set())
         remove_folder(self._root)
+        if self._backend != "bubblewrap" and has_ended(self._settings["caller"]):
+            remove_folder(self._root.parent)  # which the caller would have removed

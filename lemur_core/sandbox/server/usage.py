@@ -20,6 +20,7 @@ _SPARE_BYTES = 256 * 2**20  # who has written more is ended when the disk has le
 _LOOK_SECONDS = 1.0
 _TAKEN_BYTES = 16 * 2**20
 _MAKES_UP = 4.0  # seconds of sleep for each of CPU
+_EXITING = 0x4  # the kernel's PF_EXITING, set before the process closes its files
 _DELETED = " (deleted)"
 _MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)  # a mapping of a file: its inode, its path
 
@@ -123,6 +124,12 @@ def available_memory() -> int:
     """Return the bytes of memory that are free or can be freed; 0 if unknown."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
+
+
+def has_ended(process: int) -> bool:
+    """Return whether a process has ended, or is about to: it no longer runs, but may not have been waited for."""
+    fields = next(_split_stat([_read(f"/proc/{process}/stat")]), None)
+    return fields is None or bool(int(fields[6]) & _EXITING)
 
 
 def free_bytes(folder: Path) -> int:

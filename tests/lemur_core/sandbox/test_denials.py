@@ -128,6 +128,13 @@ def test_files_outside_cannot_be_changed(
         assert {"write", "append", "truncate", "open to truncate", "create", "chmod", "times", "rename"} <= done
 
 
+@pytest.mark.parametrize("name", ["net/tcp", "net/unix", "net/dev", "mountinfo", "mounts", "cgroup", "environ", "task"])
+def test_the_machine_is_not_shown(run: Run, box: Sandbox, name: str) -> None:
+    if box.backend == "bubblewrap":
+        pytest.skip("there, a job sees its own namespaces")
+    assert run("read", path=f"/proc/self/{name}").value in REFUSED
+
+
 def test_shared_memory_and_devices(run: Run, box: Sandbox) -> None:
     name = f"lemur-{uuid.uuid4().hex}"
     found = run("devices", name=name).value
