@@ -21,6 +21,7 @@ from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.progress import show_longest
 from lemur_core.sandbox.link import (
     BackendError,
+    Interpreter,
     Link,
     Setup,
     StartError,
@@ -255,9 +256,11 @@ class Sandbox:
         """
         if self._folder is not None:
             raise UserError("this sandbox is open already; make another one")
+        interpreter = prepare_interpreter(self.runtime, self.readable, Path.home())
+        # Only now: a caller that is killed before its server runs leaves the folder.
         self._folder = Path(tempfile.mkdtemp(prefix="lemur-sandbox-")).resolve()
         try:
-            self._choose_backend(self._folder)
+            self._choose_backend(self._folder, interpreter)
         except BaseException:
             self.close()
             raise
@@ -296,10 +299,8 @@ class Sandbox:
                 if link.held:  # the next run restarts it
                     link.stop()
 
-    def _choose_backend(self, folder: Path) -> None:
-        home = Path.home()
+    def _choose_backend(self, folder: Path, interpreter: Interpreter) -> None:
         environment = build_environment(folder) | dict(self.environment)
-        interpreter = prepare_interpreter(self.runtime, self.readable, home)
         canary = folder / "canary"
         canary.write_bytes(b"not for jobs to read")
         setup = Setup(
@@ -308,7 +309,7 @@ class Sandbox:
             slots=self.workers,
             root=folder / "server",
             canary=canary,
-            home=home,
+            home=Path.home(),
             sys_path=[str(Path(path).resolve()) for path in self.sys_path],
             preload=self.preload,
             entries=self.entries,

@@ -143,14 +143,22 @@ class Setup:
 
     def command(self) -> list[str]:
         """Return the command line of the server."""
-        start = [sys.executable, "-P", "-S", str(Path(__file__).parent / "server" / "start.py")]
-        return start if self.backend != "bubblewrap" else [*self._bubblewrap(), *start]
+        options = ["-P", "-S", str(Path(__file__).parent / "server" / "start.py")]
+        if self.backend != "bubblewrap":
+            return [sys.executable, *options]
+        # Of a virtual environment only the link to the interpreter is visible there, which does not find its library.
+        return [*self._bubblewrap(), os.path.realpath(sys.executable), *options]
 
     def _bubblewrap(self) -> list[str]:
         """Return the bwrap command: a file system with only the readable paths, and the writable scratch root."""
         # bwrap mounts its own /proc and /dev below.
         visible = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
-        visible += [str(Path(__file__).parent / "server"), *self.sys_path, *self.modules(self.own_packages()).values()]
+        visible += [
+            sys.executable,
+            str(Path(__file__).parent / "server"),
+            *self.sys_path,
+            *self.modules(self.own_packages()).values(),
+        ]
         command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
         command += ["--proc", "/proc", "--dev", "/dev"]
         command += [
@@ -191,6 +199,7 @@ class Link:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self._setup.root.mkdir(mode=0o700, exist_ok=True)
+        self.channel.send(self._setup.message())
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
@@ -208,7 +217,6 @@ class Link:
         finally:
             theirs.close()
         self.running = True
-        self.channel.send(self._setup.message())
 
     def wait_ready(self) -> None:
         """Return once the server has passed its self-test and imported everything.
