@@ -133,8 +133,11 @@ def has_ended(process: int) -> bool:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the space that is left on the disk of a folder."""
-    status = os.statvfs(folder)
+    """Return the space that is left on the disk of a folder; 0 if the folder is missing."""
+    try:
+        status = os.statvfs(folder)
+    except FileNotFoundError:  # an unconfined job can remove its own
+        return 0
     return status.f_bavail * status.f_frsize
 
 

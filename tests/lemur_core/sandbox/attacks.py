@@ -325,6 +325,13 @@ def fill_one_file(payload: Payload) -> object:
     return {"result": _try(write), "size": Path("large").stat().st_size}
 
 
+def remove_scratch(payload: Payload) -> object:
+    """Remove the working folder. Only possible if unconfined."""
+    error = _try(lambda: Path.cwd().rmdir())
+    time.sleep(0.5)
+    return error
+
+
 def many_files(payload: Payload) -> object:
     for number in range(200_000):
         Path(f"f{number}").touch()
