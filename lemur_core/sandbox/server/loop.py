@@ -163,6 +163,8 @@ class _Server:
         self._channel = channel
         self._settings = settings
         self._backend = str(settings["backend"])
+        # Under bubblewrap, all jobs of a server see the same scratch folders, so it runs one at a time.
+        self._replaces = self._backend != "bubblewrap"
         self._root = Path(settings["root"])
         self._waiting: deque[Message] = deque()
         self._running: dict[int, Running] = {}
@@ -262,7 +264,7 @@ class _Server:
         """Return whether a job can compute in the place of one that sleeps, if that wakes up, too."""
         awake = sum(not job.asleep for job in self._running.values())
         return (
-            self._backend != "bubblewrap"  # where all jobs of a server see the same scratch folders
+            self._replaces
             and awake < self._settings["slots"]
             and len(self._running) < self._settings["slots"] + _MOST_SLEEPERS
             and available_memory() >= limits.memory_bytes
@@ -290,9 +292,9 @@ class _Server:
         for job in self._running.values():
             job.check(now)
             if due and job.verdict is None and now - job.started >= _INSPECT_SECONDS:
-                was_asleep = job.asleep
+                replaced = self._replaces and job.asleep
                 job.inspect(now)
-                if job.asleep and not was_asleep:
+                if self._replaces and job.asleep and not replaced:
                     self._channel.send({"kind": "asleep", "number": job.number})
         if due:
             self._inspected = now
