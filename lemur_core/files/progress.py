@@ -49,7 +49,7 @@ def note(text: str) -> None:
 
 
 #: The displays of the blocks of `progress` that are open, the innermost one last.
-_DISPLAYS: list["Callable[[str], None]"] = []
+_DISPLAYS: list[Callable[[str], None]] = []
 
 
 def show_longest(name: str, seconds: float) -> None:
@@ -83,7 +83,7 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
 
 
 @contextlib.contextmanager
-def _display(display: "Callable[[str], None]") -> Iterator[None]:
+def _display(display: Callable[[str], None]) -> Iterator[None]:
     """Use this function in the block to show what has been running longest."""
     _DISPLAYS.append(display)
     try:

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -208,7 +208,7 @@ def read_activity(processes: Sequence[int]) -> Activity:
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), states)
 
 
-def _split_stat(texts: "Iterator[str] | list[str]") -> Iterator[list[str]]:
+def _split_stat(texts: Iterable[str]) -> Iterator[list[str]]:
     """Yield the fields of such files after the name, which is in parentheses and may hold anything."""
     for text in texts:
         if fields := text.rpartition(")")[2].split():
