@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,7 +19,8 @@ class Raw:
     promised: int = 0
 
 
-Script = Callable[[dict[str, Any], int], "str | Raw"]
+#: An iterator is sent as it is, head and all, until it ends or nobody listens any more.
+Script = Callable[[dict[str, Any], int], "str | Raw | Iterator[bytes]"]
 
 
 @dataclass
@@ -57,13 +58,20 @@ def serving(script: Script) -> Iterator[ModelServer]:
                 server.requests.append(request)
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
             answer = script(request, number)
+            if isinstance(answer, Iterator):
+                self.close_connection = True
+                with suppress(ConnectionError):
+                    for part in answer:
+                        self.wfile.write(part)
+                return
             raw = answer if isinstance(answer, Raw) else completion(answer)
             self.send_response(raw.status)
             for name, value in raw.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(raw.body) + raw.promised))
             self.end_headers()
-            self.wfile.write(raw.body)
+            with suppress(ConnectionError):  # it may have waited long enough
+                self.wfile.write(raw.body)
             if raw.promised:
                 self.close_connection = True
 

@@ -1,20 +1,27 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, llama.cpp, Ollama, TGI and the like.
 
-Several requests run in parallel; temporary errors (busy, disconnected, invalid JSON) are retried after growing pauses.
-Without a key, the client would send the user's Hub token to any endpoint, so a key is always set.
-
-Source: https://huggingface.co/docs/huggingface_hub/guides/inference
+Several requests run in parallel; temporary errors (busy, disconnected, not a chat completion) are retried after growing
+pauses. Whatever an endpoint sends costs its own attempt only: the time limit of a request includes the last byte of its
+response, and a response has a maximum size, is not unpacked, and does not lead to another address.
 """
 
 import asyncio
+import json
+import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
 
-from lemur.synthesis.models.model import Answer, NoAnswer, Request, Sampling, Take, TokenBudget
+from pydantic import BaseModel, Field, ValidationError
+
+from lemur.synthesis.models.model import MAX_ANSWER, Answer, NoAnswer, Request, Sampling, Take, TokenBudget, read_answer
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.sandbox.server.foreign import one_line
+from lemur_core.sandbox.server.received import clean_text
+
+if TYPE_CHECKING:
+    import httpx2
 
 #: The key to send if none is set.
 PLACEHOLDER = "none"
@@ -22,8 +29,12 @@ PLACEHOLDER = "none"
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _OURS = frozenset({401, 403, 404, 405})  # retrying would not help
 _LONGEST_PAUSE = 60.0  # seconds
+_DOUBLINGS = 16  # of the pause; more would not matter
 _CHARACTERS = 300  # of an endpoint's message
 _SECRET = 16  # characters; a shorter key is a placeholder, and may be a word of an answer
+_MAX_BYTES = 8 * MAX_ANSWER  # of a response: JSON escapes take up to six bytes, and what surrounds the text some more
+_MAX_MESSAGE = 1 << 16  # bytes of a refusal
+_DIGITS = 18  # of a number; a longer one counts nothing, and Python refuses to read very long ones
 
 
 class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
@@ -34,15 +45,31 @@ class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
         self.pause = pause
 
 
+class _Message(BaseModel):
+    content: str | None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: object = None
+
+
+class _Completion(BaseModel):
+    """The part of a chat completion that is used. What is only reported may have any type here: the answer counts."""
+
+    choices: list[_Choice] = Field(min_length=1)
+    usage: object = None
+
+
 class Endpoint:
     """A model by its name at an endpoint.
 
     Args:
         key_name: the environment variable with the key.
-        budget: no request is sent once it is spent.
+        budget: no request is sent once it is spent, and its seconds end those under way.
         at_once: maximum number of parallel requests.
         retries: retries after a temporary error.
-        timeout: seconds for one request.
+        timeout: seconds for one request and the whole of its response.
         pause: seconds before the first retry; doubles with each retry.
     Raises: UsageError if the URL is invalid.
     """
@@ -61,108 +88,177 @@ class Endpoint:
         timeout: float = 600.0,
         pause: float = 1.0,
     ) -> None:
-        check_url(url, key_name)
+        parts = check_url(url, key_name)
         self.name, self.identity = name, f"{name}@{url.rstrip('/')}"
         self._url, self._budget = url.rstrip("/"), budget
+        self._target = parts._replace(path=_complete_path(parts.path.rstrip("/"))).geturl()
         self._key, self._key_name = os.environ.get(key_name) or PLACEHOLDER, key_name
         self._at_once, self._retries, self._timeout, self._pause = at_once, retries, timeout, pause
+        self._answered, self._refusal = False, ""
 
     def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
-        """Hand `take` the answer to each request. Raises: UserError if the endpoint refuses them all."""
+        """Hand `take` the answer to each request. Raises: UserError if the endpoint refuses before its first answer."""
         asyncio.run(self._ask(enumerate(requests), sampling, take))
 
     async def _ask(self, requests: Iterator[tuple[int, Request]], sampling: Sampling, take: Take) -> None:
-        from huggingface_hub import AsyncInferenceClient
+        import httpx2
 
-        async with AsyncInferenceClient(base_url=self._url, api_key=self._key, timeout=self._timeout) as client:
+        # Its own time limits are for one read each; ours are for the whole.
+        headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", "User-Agent": "lemur-curator"}
+        async with httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=None) as client:
 
             async def work() -> None:
                 for place, request in requests:
-                    spent = self._budget.spent()
-                    take(place, NoAnswer(spent) if spent else await self._answer(client, request, sampling))
+                    stopped = self._budget.spent() or self._refusal
+                    take(place, NoAnswer(stopped) if stopped else await self._answer(client, request, sampling))
 
             await asyncio.gather(*(work() for _ in range(self._at_once)))
 
-    async def _answer(self, client: Any, request: Request, sampling: Sampling) -> Answer | NoAnswer:
+    async def _answer(self, client: "httpx2.AsyncClient", request: Request, sampling: Sampling) -> Answer | NoAnswer:
+        """Return the answer, or why there is none by the end of the time budget."""
+        try:
+            async with asyncio.timeout(self._budget.seconds_left):
+                answer = await self._retry(client, self._body(request, sampling))
+        except TimeoutError:
+            return NoAnswer(self._budget.seconds_spent)
+        self._answered |= isinstance(answer, Answer)
+        return answer
+
+    async def _retry(self, client: "httpx2.AsyncClient", body: dict[str, object]) -> Answer | NoAnswer:
         for attempt in range(self._retries + 1):
             try:
-                return await self._once(client, request, sampling)
+                return await self._once(client, body)
             except _Passing as trouble:
                 why = str(trouble)
-                pause = self._pause * 2**attempt if trouble.pause is None else trouble.pause
+                pause = self._pause * 2 ** min(attempt, _DOUBLINGS) if trouble.pause is None else trouble.pause
             if attempt < self._retries:
                 await asyncio.sleep(min(pause, _LONGEST_PAUSE))
         return NoAnswer(f"no answer in {self._retries + 1} requests; last error: {why}")
 
-    async def _once(self, client: Any, request: Request, sampling: Sampling) -> Answer | NoAnswer:
-        from huggingface_hub.errors import HfHubHTTPError, InferenceTimeoutError
-
-        # The client sends {"type": "json_object", "value": schema}: all of these servers then answer with JSON, and TGI
-        # follows the schema.
-        form = request.schema and {
-            "type": "json_schema",
-            "json_schema": {"name": "plan", "schema": dict(request.schema), "strict": True},
+    def _body(self, request: Request, sampling: Sampling) -> dict[str, object]:
+        body: dict[str, object] = {
+            "model": self.name,
+            "messages": list(request.messages),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": request.seed,
         }
-        try:
-            completion = await client.chat_completion(
-                messages=list(request.messages),
-                model=self.name,
-                max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                seed=request.seed,
-                response_format=form,
-            )
-            choice = completion.choices[0]
-            text = choice.message.content
-            if not isinstance(text, str):
-                return NoAnswer("the endpoint returned a message without text")
-            text = self._without_key(text) if len(self._key) >= _SECRET else text
-        except InferenceTimeoutError as error:
-            raise _Passing(f"no answer within {self._timeout:g} s") from error
-        except HfHubHTTPError as error:
-            return self._refuse(error)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise _Passing(f"the response is not a chat completion: {self._clean_message(error)}") from error
-        except Exception as error:
-            if not isinstance(error, HfHubHTTPError.__bases__):  # not a transport error, such as a lost connection
-                raise
-            raise _Passing(self._clean_message(error)) from error
-        usage = completion.usage
-        if usage is None:
-            return Answer(text, finish=choice.finish_reason)
-        return Answer(text, usage.prompt_tokens, usage.completion_tokens, choice.finish_reason)
+        if request.schema:
+            # All of these servers then answer with JSON, and TGI follows the schema.
+            body["response_format"] = {"type": "json_object", "value": dict(request.schema)}
+        return body
 
-    def _refuse(self, error: Any) -> NoAnswer:
+    async def _once(self, client: "httpx2.AsyncClient", body: dict[str, object]) -> Answer | NoAnswer:
+        import httpx2
+
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                client.stream("POST", self._target, json=body) as response,
+            ):
+                if not response.is_success:
+                    return self._refuse(response, await _read(response, _MAX_MESSAGE))
+                if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
+                    return NoAnswer(self._clean_message(f"the response is packed ({packed}); only plain ones are read"))
+                content = await _read(response, _MAX_BYTES)
+        except TimeoutError as error:
+            raise _Passing(f"no answer within {self._timeout:g} s") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+            raise _Passing(self._clean_message(error)) from error
+        if len(content) > _MAX_BYTES:
+            return NoAnswer(f"the response is longer than {_MAX_BYTES >> 20} MiB")
+        return self._read_completion(content)
+
+    def _read_completion(self, content: bytes) -> Answer | NoAnswer:
+        """Return the answer in a response. Raises: _Passing if it is not a chat completion."""
+        try:
+            completion = _Completion.model_validate(json.loads(content, parse_int=_read_int), strict=True)
+        except (ValueError, RecursionError) as error:
+            reason: object = error
+            if isinstance(error, ValidationError):
+                fault = error.errors()[0]
+                reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            raise _Passing(f"the response is not a chat completion: {self._clean_message(reason)}") from error
+        text = completion.choices[0].message.content
+        if text is None:
+            return NoAnswer("the endpoint returned a message without text")
+        if len(text) > MAX_ANSWER:
+            return NoAnswer(f"the answer has {len(text):,} characters; at most {MAX_ANSWER:,} are read")
+        usage = completion.usage if isinstance(completion.usage, dict) else {}
+        return read_answer(
+            self._without_key(text) if len(self._key) >= _SECRET else text,
+            usage.get("prompt_tokens"),
+            usage.get("completion_tokens"),
+            completion.choices[0].finish_reason,
+        )
+
+    def _refuse(self, response: "httpx2.Response", content: bytes) -> NoAnswer:
         """Return the failure of a refused request. Raises: UserError if retrying cannot help, _Passing if it may."""
-        response = getattr(error, "response", None)
-        status = getattr(response, "status_code", None)
-        message = self._clean_message(response.text if response is not None and response.text else error)
-        if status in _OURS:
+        status = response.status_code
+        if len(content) > _MAX_MESSAGE:
+            content = content[: -len(self._key)]  # which may begin there
+        message = self._clean_message(content.decode("utf-8", "replace") or response.reason_phrase)
+        if status in _PASSING:
+            raise _Passing(f"status {status}: {message}", _seconds(response))
+        if status not in _OURS and not response.has_redirect_location:
+            return NoAnswer(f"status {status}: {message}")
+        if response.has_redirect_location:
+            elsewhere = self._clean_message(response.headers["Location"])
+            self._refusal = f"status {status}: redirects to {elsewhere}; pass the final address"
+        else:
             key = "is the key right? it is read from" if self._key != PLACEHOLDER else "a key would be read from"
-            raise UserError(f"{self._url}: refuses with status {status}: {message}; {key} {self._key_name}") from error
-        if status is None or status in _PASSING:
-            raise _Passing(f"status {status}: {message}", _seconds(response)) from error
-        return NoAnswer(f"status {status}: {message}")
+            self._refusal = f"refuses with status {status}: {message}; {key} {self._key_name}"
+        if not self._answered:
+            raise UserError(f"{self._url}: {self._refusal}")
+        return NoAnswer(self._refusal)  # what was answered before is worth writing; no further request is sent
 
     def _clean_message(self, error: object) -> str:
-        return one_line(self._without_key(str(error) or type(error).__name__), _CHARACTERS)
+        return one_line(clean_text(self._without_key(str(error) or type(error).__name__)), _CHARACTERS)
 
     def _without_key(self, text: str) -> str:
         """Remove the key from a message: an endpoint may repeat it."""
         return text if self._key == PLACEHOLDER else text.replace(self._key, "(key)")
 
 
-def check_url(url: str, key_name: str) -> None:
-    """Raise UsageError unless it is the URL of an endpoint."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.username or parts.password:
-        raise UsageError(f"--base-url {url}: use http://HOST:PORT/v1; set a key in the environment, {key_name}")
+def check_url(url: str, key_name: str) -> SplitResult:
+    """Return the parts of an endpoint's URL. Raises: UsageError unless it is one."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
+    except ValueError:  # brackets that do not match, a port out of range
+        valid = False
+    if not valid or parts.username or parts.password:
+        shown = url if url.isprintable() else repr(url)
+        raise UsageError(f"--base-url {shown}: use http://HOST:PORT/v1; set a key in the environment, {key_name}")
+    return parts
 
 
-def _seconds(response: Any) -> float | None:
+def _complete_path(path: str) -> str:
+    """Return the path of chat completions below that of an endpoint, which may lack `/v1`."""
+    if path.endswith("/chat/completions"):
+        return path
+    return f"{path}/chat/completions" if path.endswith("/v1") else f"{path}/v1/chat/completions"
+
+
+async def _read(response: "httpx2.Response", limit: int) -> bytes:
+    """Return the body as it was sent; one that is longer than the limit is cut off somewhere beyond it."""
+    content = bytearray()
+    async for part in response.aiter_raw():
+        content += part
+        if len(content) > limit:
+            break
+    return bytes(content)
+
+
+def _read_int(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _DIGITS else None
+
+
+def _seconds(response: "httpx2.Response") -> float | None:
     """Return the seconds that an endpoint asks to wait."""
     try:
-        return max(0.0, float(response.headers.get("Retry-After")))
-    except (AttributeError, TypeError, ValueError):
+        seconds = float(response.headers["Retry-After"])
+    except (KeyError, ValueError):
         return None
+    return None if math.isnan(seconds) else max(0.0, seconds)

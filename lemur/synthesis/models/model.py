@@ -6,16 +6,23 @@ run resumes without repeating requests, and running it again sends none.
 
 import hashlib
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from lemur.synthesis.prompting.prompts import Message
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox.cached import OutcomeStore
+from lemur_core.sandbox.server.received import clean_text
+
+#: Characters of an answer. The longest network of LEMUR 2.1.0 has 178,375.
+MAX_ANSWER = 1 << 20
+_MAX_TOKENS = 2**31  # of a prompt or an answer
+_FINISH = re.compile(r"[a-z_]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,17 @@ class NoAnswer:
     why: str
 
 
+def read_answer(text: str, prompt_tokens: object = None, answer_tokens: object = None, finish: object = None) -> Answer:
+    """Return an answer with what an endpoint reports about it; counts that count nothing, and reasons that are not a
+    word, are left out."""
+    reason = finish if isinstance(finish, str) and _FINISH.fullmatch(finish) else None
+    return Answer(clean_text(text), _read_count(prompt_tokens), _read_count(answer_tokens), reason)
+
+
+def _read_count(number: object) -> int | None:
+    return number if type(number) is int and 0 <= number < _MAX_TOKENS else None
+
+
 class Model(Protocol):
     """A language model."""
 
@@ -84,13 +102,22 @@ class TokenBudget:
 
     def spent(self) -> str | None:
         """Describe the exhausted limit; None if the budget is not spent."""
-        if self._started is None:
-            self._started = time.monotonic()
+        left = self.seconds_left  # starts the clock
         if self.tokens is not None and self.used >= self.tokens:
             return f"the budget of {self.tokens:,} tokens is spent"
-        if self.seconds is not None and time.monotonic() - self._started >= self.seconds:
-            return f"the budget of {self.seconds:g} seconds is spent"
-        return None
+        return self.seconds_spent if left is not None and left <= 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The rest of the seconds, which count from the first question; None if they are unlimited."""
+        if self._started is None:
+            self._started = time.monotonic()
+        return None if self.seconds is None else self._started + self.seconds - time.monotonic()
+
+    @property
+    def seconds_spent(self) -> str:
+        """The message that the seconds are over."""
+        return f"the budget of {self.seconds:g} seconds is spent"
 
     def book(self, answer: Answer) -> None:
         """Count the tokens of an answer; if the model does not report them, a quarter of its characters."""
@@ -124,7 +151,7 @@ class Asker:
         for place, key in enumerate(keys):
             kept = None if self._again else self._store.remembered(key)
             if kept is not None:
-                answers[place] = answer = Answer(**json.loads(kept))
+                answers[place] = answer = read_answer(**json.loads(kept))
                 self.budget.book(answer)
                 self.reused += 1
         new = [place for place in range(len(requests)) if place not in answers]
@@ -132,8 +159,7 @@ class Asker:
             with progress(f"{self.model.name}: {what}", len(new), "answers") as advance:
 
                 def take(number: int, answer: Answer | NoAnswer) -> None:
-                    if isinstance(answer, Answer):  # a lone surrogate is not valid text
-                        answer = replace(answer, text=answer.text.encode("utf-8", "replace").decode())
+                    if isinstance(answer, Answer):
                         self.budget.book(answer)
                         self._keep(keys[new[number]], answer)
                     answers[new[number]] = answer

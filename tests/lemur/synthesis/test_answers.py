@@ -1,5 +1,7 @@
 """What is taken for code in an answer: fences, thoughts, deltas."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,24 @@ def test_code(answer: str, code: str) -> None:
 def test_no_code(answer: str) -> None:
     with pytest.raises(AnswerError, match="the answer holds no code; answer with one fence"):
         code_in(answer)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    ["`", "```\n", "`" * 99 + "\n", " ", "~", "<<<<<<< SEARCH\n", "<<<<<<< SEARCH\n=======\n", "<think>", "</think>"],
+)
+def test_an_answer_of_signs_is_read_in_no_time(sign: str) -> None:
+    answer = sign * ((1 << 20) // len(sign))
+    started = time.monotonic()
+    for work in (code_in, lambda told: apply_changes(PARENT, told)):
+        with pytest.raises(AnswerError, match=r"holds no|at most 262,144 are read"):
+            work(answer)
+    assert time.monotonic() - started < 10
+
+
+def test_a_file_beyond_reading() -> None:
+    with pytest.raises(AnswerError, match=r"^the file has 600,000 characters; at most 262,144 are read$"):
+        code_in("x = 1\n" * 100_000)
 
 
 def test_text_without_a_fence_is_taken_as_it_is() -> None:
