@@ -10,7 +10,7 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ class NetGraphs:
 
     runs: Literal[True]
     route: str
-    in_shape: tuple[int, ...]
+    in_shape: list[int]
     graph: str
     graph_widths: str
     graph_repeats: str
@@ -41,11 +41,22 @@ class NetGraphs:
     reads_values: bool
     initial: str
     glue: str
-    prm_read: tuple[str, ...]
-    dead_classes: tuple[str, ...]
-    unused_parameters: tuple[str, ...]
+    prm_read: list[str]
+    dead_classes: list[str]
+    unused_parameters: list[str]
     eval: str
     train: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a graph cannot be read."""
+        for packed in (self.eval, self.train):
+            if packed is not None:
+                unpack(packed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its facts by name; without `train` if there is no train mode."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
 
 
 #: CPU seconds and memory decide, so a busy machine does not change the result.
@@ -154,8 +165,7 @@ class NetworkTracer:
                     missing = {"missing": answer.missing} if answer.missing else {}
                     yield int(reply.key), GraphTrace({"error": answer.fault, **missing})
                 else:
-                    assert isinstance(reply.outcome.value, dict)
-                    yield int(reply.key), GraphTrace(reply.outcome.value)
+                    yield int(reply.key), GraphTrace(answer.to_json())
                 advance(1)
 
     def trace_records(

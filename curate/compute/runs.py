@@ -163,10 +163,17 @@ class NetFailure:
     missing: str = ""
     runs: Literal[False] = False
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if the category is not a short word, or the module's name none."""
+        if not re.fullmatch(r"[a-z_0-9]{1,40}", self.category):
+            raise ValueError("a category is a short word")
+        if self.missing and not all(map(str.isidentifier, self.missing.split("."))):
+            raise ValueError("a missing module has a name")
+
     @property
     def fault(self) -> str:
         """The category, a colon, the line."""
-        return f"{self.category}: {self.error}"
+        return f"{self.category}: {' '.join(self.error.split())[:_FAULT_CHARACTERS]}"
 
 
 LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=6 * 2**30)
@@ -175,6 +182,7 @@ RUN = SandboxStage[NetRuns | NetFailure](
 )
 
 _MARK = "(--require-runs):"
+_FAULT_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True)

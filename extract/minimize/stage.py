@@ -9,7 +9,7 @@ from typing import Any, cast
 from extract.arguments.messages import BlockUses, CallsToRun
 from extract.minimize.cuts import Watched
 from extract.minimize.cutter import Cutter, MinimizedText
-from extract.proofs.validate import BlockWithOriginal
+from extract.proofs.validate import BlockWithOriginal, WorkingCalls
 from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import never_run
@@ -49,26 +49,10 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class FurtherCall:
-    """The arguments of one call, as Python expressions."""
-
-    args: list[str]
-    kwargs: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class FurtherCalls:
-    """Calls in the corpus that construct a block and run it forward."""
-
-    init: FurtherCall
-    forward: FurtherCall
-
-
-@dataclass(frozen=True, slots=True)
 class WatchAnswer:
     """The executed parts of a block. `sets`: further arguments in the corpus that work."""
 
-    sets: tuple[FurtherCalls, ...]
+    sets: tuple[WorkingCalls, ...]
     signature: Signed
     watched: Watched
 

@@ -1,12 +1,13 @@
 """Trace the blocks that run, in the sandbox, with the arguments from their validation."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
+from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
@@ -25,13 +26,24 @@ class BlockGraphs:
     train_error: str | None
     reads_values: bool
     initial: str
-    dead_classes: tuple[str, ...]
-    unused_parameters: tuple[str, ...]
+    dead_classes: list[str]
+    unused_parameters: list[str]
     returns: object
-    sizes: Mapping[str, tuple[int | float, ...]]
+    sizes: Mapping[str, list[int | float]]
     fixed: str | None
     eval: Mapping[str, object]
     train: Mapping[str, object] | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a graph cannot be read."""
+        sized = restore(self.to_json())
+        for graph in (sized.evaluated, sized.trained):
+            if graph is not None:
+                graph.check_references()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its facts by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 #: CPU time and memory are the limits that matter, so that a busy machine changes no result.
@@ -76,5 +88,4 @@ def _read_reply(reply: Reply[BlockGraphs | Failure]) -> BlockTrace:
     if isinstance(answer, Failure):
         error = " ".join(answer.error.split())[:_MAX_CHARACTERS]
         return BlockTrace(reply.key, None, error, reply.outcome.reused)
-    assert isinstance(reply.outcome.value, dict)
-    return BlockTrace(reply.key, reply.outcome.value, None, reply.outcome.reused)
+    return BlockTrace(reply.key, answer.to_json(), None, reply.outcome.reused)

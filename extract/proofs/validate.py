@@ -3,7 +3,7 @@
 import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -16,7 +16,8 @@ from extract.resolve.modules import FOUNDATION
 from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
-from manifests.records import Level
+from lemur_core.source.text import parse_expression
+from manifests.records import Level, Observed
 
 
 class HasOriginal(Protocol):
@@ -35,6 +36,7 @@ P = TypeVar("P", bound=HasOriginal)
 
 _BACK_OFF_SECONDS = 0.5
 _MAX_ERROR = 400  # characters
+_MAX_EXPRESSION = 10_000
 _TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search would exceed its memory limit again
 
 # Executing a file takes milliseconds, the search for arguments a few seconds; anything longer hangs.
@@ -55,14 +57,54 @@ class SearchRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkingCall:
+    """The arguments of one call, as Python expressions."""
+
+    args: list[str]
+    kwargs: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless each argument is an expression, passed by a name that is one."""
+        for text in (*self.args, *self.kwargs.values()):
+            if len(text) > _MAX_EXPRESSION:
+                raise ValueError(f"an argument has more than {_MAX_EXPRESSION:,} characters")
+            try:
+                parse_expression(text)
+            except SyntaxError:
+                raise ValueError("an argument is not an expression") from None
+        if not all(map(str.isidentifier, self.kwargs)):
+            raise ValueError("an argument has no name")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingCalls:
+    """Calls that construct a block and, if it runs, call it."""
+
+    init: WorkingCall
+    forward: WorkingCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The level that a file reached; `kind` and `error` if it stopped before the goal."""
+    """The level that a file reached; `kind` and `error` if it stopped before the goal.
+
+    From `constructed` on with the arguments that work, and what was `observed`: an Observed record.
+    """
 
     level: Level
     kind: str | None = None
     error: str | None = None
-    arguments: Mapping[str, object] | None = None
+    arguments: WorkingCalls | None = None
     observed: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the level was not reached, or `observed` is not an Observed record."""
+        if self.observed is not None:
+            Observed.model_validate_json(json.dumps(self.observed), strict=True)
+        if at_least(self.level, "constructed") and None in (self.arguments, self.observed):
+            raise ValueError(f"{self.level} without arguments")
+        if at_least(self.level, "forward") and (self.arguments is None or self.arguments.forward is None):
+            raise ValueError(f"{self.level} without a call of forward")
 
 
 EXECUTE = SandboxStage[SearchAnswer]("extract.arguments.search_guest:search_arguments", SearchAnswer, LIMITS)
@@ -193,11 +235,16 @@ def _verdict(reply: Reply[SearchAnswer]) -> BlockVerdict:
         level=answer.level,
         kind=answer.kind,
         error=answer.error,
-        arguments=_text(answer.arguments),
+        arguments=_text(None if answer.arguments is None else _calls(answer.arguments)),
         observed=_text(answer.observed),
         seconds=outcome.seconds,
         reused=outcome.reused,
     )
+
+
+def _calls(calls: WorkingCalls) -> dict[str, Any]:
+    """Return calls as JSON values; without `forward` if there is none."""
+    return {name: call for name, call in asdict(calls).items() if call is not None}
 
 
 def _text(value: object) -> str | None:

@@ -10,9 +10,10 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple
 
-from lemur_core.sandbox.server.received import inflate
+from lemur_core.sandbox.server.received import MAX_INFLATED_BYTES, clean_text, inflate
 
 TORCH = importlib.metadata.version("torch")
 #: The version of the stored form and of the rules that produce it.
@@ -87,6 +88,18 @@ class Graph:
         """Return dtype and shape of a value."""
         return self.nodes[ref.node].outputs[ref.output]
 
+    def check_references(self) -> None:
+        """Raise ValueError if a node reads what no earlier node gives, or a result is not there."""
+        counts: list[int] = []
+        for node in self.nodes:
+            for ref in node.inputs:
+                _check_ref(*ref, counts)
+            counts.append(len(node.outputs))
+        for ref in (*self.results, *(target for target, _ in self.writes)):
+            if not isinstance(ref, Ref):
+                raise ValueError("a result is not the output of a node")
+            _check_ref(*ref, counts)
+
     def to_json(self) -> dict[str, Any]:
         """Return the stored form."""
         return {
@@ -97,7 +110,7 @@ class Graph:
                     node.op,
                     {name: _to_json(argument) for name, argument in node.arguments},
                     [[kind.dtype, list(kind.shape)] for kind in node.outputs],
-                    node.scope,
+                    clean_text(node.scope),
                 ]
                 for node in self.nodes
             ],
@@ -107,11 +120,8 @@ class Graph:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Graph":
-        """Read a graph from its stored form. Raises: ValueError if `form` or `torch` is another version."""
-        version = (stored.get("form"), stored.get("torch"))
-        if version != (FORM, TORCH):
-            current = f"form {FORM} of torch {TORCH}"
-            raise ValueError(f"form {version[0]} of torch {version[1]} cannot be compared with {current}")
+        """Read a graph from its stored form. Raises: ValueError as `check_stored` does."""
+        check_stored(stored)
         nodes = tuple(
             Node(
                 op,
@@ -153,19 +163,89 @@ def reachable(nodes: Sequence[Node], results: Sequence[Ref]) -> list[int]:
 
 
 def pack(graph: Graph) -> str:
-    """Return the stored form of a graph as compressed text."""
-    return base64.b64encode(zlib.compress(json.dumps(graph.to_json(), separators=(",", ":")).encode())).decode()
+    """Return the stored form of a graph as compressed text. Raises: ValueError if it is too large for `unpack`."""
+    text = json.dumps(graph.to_json(), separators=(",", ":"))
+    if len(text) > MAX_INFLATED_BYTES:
+        raise ValueError(f"a graph of {len(graph.nodes):,} operations takes more than {MAX_INFLATED_BYTES:,} bytes")
+    return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def unpack(packed: str) -> dict[str, Any]:
     """Return the stored form of a packed graph.
 
     Args: packed: from `pack`.
-    Returns: the form that `lemur_core.graphs.serialization.restore` reads.
-    Raises: ValueError if it is not packed JSON, or holds too much.
+    Returns: the form that `Graph.from_json` reads.
+    Raises: ValueError if it holds too much, or as `check_stored` does.
     """
-    stored: dict[str, Any] = json.loads(inflate(base64.b64decode(packed)))
+    try:
+        stored: dict[str, Any] = json.loads(inflate(base64.b64decode(packed, validate=True)))
+        check_stored(stored)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     return stored
+
+
+_INTEGERS = range(-(2**63), 2**63)
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+
+
+def check_stored(stored: Any) -> None:
+    """Check that a value is the stored form of a graph: foreign code may have written it.
+
+    Raises: ValueError if it is of another version, a part has another type than `Graph.to_json` gives it, or a node
+        reads what no earlier node gives.
+    """
+    if not isinstance(stored, dict):
+        raise ValueError("not a graph")
+    version = (stored.get("form"), stored.get("torch"))
+    if version != (FORM, TORCH):
+        current = f"form {FORM} of torch {TORCH}"
+        raise ValueError(f"form {version[0]!r:.20} of torch {version[1]!r:.20} cannot be compared with {current}")
+    counts: list[int] = []
+    try:
+        for op, arguments, outputs, scope in stored["nodes"]:
+            _check_text(op)
+            _check_text(scope)
+            for name, argument in arguments.items():
+                _check_text(name)
+                _check_argument(argument, counts)
+            for dtype, shape in outputs:
+                _check_text(dtype)
+                if not all(type(size) is int and size in _INTEGERS for size in shape):
+                    raise ValueError("a size is not an integer")
+            counts.append(len(outputs))
+        for node, output in (*stored["outputs"], *(ref for write in stored["writes"] for ref in write)):
+            _check_ref(node, output, counts)
+        if not all(len(write) == 2 for write in stored["writes"]):
+            raise ValueError("a write is not a pair")
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"not a graph: {error}") from None
+
+
+def _check_argument(argument: Any, counts: Sequence[int]) -> None:
+    kind = type(argument)
+    if kind is list:
+        for item in argument:
+            _check_argument(item, counts)
+    elif kind is dict:
+        if argument.keys() == {"node", "output"}:
+            _check_ref(argument["node"], argument["output"], counts)
+        elif argument.keys() != {"float"} or argument["float"] not in _NOT_FINITE:
+            raise ValueError("an argument is not a literal")
+    elif kind is str:
+        _check_text(argument)
+    elif (kind is int and argument not in _INTEGERS) or (kind is float and not isfinite(argument)):
+        raise ValueError("a number is out of range")
+
+
+def _check_ref(node: Any, output: Any, counts: Sequence[int]) -> None:
+    if not (type(node) is type(output) is int and 0 <= node < len(counts) and 0 <= output < counts[node]):
+        raise ValueError("a node reads what no earlier node gives")
+
+
+def _check_text(text: Any) -> None:
+    if type(text) is not str or not ((text.isascii() and "\0" not in text) or clean_text(text) == text):
+        raise ValueError("a name is not a text")
 
 
 def _to_json(argument: Argument) -> Any:
@@ -173,9 +253,9 @@ def _to_json(argument: Argument) -> Any:
         return {"node": argument.node, "output": argument.output}
     if isinstance(argument, tuple):
         return [_to_json(item) for item in argument]
-    if isinstance(argument, float) and not -float("inf") < argument < float("inf"):
+    if isinstance(argument, float) and not isfinite(argument):
         return {"float": str(argument)}
-    return argument
+    return clean_text(argument) if isinstance(argument, str) else argument
 
 
 def _from_json(stored: Any) -> Argument:

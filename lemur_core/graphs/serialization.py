@@ -26,6 +26,7 @@ _ROW = re.compile(r"[^×]+(?:×[^×]+)+")
 _RUN = re.compile(r"(\d+)…(\d+)")
 _NUMBER = re.compile(r"-?\d+")
 _SCALAR = "scalar"
+_MOST_NODES = 1_000_000
 _SIGNS = (("**", "^"), ("//", "÷"), ("*", "·"), (" ", ""))
 
 _Form = tuple[str, ...]  # an operation and the names of its arguments
@@ -196,6 +197,8 @@ class _GraphReader:
         for item in stored:
             if isinstance(item, str) and evaluated is not None:
                 for other in _parse_range(item):
+                    if len(self.nodes) == _MOST_NODES:
+                        raise ValueError(f"more than {_MOST_NODES:,} nodes")
                     self.nodes.append(_renumber(evaluated.nodes[other], counterparts))
                     counterparts[other] = len(self.nodes) - 1
                 continue
@@ -211,6 +214,8 @@ class _GraphReader:
         types = tuple(map(self._type, stored[1 + len(names) : -1]))
         # 0: the scope of the node before.
         scope = stored[-1] if stored[-1] != 0 else self.nodes[-1].scope
+        if not all(isinstance(text, str) for text in (op, scope, *names)):
+            raise ValueError("a name is not a text")
         return Node(op, arguments, types, scope)
 
     def value(self, stored: Any) -> Argument:

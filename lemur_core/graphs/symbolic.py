@@ -203,6 +203,8 @@ _SIGNS: dict[type, Callable[..., float]] = {
 
 @cache
 def _parse(text: str) -> ast.expr:
+    if len(text) > _LONGEST_FORMULA:
+        raise ValueError(f"a formula of {len(text):,} characters")
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, RecursionError) as error:
@@ -223,6 +225,10 @@ def difference(one: Argument, other: Argument) -> int | None:
 
 
 _POINTS = 5
+
+
+_LONGEST_FORMULA = 2_000  # characters
+_LARGEST_BASE, _LARGEST_EXPONENT = 2**53, 64  # `9 ** 9 ** 9` would take forever
 
 
 @cache
@@ -246,7 +252,10 @@ def value_at(text: str, sizes: Mapping[str, float]) -> float:
         if isinstance(node, ast.Name) and node.id in sizes:
             return sizes[node.id]
         if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS:
-            return _SIGNS[type(node.op)](value(node.left), value(node.right))
+            left, right = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Pow) and (abs(left) > _LARGEST_BASE or abs(right) > _LARGEST_EXPONENT):
+                raise ValueError(f"{text!r} has no value that a size can have")
+            return _SIGNS[type(node.op)](left, right)
         if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
             return _SIGNS[type(node.op)](value(node.operand))
         raise ValueError(f"{text!r} is not a formula over {', '.join(sizes)}")

@@ -156,7 +156,7 @@ class SandboxStage(Generic[Answer]):
         except (ValidationError, RecursionError) as error:
             fault = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deeply"}
             where = ".".join(map(str, fault["loc"]))
-            text = f"answered nonsense: {where}: {fault['msg']}"[:_FAULT_CHARACTERS]
+            text = f"answered nonsense: {where}: {str(fault['msg']).removeprefix('Value error, ')}"[:_FAULT_CHARACTERS]
             return Reply(replace(outcome, status=Status.CRASHED, value=None, error=text), None)
 
 

@@ -24,7 +24,7 @@ def same_threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def one_sandbox() -> Iterator[None]:
     """One real sandbox for all tests of a file: each would start its own, and import torch once more."""
-    entries = [train.compose.candidates.PROBE, train.compose.candidates.NETWORK]
+    entries = [train.compose.candidates.PROBE.guest, train.compose.candidates.NETWORK.guest]
     sandbox = Sandbox(entries=entries, workers=2, limits=train.compose.candidates.LIMITS)
     with sandbox as box, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached, "Sandbox", lambda **options: contextlib.nullcontext(box))

@@ -13,7 +13,18 @@ from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import combine_licenses
 from manifests.records import Block, Ingredient
-from train.compose.candidates import NETWORK, Prober, choose, is_minimization_error, prober_for, question, settle
+from train.compose.candidates import (
+    NETWORK,
+    FillerToProbe,
+    FitsNot,
+    NetworkToProbe,
+    Prober,
+    choose,
+    is_minimization_error,
+    prober_for,
+    question,
+    settle,
+)
 from train.compose.library import open_library
 from train.compose.network_text import (
     PREAMBLE,
@@ -71,14 +82,13 @@ def assemble(
         others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
         settled |= _settle(others, recipe, checker, _support(recipe, settled))
         code, prm = _render(recipe, settled)
-        network: dict[str, object] = {"code": code, "prm": prm, "in_shape": _IN_SHAPE, "out_shape": [_CLASSES]}
-        (ran,) = checker.ask([network], entry=NETWORK)
+        (ran,) = checker.ask([NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])], stage=NETWORK)
         # A minimized form holds what was observed of the block alone; inside the network it may need more.
-        if not ran["fits"] and minimized and is_minimization_error(ran["reason"]):
+        if isinstance(ran, FitsNot) and minimized and is_minimization_error(ran.reason):
             return assemble(recipe, folder, unsafe=unsafe, prober=checker, minimized=False)
-    if not ran["fits"]:
+    if isinstance(ran, FitsNot):
         name = recipe.model.name
-        raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")
+        raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     return Network(
         recipe.model.name,
         code,
@@ -110,16 +120,16 @@ def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fi
     widths = {slot: list_widths(slot, recipe.model) for slot in chosen}
     slots = {id(one): slot for slot, filler in chosen.items() for one in (filler, filler.full)}
 
-    def ask(filler: Filler) -> dict[str, object]:
+    def ask(filler: Filler) -> FillerToProbe:
         slot = slots[id(filler)]
         return question(slot, filler, list_sizes(slot, widths[slot]), support, strict=filler.block is not None)
 
     settled = {}
     for slot, (filler, answer) in zip(chosen, settle(list(chosen.values()), ask, prober), strict=True):
-        if not answer["fits"]:
+        if isinstance(answer, FitsNot):
             tried = ", ".join(map(str, widths[slot]))
-            raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {tried}: {answer['reason']}")
-        settled[slot] = replace(filler, builds=(answer["build"],), facts=answer["facts"])
+            raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {tried}: {answer.reason}")
+        settled[slot] = replace(filler, builds=(answer.build,), facts=dict(answer.facts))
     return settled
 
 

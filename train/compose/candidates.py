@@ -8,14 +8,15 @@ import ast
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.sandbox import Job, Limits, Outcome, Status
-from lemur_core.sandbox.cached import CachedSandbox, describe_failure, may_pass
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.cached import CachedSandbox, may_pass
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.text import parse_expression
 from manifests.records import Block, Spec, SpecArgument
 from train.compose.library import SlotLibrary, open_library
@@ -26,8 +27,6 @@ from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, lis
 WIDTHS = (32, 128, 256)
 LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
 
-#: Sandbox entries: probe a filler in its slot; probe an assembled network.
-PROBE, NETWORK = "train.compose.probe_guest:probe_filler", "train.compose.probe_guest:probe_network"
 _ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
 
@@ -125,30 +124,66 @@ def _unknown(where: str, slot: str, use: str, library: SlotLibrary | None) -> st
     return f"{where}: no block {use!r}; {meant} ({known})"
 
 
-Answer = dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class FillerToProbe:
+    """Does a filler meet its slot's contract at these sizes? `support`: the text of the factories that builds name."""
+
+    slot: str
+    strict: bool
+    code: str
+    target: str
+    builds: Sequence[str]
+    support: str
+    sizes: Sequence[Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkToProbe:
+    """Does an assembled network run and learn?"""
+
+    code: str
+    prm: Mapping[str, float]
+    in_shape: Sequence[int]
+    out_shape: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FitsSlot:
+    """It does; the build that fits, and what was observed of it. `seconds`: of one forward and backward pass."""
+
+    fits: Literal[True]
+    parameters: int
+    build: str = ""
+    facts: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FitsNot:
+    """It does not; the reason, and the build that got furthest."""
+
+    reason: str
+    build: str = ""
+    fits: Literal[False] = False
+
+
+Answer = FitsSlot | FitsNot
+#: Probe a filler in its slot; probe an assembled network.
+PROBE = SandboxStage[Answer]("train.compose.probe_guest:probe_filler", Answer, LIMITS, Retries.NONE)
+NETWORK = replace(PROBE, guest="train.compose.probe_guest:probe_network")
 
 
 def question(
     slot: str, filler: Filler, sizes: Sequence[dict[str, int]], support: str, *, strict: bool = True
-) -> dict[str, object]:
-    """Return the payload for `probe_filler`: does this filler meet its slot's contract at these sizes?
-
-    Args: support: the text of the factories that the builds may name.
-    """
-    return {
-        "slot": slot,
-        "strict": strict,
-        "code": filler.code,
-        "target": filler.target,
-        "builds": list(filler.builds),
-        "support": "\n".join([support, *filler.imports]),
-        "sizes": list(sizes),
-    }
+) -> FillerToProbe:
+    """Return what is asked about a filler. Args: support: the text of the factories that the builds may name."""
+    support = "\n".join([support, *filler.imports])
+    return FillerToProbe(slot, strict, filler.code, filler.target, filler.builds, support, sizes)
 
 
 def settle(
     fillers: Sequence[Filler],
-    ask: Callable[[Filler], dict[str, object]],
+    ask: Callable[[Filler], FillerToProbe],
     prober: "Prober",
     advance: Callable[[int], None] = lambda _count: None,
 ) -> list[tuple[Filler, Answer]]:
@@ -161,10 +196,10 @@ def settle(
     again = {
         place: filler.full
         for place, (filler, answer) in enumerate(answers)
-        if filler.full is not None and not answer["fits"] and is_minimization_error(answer["reason"])
+        if filler.full is not None and isinstance(answer, FitsNot) and is_minimization_error(answer.reason)
     }
     for (place, filler), answer in zip(again.items(), prober.ask([ask(one) for one in again.values()]), strict=True):
-        if answer["fits"]:
+        if answer.fits:
             answers[place] = filler, answer
     return answers
 
@@ -179,7 +214,7 @@ class Prober(CachedSandbox):
 
     def __init__(self, *, unsafe: bool = False, jobs: int = 1) -> None:
         super().__init__(
-            entries=[PROBE, NETWORK],
+            entries=[PROBE.guest, NETWORK.guest],
             workers=jobs,
             limits=LIMITS,
             unsafe=unsafe,
@@ -189,33 +224,23 @@ class Prober(CachedSandbox):
 
     def ask(
         self,
-        payloads: Sequence[dict[str, object]],
+        payloads: Sequence[FillerToProbe | NetworkToProbe],
         advance: Callable[[int], None] = lambda _count: None,
         *,
-        entry: str = PROBE,
+        stage: SandboxStage[Answer] = PROBE,
     ) -> list[Answer]:
         """Return the answers of `train.compose.probe_guest`, in order; `advance` is called with the number finished.
 
         Raises: UserError if no sandbox is available.
         """
-        keys = [self.key_of(Job("", entry, payload)) for payload in payloads]
-        jobs = {key: Job(key, entry, payload) for key, payload in zip(keys, payloads, strict=True)}
+        keys = [self.key_of(stage.job("", payload)) for payload in payloads]
+        jobs = {key: stage.job(key, payload) for key, payload in zip(keys, payloads, strict=True)}
         answers: dict[str, Answer] = {}
         advance(len(keys) - len(jobs))
-        for outcome in self.run(jobs.values()):
-            answers[outcome.key] = _answer(outcome)
+        for reply in stage.run_jobs(self, jobs.values()):
+            answers[reply.key] = reply.answer or FitsNot(reply.ending(_ERROR_CHARACTERS))
             advance(1)
         return [answers[key] for key in keys]
-
-
-def _answer(outcome: Outcome) -> Answer:
-    if outcome.status is Status.OK and isinstance(outcome.value, dict):
-        return outcome.value
-    return {
-        "fits": False,
-        "reason": f"{outcome.status.value}: {describe_failure(outcome, _ERROR_CHARACTERS)}",
-        "build": "",
-    }
 
 
 def prober_for(prober: Prober | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Prober]:
@@ -297,10 +322,9 @@ def default_support() -> str:
 
 
 def _candidate(block: str, answer: Answer) -> SlotCandidate:
-    if answer["fits"]:
-        seconds = float(answer["seconds"])
-        return SlotCandidate(block, True, None, answer["build"], answer["parameters"], answer["facts"], seconds)
-    return SlotCandidate(block, False, answer["reason"], answer["build"], None, {}, None)
+    if isinstance(answer, FitsSlot):
+        return SlotCandidate(block, True, None, answer.build, answer.parameters, dict(answer.facts), answer.seconds)
+    return SlotCandidate(block, False, answer.reason, answer.build, None, {}, None)
 
 
 # -- constructor arguments: which carry channels or a rate --------------------------------------------

@@ -36,8 +36,11 @@ import contextlib
 import importlib.util
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder
@@ -45,13 +48,12 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.quality import Quality, code_quality
 from train.data import Cifar10, load_cifar10
 from train.model.contract import check_contract, lemur_name, transform_module
 from train.model.recipe import read_code, read_prm
 from train.runs.register import archive, check_enters
-
-_CHECK, _TASK = "train.lemur.check_guest:run_check", "train.lemur.check_guest:run_task"
 
 #: Accuracy of guessing, which is zero in LEMUR's measures; and the multiple of it that a network needs to be stored.
 CHANCE = 0.1
@@ -81,6 +83,27 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckFigures:
+    """The answer about a network that was trained and measured; `duration` in nanoseconds."""
+
+    accuracy: float
+    duration: Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFailure:
+    """The answer about a network that was not: the step that failed or the reason, and one line."""
+
+    category: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+    error: str
+
+
+Answer = CheckFigures | CheckFailure
+CHECK = SandboxStage[Answer]("train.lemur.check_guest:run_check", Answer, Limits(), Retries.NONE)
+TASK = replace(CHECK, guest="train.lemur.check_guest:run_task")
+
+
+@dataclass(frozen=True, slots=True)
 class CheckSettings:
     """How to check a network. `images`: train on the first N images only, and test on the first N/5."""
 
@@ -103,7 +126,7 @@ def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] =
 
     Returns: a sandbox that is not open yet; pass it as `box` of `check_nn`.
     """
-    return Sandbox(entries=[_CHECK], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
+    return Sandbox(entries=[CHECK.guest], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
 
 
 def check_nn(
@@ -152,7 +175,7 @@ def check_nn(
             box = stack.enter_context(open_box(dataset, unsafe=unsafe, runtime=settings.runtime))
         elif not box.is_open:
             box.__enter__()
-        outcome = _run(box, name, _CHECK, payload, settings)
+        outcome = _run(box, name, CHECK.guest, payload, settings)
     return build_result(name, code, outcome, settings, CHANCE)
 
 
@@ -205,15 +228,15 @@ def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
 
 def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings, chance: float) -> CheckResult:
     """Turn the outcome of a training job into a result. Args: chance: accuracy of guessing; 0: every one is good."""
-    if outcome.status is not Status.OK:
-        return CheckResult(name, status=outcome.status.value, error=_describe_end(outcome, settings))
-    answer = outcome.value
-    assert isinstance(answer, dict)
-    if answer.get("category") == "prm":
-        raise UserError(str(answer["error"]))
-    if "category" in answer:
-        return CheckResult(name, status=str(answer["category"]), error=str(answer["error"]))
-    accuracy, duration = float(answer["accuracy"]), int(answer["duration"])
+    reply = CHECK.read(outcome)
+    answer = reply.answer
+    if answer is None:
+        return CheckResult(name, status=reply.outcome.status.value, error=_describe_end(reply.outcome, settings))
+    if isinstance(answer, CheckFailure):
+        if answer.category == "prm":
+            raise UserError(answer.error)
+        return CheckResult(name, status=answer.category, error=answer.error)
+    accuracy, duration = answer.accuracy, answer.duration
     status, error = "ok", None
     if chance and accuracy <= chance * _GOOD:
         status = "low_accuracy"
@@ -302,8 +325,8 @@ def check_task(
         "samples": settings.images or _SAMPLES,
     }
     runtime = [*_TRAINER, *known.needs, *settings.runtime]
-    with Sandbox(entries=[_TASK], readable=[package], workers=1, unsafe=unsafe, runtime=runtime) as box:
-        outcome = _run(box, name, _TASK, payload, settings)
+    with Sandbox(entries=[TASK.guest], readable=[package], workers=1, unsafe=unsafe, runtime=runtime) as box:
+        outcome = _run(box, name, TASK.guest, payload, settings)
     return build_result(name, code, outcome, settings, chance=0.0)
 
 

@@ -38,16 +38,20 @@ class _TrackedParameters(dict[str, Any]):
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
+        self._note(key)
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
+        self._note(key)
         return super().get(key, default)
 
     def pop(self, key: str, *default: Any) -> Any:
-        self.read.add(key)
+        self._note(key)
         return super().pop(key, *default)
+
+    def _note(self, key: object) -> None:
+        if type(key) is str:  # a network may ask for anything; the names of hyperparameters are texts
+            self.read.add(key)
 
 
 def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +79,10 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
             continue
         about = {"in_shape": case["in_shape"], "glue": digest_glue(payload["code"]), "prm_read": sorted(prm.read)}
         forms = {mode: canonical(graph) for mode, graph in traced.graphs.items()}
-        packed = {mode: pack(form) for mode, form in forms.items()}
+        try:
+            packed = {mode: pack(form) for mode, form in forms.items()}
+        except ValueError as error:
+            return NetError("too_large", str(error)).answer()
         return {"runs": True, **traced.answer(forms), **packed, **about}
     return failures[len(ROUTES) - 1].answer()  # on the CPU: this error is due to the network, not to the route
 

@@ -10,8 +10,8 @@ from typing import Any
 
 #: Nested lists and objects of a value. Python's and pydantic's readers of JSON stop at about 1,000 and 200.
 MAX_DEPTH = 100
-#: The most that packed data may hold. The graph of a network with 60,000 operations takes 20 MB.
-MAX_INFLATED_BYTES = 64 * 2**20
+#: The most that packed data may hold: the graph of a network with about 100,000 operations.
+MAX_INFLATED_BYTES = 16 * 2**20
 _INTEGERS = range(-(2**63), 2**63)  # what a column of a table holds
 
 
