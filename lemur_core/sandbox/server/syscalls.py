@@ -50,7 +50,9 @@ _ALLOWED = """
 """
 
 # name: (x86_64, aarch64), index of the checked argument, its mask (or None), allowed values; "self" is our process ID
-_THREAD_FLAGS = 0x10000 | 0x800 | 0x100  # CLONE_THREAD, CLONE_SIGHAND, CLONE_VM: a thread, never a process
+# CLONE_THREAD, CLONE_SIGHAND, CLONE_VM: a thread, never a process. CLONE_FILES: with the open files of the others, so
+# that there is one table of them to limit and to count.
+_THREAD_FLAGS = 0x10000 | 0x800 | 0x100 | 0x400
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 36, 37, 38)  # copies, flags, locks; not F_SETOWN, F_SETSIG: signals to others
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
 _PRCTL = (3, 15, 16, 23, 0x53564D41)  # PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_CAPBSET_READ, PR_SET_VMA

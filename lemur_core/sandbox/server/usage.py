@@ -35,8 +35,8 @@ def list_processes(leader: int) -> list[int]:
     waiting = [leader]
     while waiting:
         processes.append(process := waiting.pop())
-        for text in _read_each_thread(process, "children"):
-            waiting += map(int, text.split())
+        for thread in _list_threads(process):
+            waiting += map(int, _read(thread / "children").split())
     return processes
 
 
@@ -143,7 +143,7 @@ def free_bytes(folder: Path) -> int:
 
 def count_threads(processes: Sequence[int]) -> int:
     """Return the number of threads of these processes; 0 without /proc."""
-    return sum(1 for process in processes for _ in _read_each_thread(process, "comm"))
+    return sum(len(_list_threads(process)) for process in processes)
 
 
 class Rest:
@@ -203,7 +203,7 @@ def read_activity(processes: Sequence[int]) -> Activity:
         # The CPU time of threads and children that have ended is only in the account of the whole process.
         for fields in _split_stat([_read(f"/proc/{process}/stat")]):
             ticks += sum(map(int, fields[11:15]))
-        for fields in _split_stat(_read_each_thread(process, "stat")):
+        for fields in _split_stat(_read(thread / "stat") for thread in _list_threads(process)):
             states += fields[0]
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), states)
 
@@ -215,10 +215,12 @@ def _split_stat(texts: Iterable[str]) -> Iterator[list[str]]:
             yield fields
 
 
-def _read_each_thread(process: int, name: str) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            yield _read(thread / name)
+def _list_threads(process: int) -> list[Path]:
+    """Return the folders of a process's threads in /proc; none if it has ended."""
+    try:
+        return list(Path(f"/proc/{process}/task").iterdir())
+    except OSError:
+        return []
 
 
 def _read(path: Path | str) -> str:

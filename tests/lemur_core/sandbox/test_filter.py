@@ -68,6 +68,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         *((name, (), REFUSED) for name in ("process_vm_readv", "memfd_create", "bpf", "tkill", "setsid")),
         ("fallocate", (3, 0, 0, 2**20), UNSUPPORTED),
         ("clone", (THREAD,), ALLOWED),
+        ("clone", (THREAD & ~0x400,), REFUSED),  # a thread with open files of its own
         ("clone", (PROCESS,), REFUSED),
         ("clone", (0x100 | 0x4000 | 17,), REFUSED),  # vfork
         ("clone", (0x10000000 | 17,), REFUSED),  # into a new user namespace

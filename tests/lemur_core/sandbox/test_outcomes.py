@@ -36,7 +36,7 @@ def test_what_only_waits_is_over(run: Run, how: str) -> None:
     outcome = run("wait", Limits(idle_seconds=3), how=how)
     assert (outcome.status, outcome.waited) == (Status.TIMEOUT, True), outcome
     assert outcome.error == "used almost no CPU for 3 seconds"
-    assert outcome.seconds < 6
+    assert outcome.seconds < 10
 
 
 def test_the_processes_of_a_job_wait_together(run_open: Run) -> None:
@@ -45,11 +45,15 @@ def test_the_processes_of_a_job_wait_together(run_open: Run) -> None:
 
 
 def test_a_job_that_gets_no_cpu_does_not_wait() -> None:
-    """On a busy machine it runs into its wall time, and runs again: here with the lowest priority beside others."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    """On a busy machine it runs into its wall time, and may run again: here with the lowest priority on one core."""
+    core = min(os.sched_getaffinity(0))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
         with Sandbox(preload=(), sys_path=[Path(__file__).parent], workers=1) as opened:
-            psutil.Process(opened._links[0].process_id).nice(19)
+            server = psutil.Process(opened._links[0].process_id)
+            server.nice(19)
+            for process in (*busy, server):
+                os.sched_setaffinity(process.pid, {core})
             (outcome,) = opened.run([Job("", "attacks:spin", {}, Limits(wall_seconds=6, idle_seconds=2))])
     finally:
         for process in busy:
@@ -60,14 +64,14 @@ def test_a_job_that_gets_no_cpu_does_not_wait() -> None:
 
 
 def test_jobs_that_sleep_hold_up_no_others(box: Sandbox) -> None:
-    jobs = [Job(f"{number}", "attacks:wait", {"how": "sleep"}, Limits(idle_seconds=8)) for number in range(6)]
+    jobs = [Job(f"{number}", "attacks:wait", {"how": "sleep"}, Limits(idle_seconds=12)) for number in range(6)]
     jobs += [Job(f"{number}", "attacks:double", {"x": number}) for number in range(6, 40)]
     started = time.monotonic()
     outcomes = list(box.run(jobs))
     assert [outcome.key for outcome in outcomes] == [str(number) for number in range(40)]
     assert [outcome.waited for outcome in outcomes] == [True] * 6 + [False] * 34
     if box.backend != "bubblewrap":
-        assert time.monotonic() - started < 20, "one after the other they take 24 seconds"
+        assert time.monotonic() - started < 30, "two at a time they take 36 seconds"
 
 
 @pytest.mark.parametrize(
