@@ -109,7 +109,7 @@ class Running:
             self.end(Status.OVER_LIMIT, str(error))
         threads = count_threads(processes)
         if threads > self.limits.threads:
-            self.end(Status.OVER_LIMIT, f"started {threads} threads; the limit is {self.limits.threads}")
+            self.end(Status.OVER_LIMIT, f"started too many threads; the limit is {self.limits.threads}")
 
     def judge(self, wait_status: int, cpu_seconds: float) -> tuple[Status | None, str]:
         """Return how it ended and why; None and the report, as JSON, if there is a report that can be trusted."""

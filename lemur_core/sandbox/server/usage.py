@@ -26,7 +26,10 @@ _MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)  # a mappi
 
 
 class OverLimitError(Exception):
-    """A job has written more than it may, or files that cannot be counted; the message says which."""
+    """A job has written more than it may, or files that cannot be counted.
+
+    The message says which, without what was counted: that differs from run to run.
+    """
 
 
 def list_processes(leader: int) -> list[int]:
@@ -57,9 +60,9 @@ class Scratch:
         sizes = dict.fromkeys(self._find_mapped(processes), self._limits.file_bytes) | sizes
         used, limit = sum(sizes.values()), self._limits.scratch_bytes
         if used > limit:
-            raise OverLimitError(f"wrote {used} bytes to its scratch folder; the limit is {limit}")
+            raise OverLimitError(f"wrote too many bytes to its scratch folder; the limit is {limit}")
         if used > _SPARE_BYTES > self._free:
-            raise OverLimitError(f"wrote {used} bytes to its scratch folder, and its disk is nearly full")
+            raise OverLimitError(f"wrote {_SPARE_BYTES} bytes to its scratch folder, and its disk is nearly full")
 
     def _named_files(self) -> dict[int | str, int]:
         """Return the sizes of files and folders, by inode, and what is charged for names, by path."""
