@@ -117,14 +117,16 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
 
 @contextlib.contextmanager
 def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    started = last = time.monotonic()
+    started = last = moved = time.monotonic()
     done = 0
 
     def advance(count: int, longest: str = "") -> None:
-        nonlocal done, last
+        nonlocal done, last, moved
         done += count
         now = time.monotonic()
-        if now - last >= _LINE_EVERY_SECONDS:
+        moved = now if count else moved
+        # The longer nothing is done, the fewer lines say so.
+        if now - last >= max(_LINE_EVERY_SECONDS, (now - moved) / 4):
             last = now
             of = f" of {total:,}" if total is not None else ""
             note(f"{label}: {done:,}{of} {unit}" + (f"; {longest}" if longest else ""))

@@ -10,15 +10,17 @@ from lemur_core.files.progress import progress, show_longest
 def test_it_names_what_has_been_running_longest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the innermost display, at most every five seconds; its name is foreign text."""
+    """In the innermost display, every five seconds at first, then less often; its name is foreign text."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     show_longest("nobody looks", 9)
     with progress("graphs", 1000, "networks") as advance, progress("inner", 2, "things"):
         advance(3)
-        for seconds in (4, 6, 8, 12):
+        for seconds in (4, 6, 8, 12, 100, 120, 140):
             now = float(seconds)
             show_longest("a\x1b[2Jb\n" + "c" * 100, now)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == [f"inner: 0 of 2 things; longest: a?[2Jb?{'c' * 53}, {seconds} s" for seconds in (6, 12)]
-    assert lines[2:] == ["inner: 0 things in 12.0 s", "graphs: 3 networks in 12.0 s"]
+    assert lines[:4] == [
+        f"inner: 0 of 2 things; longest: a?[2Jb?{'c' * 53}, {seconds} s" for seconds in (6, 12, 100, 140)
+    ]
+    assert lines[4:] == ["inner: 0 things in 140.0 s", "graphs: 3 networks in 140.0 s"]
