@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.model.pretrained import Evidence, find_pretrained
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import atomic_file, remove_dead
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
 from lemur_core.similarity.features import Detail
@@ -210,6 +210,8 @@ class FeatureStore:
         self._known: dict[bytes, tuple[int, int]] = {}
         self._places: list[tuple[IntArray, IntArray, IntArray]] = []  # by shard: rows, their shingles' byte and count
         self._handles: dict[int, int] = {}  # shard -> its open file of shingles
+        if folder is None:
+            remove_dead(self._folder)
         for path in sorted(self._folder.glob("*.parquet")):
             self._open(path)
 

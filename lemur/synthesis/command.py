@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lemur.synthesis.models.model import Asker, Model, Sampling, TokenBudget
 from lemur.synthesis.prompting.plan import Attempt, BlockPool, digest_attempts, draw
 from lemur.synthesis.proving.loop import Tried, synthesize
 from lemur.synthesis.proving.steps import Prover
-from lemur_core.files.atomic import check_free, claim
+from lemur_core.files.atomic import check_free, hold_lock
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
@@ -176,15 +176,10 @@ def _open(name: str, url: str | None, service: Service, budget: TokenBudget) -> 
     )
 
 
-def _alone(out: Path) -> Any:
+def _alone(out: Path) -> AbstractContextManager[None]:
     """Lock `out` during the block: two runs would request the same answers twice."""
-    stack = ExitStack()
     name = hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:16]
-    file = stack.enter_context((cache_folder("synthesis") / f"{name}.lock").open("w"))
-    if not claim(file.fileno()):
-        stack.close()
-        raise UserError(f"{out}: another run is writing it; wait for it, or choose another --out")
-    return stack
+    return hold_lock(cache_folder("synthesis") / f"{name}.lock", out, "another run is writing it")
 
 
 def _train(

@@ -8,7 +8,6 @@ writes the same bytes: so an address needs neither renaming nor locks.
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -16,7 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import describe_process, own, remove_path, remove_unfinished, write_text
+from lemur_core.files.atomic import (
+    describe_process,
+    make_scratch,
+    own,
+    remove_dead,
+    remove_path,
+    remove_unfinished,
+    write_text,
+)
 from lemur_core.files.errors import UserError
 
 #: Other tasks may write while this one lists files, so listings must not be cached.
@@ -50,9 +57,17 @@ class Exchange:
         """
         if not self.remote:
             return Path(self.address)
-        scratch = tempfile.mkdtemp(prefix="lemur-work-")
-        weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-        return Path(scratch)
+        temporary = Path(tempfile.gettempdir())
+        remove_dead(temporary)  # the copies of tasks that were killed on this machine
+        scratch = make_scratch(temporary, "work")
+        self._end = weakref.finalize(self, scratch.cleanup)
+        return Path(scratch.name)
+
+    def discard_copies(self) -> None:
+        """Remove the local copies of an address; the process may be killed before it ends by itself."""
+        if self.remote and "here" in self.__dict__:
+            self._end()
+            del self.here
 
     @contextlib.contextmanager
     def begun(self, at_work: str) -> Iterator[None]:

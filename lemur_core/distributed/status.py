@@ -79,7 +79,7 @@ def read_status(work: str, *, lines: int) -> RunStatus:
     named = {name: f"{STEPS}/{name}/{ABOUT}" for name in files.folders(STEPS)}
     about = [(name, json.loads(files.read_text(file))) for name, file in named.items() if files.has(file)]
     about.sort(key=lambda step: step[1]["number"])
-    view = _View(files, jobs, files.remote or holder is not None, lines)
+    view = _RunView(files, jobs, files.remote or holder is not None, lines)
     steps = tuple(view.read_step(name, facts["tasks"]) for name, facts in about)
     return RunStatus(str(files), holder, dict(Counter(jobs.values())), steps)
 
@@ -103,7 +103,7 @@ _LOG_WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _RunView:
     files: Exchange
     jobs: dict[str, str]
     watched: bool

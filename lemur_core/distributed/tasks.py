@@ -64,7 +64,10 @@ class StepTasks(ListedTasks, PipelineExecutor):  # type: ignore[misc]
 
     def run_rank(self, rank: int) -> None:
         """Run one task, with its log in the work folder and nothing on the terminal."""
-        self._run_for_rank(rank, 1)  # 1: log to its file only
+        try:
+            self._run_for_rank(rank, 1)  # 1: log to its file only
+        finally:
+            self.step.files.discard_copies()
 
 
 def log_folder(step: Step) -> Any:

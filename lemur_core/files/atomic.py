@@ -13,6 +13,7 @@ import socket
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,19 +40,32 @@ def own(folder: Path, lock: str, at_work: str, option: str = "--out") -> Iterato
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / lock).open("a+")
+        (folder / lock).touch()
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another {option}") from error
-    with file:
+    with hold_lock(folder / lock, folder, at_work, option):
+        yield
+
+
+@contextlib.contextmanager
+def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> Iterator[None]:
+    """Lock a file, created if needed, for this process until the block or the process ends.
+
+    Args:
+        where: what the lock is for, for messages. at_work, option: as for `own`.
+    Returns: a context manager.
+    Raises: UserError if another process holds the lock: it says which.
+    """
+    with lock.open("a+") as file:
         # Tried again, since `find_holder` takes the lock for a moment.
         for _ in range(_PROBES):
             if claim(file.fileno()):
                 break
             time.sleep(_PROBE_SECONDS)
         else:
-            holder = _read_holder(folder / lock)
+            holder = _read_holder(lock)
             at_work = f"{at_work} ({holder})" if holder else at_work
-            raise UserError(f"{folder}: {at_work}; wait for it, or choose another {option}")
+            raise UserError(f"{where}: {at_work}; wait for it, or choose another {option}")
         file.truncate(0)
         json.dump(describe_process(), file)
         file.flush()
@@ -125,7 +139,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Args: path: in an existing folder; an older file is replaced.
     Returns: a context manager; the sibling exists already, is empty, and is synced to disk before it is renamed.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.{_MARK}", suffix=_PART, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.{_make_mark()}", suffix=_PART, dir=path.parent)
     os.close(handle)
     part = Path(name)
     try:
@@ -212,7 +226,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_MARK}", suffix=_PART, dir=out.parent))
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_make_mark()}", suffix=_PART, dir=out.parent))
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     # Locked while it is filled: other runs with the same `out` remove folders that nobody has claimed.
@@ -343,7 +357,9 @@ def _remove_abandoned(out: Path) -> None:
     pattern = f"{glob.escape(f'.{out.name}.')}{_MARK}*"
     for part in out.parent.glob(pattern + _PART):
         with contextlib.suppress(OSError):  # owned by another user, or already removed
-            if part.is_symlink() or not part.is_dir() or time.time() - part.stat().st_mtime < _CLAIM_SECONDS:
+            if part.is_symlink() or not part.is_dir():
+                continue
+            if not _has_died(part) and time.time() - part.stat().st_mtime < _CLAIM_SECONDS:
                 continue
             handle = os.open(part, os.O_RDONLY)
             try:
@@ -365,12 +381,43 @@ def remove_unfinished(folder: Path) -> None:
             remove_path(left)
 
 
+def remove_dead(folder: Path) -> None:
+    """Remove the unfinished files of processes that were killed, from a folder in which others may be at work."""
+    for left in folder.glob(f".*.{_MARK}*{_PART}"):
+        if _has_died(left):
+            remove_path(left)
+
+
+def _make_mark() -> str:
+    """Return what the name of an unfinished file or folder says about the process that makes it."""
+    return f"{_MARK}{_hash_host()}-{os.getpid()}-"
+
+
+def _has_died(part: Path) -> bool:
+    """Return whether an unfinished file or folder is certainly of a process that has ended, on this machine."""
+    maker = re.search(rf"\.{_MARK}{_hash_host()}-(\d+)-[^.]*{re.escape(_PART)}$", part.name)
+    if maker is None:
+        return False
+    try:
+        os.kill(int(maker[1]), 0)
+        state = Path("/proc", maker[1], "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError, UnicodeDecodeError):  # it is of another user, or there is no /proc
+        return False
+    return state == "Z"  # ended, and not waited for by its parent
+
+
+def _hash_host() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
 def make_scratch(parent: Path, name: str) -> "tempfile.TemporaryDirectory[str]":
     """Create a temporary folder for a `with` block; `remove_unfinished` removes it if this process is killed.
 
     Args: parent: an existing folder. name: the first part of its name.
     """
-    return tempfile.TemporaryDirectory(_PART, f".{name}.{_MARK}", parent)
+    return tempfile.TemporaryDirectory(_PART, f".{name}.{_make_mark()}", parent)
 
 
 def remove_path(path: Path) -> None:

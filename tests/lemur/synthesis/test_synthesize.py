@@ -599,7 +599,10 @@ def test_two_runs_on_one_folder(blocks: Path, tmp_path: Path, stuck: SimpleNames
             assert other.wait(300) == 1
             assert other.stderr is not None
             told = other.stderr.read().splitlines()
-        assert told[-1] == "lemur: out: another run is writing it; wait for it, or choose another --out"
+        line = r"lemur: out: another run is writing it \(host \S+, process (\d+), since \S+\); wait for it, or choose another --out"
+        holder = re.fullmatch(line, told[-1])
+        assert holder is not None
+        assert int(holder[1]) == process.pid
         assert len(stuck.server.requests) == 9
         stuck.release()
         assert process.wait(600) == 0
