@@ -2,43 +2,41 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from manifests.provenance import FULL, MINIMIZED
-from manifests.publish.patterns import SECRETS, Hit, Shape, own_folders, path_shapes
+from manifests.publish.fragments import find_fragments
+from manifests.publish.patterns import Hit, Shape, own_folders, path_shapes
+from manifests.publish.tokens import find_secrets, looks_random
 
 _ROWS = 2_000  # per batch, so that a column of long codes takes little memory
+_BETWEEN = b"\0\n"  # no pattern goes over it
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The values of one column in some rows, concatenated, so that one search covers all of them."""
+    """The values of one column in some rows, or the fragments of a text: joined, so that one search covers them all."""
 
     column: str
     first_row: int
-    data: bytes
-    ends: np.ndarray[Any, np.dtype[np.int64]]  # value i is data[ends[i]:ends[i + 1]]
+    values: Sequence[bytes]
 
-    def places_of(self, head: bytes) -> Iterator[int]:
-        """Yield the index of each value in which `head` begins, in order, once; it may extend into the next value."""
-        at = self.data.find(head)
-        while at >= 0:
-            place = int(np.searchsorted(self.ends, at, side="right")) - 1
-            yield place
-            at = self.data.find(head, int(self.ends[place + 1]))
-
-    def value(self, place: int) -> bytes:
-        """Return one value; null is empty."""
-        return self.data[int(self.ends[place]) : int(self.ends[place + 1])]
+    def find(self, search: Callable[[bytes], Iterable[Hit]]) -> Iterator[tuple[int, Hit]]:
+        """Yield what a search finds in each value alone, with the index of the value."""
+        ends = list(accumulate(len(value) + len(_BETWEEN) for value in self.values))
+        places = {bisect_right(ends, hit.at) for hit in search(_BETWEEN.join(self.values))}
+        for index in sorted(places):
+            for hit in search(self.values[index]):
+                yield index, hit
 
 
 def table_texts(path: Path) -> Iterator[Texts]:
@@ -93,11 +91,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _pack(column: str, first_row: int, values: pa.Array) -> Texts:
-    values = values.fill_null(b"" if pa.types.is_large_binary(values.type) else "")
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
-    start, end = int(ends[0]), int(ends[-1])
-    return Texts(column, first_row, data[start:end].to_pybytes() if end > start else b"", ends - start)
+    return Texts(column, first_row, [value or b"" for value in values.cast(pa.large_binary()).to_pylist()])
 
 
 #: Table columns with other people's code; the code folders of an extraction contain it, too.
@@ -136,15 +130,15 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
 
     Raises: UserError if a table cannot be read.
     """
-    shapes = (*SECRETS, *path_shapes(own_folders(*more)))
+    paths = path_shapes(own_folders(*more))
     findings: list[Finding] = []
     for name, path in sorted(files.items()):
         # The texts in a Parquet file are compressed, so they do not occur in its bytes.
         if not name.endswith(".parquet"):
-            findings += _in_bytes(name, path.read_bytes(), shapes)
+            findings += _in_bytes(name, path.read_bytes(), paths)
             continue
         try:
-            findings += _in_table(name, path, shapes)
+            findings += _in_table(name, path, paths)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}; create the folder again") from error
     return findings
@@ -188,34 +182,48 @@ def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collec
     return notes
 
 
-def _in_bytes(name: str, data: bytes, shapes: Sequence[Shape]) -> Iterator[Finding]:
+def _in_bytes(name: str, data: bytes, paths: Sequence[Shape]) -> Iterator[Finding]:
     foreign, binary = name.startswith((FULL, MINIMIZED)), b"\0" in data
-    for hit in _hits(data, shapes):
+    for hit in find_hits(data, paths):
         where = f"byte {hit.at}" if binary else f"line {data.count(10, 0, hit.at) + 1}"  # 10 is the line feed
         yield _finding(name, where, hit, foreign=foreign)
 
 
-def _in_table(name: str, path: Path, shapes: Sequence[Shape]) -> Iterator[Finding]:
+def _in_table(name: str, path: Path, paths: Sequence[Shape]) -> Iterator[Finding]:
     for texts in table_texts(path):
         foreign = texts.column in _FOREIGN_COLUMNS
-        wanted: dict[int, list[Shape]] = {}
-        for shape in shapes:
-            for index in texts.places_of(shape.head):
-                wanted.setdefault(index, []).append(shape)
-        for index, likely in sorted(wanted.items()):
-            for hit in _hits(texts.value(index), likely):
-                where = f"row {texts.first_row + index}, column {texts.column}"
-                yield _finding(name, where, hit, foreign=foreign)
+        for index, hit in texts.find(lambda data: find_hits(data, paths)):
+            where = f"row {texts.first_row + index}, column {texts.column}"
+            yield _finding(name, where, hit, foreign=foreign)
 
 
-def _hits(data: bytes, shapes: Sequence[Shape]) -> Iterator[Hit]:
-    """Yield each match once, as the first pattern that matches there."""
-    seen: set[int] = set()
-    for shape in shapes:
-        for hit in shape.find(data):
-            if hit.at not in seen:
-                seen.add(hit.at)
-                yield hit
+def find_hits(data: bytes, paths: Sequence[Shape] = ()) -> list[Hit]:
+    """Return the secrets and the paths in a text, also in other spellings; of those that overlap, the first.
+
+    Args: paths: patterns of paths, from `path_shapes`.
+    """
+    written = _without_overlaps([*find_secrets(data), *(hit for shape in paths for hit in shape.find(data))])
+    fragments = list(find_fragments(data))
+    spelled = [
+        replace(hit, kind=f"{hit.kind} in another spelling", at=fragments[index].at)
+        for index, hit in Texts("", 0, [item.text for item in fragments]).find(find_secrets)
+        # What stands there as written is found as such, and words that are joined may seem a token of letters alone.
+        if hit.text not in data and (any(map(hit.text.__contains__, b"0123456789")) or looks_random(hit.text))
+    ]
+    return _without_overlaps([*written, *spelled])
+
+
+def _without_overlaps(hits: Iterable[Hit]) -> list[Hit]:
+    """Return the hits by place, each of which overlaps none that comes before it in `hits`."""
+    kept: list[Hit] = []
+    for hit in hits:
+        place = bisect_right(kept, hit.at, key=lambda one: one.at)
+        before, after = kept[max(0, place - 1) : place], kept[place : place + 1]
+        if not any(one.at + len(one.text) > hit.at for one in before) and not any(
+            one.at < hit.at + len(hit.text) for one in after
+        ):
+            kept.insert(place, hit)
+    return kept
 
 
 def _finding(name: str, where: str, hit: Hit, *, foreign: bool) -> Finding:

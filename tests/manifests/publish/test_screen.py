@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from manifests.publish.patterns import own_folders
+from manifests.publish.patterns import Shape, own_folders
 from manifests.publish.screen import Finding, check_digests, check_findings, screen, table_texts
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
@@ -285,7 +285,8 @@ def test_places_are_those_of_a_plain_search(values: list[str | None], head: str)
         path = Path(folder) / "t.parquet"
         pq.write_table(pa.table({"x": pa.array(values, pa.string())}), path)
         texts = [item for item in table_texts(path) if item.column == "x"]
-    held = [text for item in texts for text in (item.value(place).decode() for place in range(len(item.ends) - 1))]
+    held = [text.decode() for item in texts for text in item.values]
     assert held == [value or "" for value in values]
-    places = {place for item in texts for place in item.places_of(head.encode())}
-    assert places >= {place for place, value in enumerate(held) if head in value}
+    shape = Shape("x", head.encode(), re.compile(re.escape(head.encode())), lambda *_: True, secret=False)
+    places = {place for item in texts for place, _ in item.find(shape.find)}
+    assert places == {place for place, value in enumerate(held) if head in value}

@@ -1,0 +1,292 @@
+"""Planted secrets of 150 kinds are found, as written, in parts and encoded; names of models and classes are not.
+
+Every value is drawn when the test runs: the repository holds no text that looks like a token.
+"""
+
+import base64
+import json
+import random
+import string
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifests.publish.screen import find_hits
+from manifests.publish.tokens import looks_random
+
+LETTERS = string.ascii_letters
+AL = LETTERS + string.digits
+HEX = "0123456789abcdef"
+UP = string.ascii_uppercase + "234567"
+
+
+def planted(seed: int) -> dict[str, str]:
+    """Texts with a secret each, by kind."""
+    drawn = random.Random(seed)
+
+    def r(n: int, alphabet: str = AL) -> str:
+        return "".join(drawn.choice(alphabet) for _ in range(n))
+
+    def b64(data: str | bytes) -> str:
+        return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+    def u64(data: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
+
+    def jwt() -> str:
+        return (
+            f"{u64({'alg': 'HS256', 'typ': 'JWT'})}.{u64({'sub': '1234567890', 'iat': 1516239022})}.{r(43, AL + '-_')}"
+        )
+
+    def uuid() -> str:
+        return "-".join(r(n, HEX) for n in (8, 4, 4, 4, 12))
+
+    def gh() -> str:
+        return "ghp_" + r(36)
+
+    return {
+        "AWS key id": f'k = "AKIA{r(16, UP)}"',
+        "AWS temporary key id": f'k = "ASIA{r(16, UP)}"',
+        "AWS secret, assigned": f'aws_secret_access_key = "{r(40, AL + "/+")}"',
+        "AWS secret, ini": f"[default]\naws_access_key_id = AKIA{r(16, UP)}\naws_secret_access_key = {r(40, AL + '/+')}\n",
+        "AWS secret, environment": f'os.environ["AWS_SECRET_ACCESS_KEY"] = "{r(40, AL + "/+")}"',
+        "AWS secret, argument": f'boto3.client("s3", aws_secret_access_key="{r(40, AL + "/+")}")',
+        "AWS session token": f'AWS_SESSION_TOKEN="{r(220, AL + "/+")}=="',
+        "AWS bedrock key": f'x="ABSK{b64("BedrockAPIKey-" + r(70))}"',
+        "JWT": f'token = "{jwt()}"',
+        "bearer header": f'headers = {{"Authorization": "Bearer {r(40)}"}}',
+        "basic header": f'headers = {{"Authorization": "Basic {b64("jane:" + r(14))}"}}',
+        "bearer curl": f'curl -H "Authorization: Bearer {r(40)}" https://api.example.org/x',
+        "curl user": f'curl -u "jane:{r(16)}" https://api.example.org/x',
+        ".env line": f"DATABASE_PASSWORD={r(24)}\nDEBUG=1\n",
+        ".env export": f"export API_SECRET={r(32)}\n",
+        "password assigned": f'password = "{r(18)}"',
+        "api key in a dict": f'cfg = {{"api_key": "{r(32)}"}}',
+        "keyword argument": f'Client(api_token="{r(32)}")',
+        "yaml secret": f"client_secret: {r(40)}\n",
+        "json secret": json.dumps({"clientSecret": r(36)}),
+        "wandb": f'wandb.login(key="{r(40, HEX)}")',
+        "wandb environment": f'os.environ["WANDB_API_KEY"] = "{r(40, HEX)}"',
+        "wandb v1": f"WANDB_API_KEY=wandb_v1_{r(70, AL + '_')}",
+        "Hugging Face": f'login("hf_{r(34, LETTERS)}")',
+        "Hugging Face org": f'login("api_org_{r(34, LETTERS)}")',
+        "OpenAI": f'k="sk-{r(20)}T3BlbkFJ{r(20)}"',
+        "OpenAI old": f'k="sk-{r(48)}"',
+        "OpenAI project": f'k="sk-proj-{r(74, AL + "_-")}T3BlbkFJ{r(74, AL + "_-")}"',
+        "Anthropic": f'k="sk-ant-api03-{r(93, AL + "_-")}AA"',
+        "Groq": f'k="gsk_{r(52)}"',
+        "xAI": f'k="xai-{r(80)}"',
+        "Replicate": f'k="r8_{r(37)}"',
+        "Perplexity": f'k="pplx-{r(48)}"',
+        "OpenRouter": f'k="sk-or-v1-{r(64, HEX)}"',
+        "DeepSeek": f'k="sk-{r(32, HEX)}"',
+        "Cohere": f'cohere_api_key = "{r(40)}"',
+        "Mistral": f'MISTRAL_API_KEY = "{r(32)}"',
+        "NVIDIA": f'k="nvapi-{r(64, AL + "_-")}"',
+        "Fireworks": f'k="fw_{r(24)}"',
+        "Pinecone": f'k="pcsk_{r(6)}_{r(63)}"',
+        "GitHub classic": f'k="{gh()}"',
+        "GitHub fine": f'k="github_pat_{r(22)}_{r(59)}"',
+        "GitHub app": f'k="ghs_{r(36)}"',
+        "GitLab personal": f'k="glpat-{r(20, AL + "-_")}"',
+        "GitLab deploy": f'k="gldt-{r(20, AL + "-_")}"',
+        "GitLab runner": f'k="glrt-{r(20, AL + "-_")}"',
+        "GitLab trigger": f'k="glptt-{r(40, HEX)}"',
+        "GitLab feed": f'k="glft-{r(20, AL + "-_")}"',
+        "Bitbucket": f'k="ATBB{r(32)}"',
+        "Atlassian": f'k="ATATT3xFfGF0{r(171, AL + "_-")}={r(8, HEX.upper())}"',
+        "Slack bot": f'k="xoxb-{r(12, string.digits)}-{r(12, string.digits)}-{r(24)}"',
+        "Slack app": f'k="xapp-1-A{r(10, UP)}-{r(13, string.digits)}-{r(64, HEX)}"',
+        "Slack configuration": f'k="xoxe.xoxp-1-{r(166)}"',
+        "Slack webhook": f'k="https://hooks.slack.com/services/T{r(10, UP)}/B{r(10, UP)}/{r(24)}"',
+        "Stripe live": f'k="sk_live_{r(24)}"',
+        "Stripe restricted": f'k="rk_live_{r(24)}"',
+        "Stripe test": f'k="sk_test_{r(99)}"',
+        "Stripe webhook": f'k="whsec_{r(32)}"',
+        "SendGrid": f'k="SG.{r(22, AL + "_-")}.{r(43, AL + "_-")}"',
+        "Mailgun": f'mailgun_key="key-{r(32, HEX)}"',
+        "Mailchimp": f'mailchimp_key = "{r(32, HEX)}-us12"',
+        "Twilio": f'twilio_key = "SK{r(32, HEX)}"',
+        "Azure storage": f'c="DefaultEndpointsProtocol=https;AccountName=jane;AccountKey={b64(drawn.randbytes(64))};EndpointSuffix=core.windows.net"',
+        "Azure AD": f'azure_client_secret = "{r(3)}8Q~{r(34, AL + "_-")}"',
+        "Azure SAS": f'u="https://jane.blob.core.windows.net/c/f?sv=2022-11-02&ss=b&srt=o&sp=r&se=2030-01-01T00:00:00Z&sig={quote(b64(drawn.randbytes(32)), safe="")}"',
+        "Azure DevOps": f'azure_devops_pat = "{r(52, string.ascii_lowercase + "234567")}"',
+        "DigitalOcean": f'k="dop_v1_{r(64, HEX)}"',
+        "DigitalOcean oauth": f'k="doo_v1_{r(64, HEX)}"',
+        "Databricks": f'k="dapi{r(32, HEX)}"',
+        "Discord bot": f'discord_token="M{r(23)}.{r(6)}.{r(27, AL + "_-")}"',
+        "Discord webhook": f'k="https://discord.com/api/webhooks/{r(18, string.digits)}/{r(68, AL + "_-")}"',
+        "Telegram": f'telegram_token="{r(10, string.digits[1:])}:AA{r(33, AL + "_-")}"',
+        "Google API": f'k="AIza{r(35, AL + "_-")}"',
+        "Google OAuth secret": f'k="GOCSPX-{r(28, AL + "_-")}"',
+        "Google OAuth token": f'k="ya29.{r(100, AL + "_-")}"',
+        "Google service account": json.dumps(
+            {
+                "type": "service_account",
+                "private_key_id": r(40, HEX),
+                "private_key": "-----BEGIN PRIVATE KEY-----\n" + r(64) + "\n" + r(64) + "\n-----END PRIVATE KEY-----\n",
+            }
+        ),
+        "age": f'k="AGE-SECRET-KEY-1{r(58, "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L")}"',
+        "PuTTY": f"PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nComment: jane\nPublic-Lines: 2\n{r(64)}\n{r(32)}\nPrivate-Lines: 1\n{r(48)}\nPrivate-MAC: {r(64, HEX)}\n",
+        "OpenSSH": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{r(70)}\n{r(70)}\n-----END OPENSSH PRIVATE KEY-----",
+        "PGP": f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{r(64)}\n{r(64)}\n-----END PGP PRIVATE KEY BLOCK-----",
+        "netrc": f"machine api.example.org login jane password {r(16)}",
+        "pgpass": f"localhost:5432:db:jane:{r(16)}",
+        "URL": f'u="https://jane:{r(12)}@example.org/x"',
+        "URL, empty user": f'u="redis://:{r(16)}@cache.example.org:6379/0"',
+        "URL, token as the user": f'u="https://{gh()}@github.com/jane/x.git"',
+        "URL, x-access-token": f'u="https://oauth2:{r(20)}@gitlab.com/jane/x.git"',
+        "database URL": f'DATABASE_URL="postgresql://jane:{r(16)}@db.example.org/x"',
+        "mongodb": f'u="mongodb+srv://jane:{r(16)}@cluster0.abcde.mongodb.net/x"',
+        "JDBC": f'u="jdbc:mysql://db.example.org/x?user=jane&password={r(16)}"',
+        "token in a query": f'u="https://api.example.org/x?access_token={r(40)}"',
+        "npm": f'k="npm_{r(36)}"',
+        "npmrc": f"//registry.example.org/:_authToken={r(36)}",
+        "PyPI": f'k="pypi-AgEIcHlwaS5vcmc{r(70, AL + "_-")}"',
+        "RubyGems": f'k="rubygems_{r(48, HEX)}"',
+        "crates": f'k="cio{r(32)}"',
+        "Docker": f'k="dckr_pat_{r(27, AL + "_-")}"',
+        "docker config": json.dumps({"auths": {"https://index.example.org/v1/": {"auth": b64("jane:" + r(16))}}}),
+        "Kaggle": json.dumps({"username": "jane", "key": r(32, HEX)}),
+        "Kaggle token": f'k="KGAT_{r(32, HEX)}"',
+        "Neptune": f'NEPTUNE_API_TOKEN="{b64(json.dumps({"api_address": "https://app.neptune.ai", "api_url": "https://app.neptune.ai", "api_key": uuid()}))}"',
+        "Comet": f'comet_ml.Experiment(api_key="{r(25)}")',
+        "Heroku": f'HEROKU_API_KEY="{uuid()}"',
+        "Cloudflare": f'CLOUDFLARE_API_TOKEN="{r(40, AL + "_-")}"',
+        "Datadog": f'DD_API_KEY="{r(32, HEX)}"',
+        "New Relic": f'k="NRAK-{r(27, UP)}"',
+        "Sentry": f'k="sntrys_{b64(json.dumps({"iat": 1690000000.0, "url": "https://sentry.io", "region_url": "https://us.sentry.io", "org": "x"}))}_{r(43, AL + "+/")}"',
+        "Grafana": f'k="glsa_{r(32)}_{r(8, HEX)}"',
+        "Linear": f'k="lin_api_{r(40)}"',
+        "Notion": f'k="ntn_{r(11, string.digits)}{r(35)}"',
+        "Airtable": f'k="pat{r(14)}.{r(64, HEX)}"',
+        "Shopify": f'k="shpat_{r(32, HEX)}"',
+        "Square": f'k="EAAA{r(60, AL + "_-")}"',
+        "Figma": f'k="figd_{r(40, AL + "_-")}"',
+        "Postman": f'k="PMAK-{r(24, HEX)}-{r(34, HEX)}"',
+        "Vault": f'k="hvs.{r(95, AL + "_-")}"',
+        "Terraform": f'k="{r(14)}.atlasv1.{r(67, AL + "_-")}"',
+        "Doppler": f'k="dp.pt.{r(43)}"',
+        "Supabase": f'k="sbp_{r(40, HEX)}"',
+        "PlanetScale": f'k="pscale_tkn_{r(43, AL + "_-")}"',
+        "Modal": f'k="as-{r(22)}"; MODAL_TOKEN_SECRET="as-{r(22)}"',
+        "Tailscale": f'k="tskey-auth-{r(16)}-{r(32)}"',
+        "LangSmith": f'k="lsv2_pt_{r(32, HEX)}_{r(10, HEX)}"',
+        "ElevenLabs": f'ELEVENLABS_API_KEY="sk_{r(48, HEX)}"',
+        "Cloudinary": f'u="cloudinary://{r(15, string.digits)}:{r(27, AL + "_-")}@jane"',
+        "Alibaba": f'k="LTAI{r(20)}"; secret="{r(30)}"',
+        "split, plus": (lambda t: f'k = "{t[:3]}" + "{t[3:]}"')("sk-" + r(48)),
+        "split, plus over lines": (lambda t: f'k = ("{t[:9]}" +\n     "{t[9:]}")')("hf_" + r(34, LETTERS)),
+        "split, implicit": (lambda t: f'k = (\n    "{t[:10]}"\n    "{t[10:]}"\n)')(gh()),
+        "split, backslash": (lambda t: f'k = "{t[:10]}" \\\n    "{t[10:]}"')(gh()),
+        "split, f-string": (lambda t: f'a = "{t[:9]}"\nk = f"{{a}}{t[9:]}"')(gh()),
+        "split, format": (lambda t: f'k = "{t[:9]}{{}}".format("{t[9:]}")')(gh()),
+        "split, percent": (lambda t: f'k = "{t[:9]}%s" % "{t[9:]}"')(gh()),
+        "split, join": (lambda t: f'k = "".join(["{t[:9]}", "{t[9:20]}", "{t[20:]}"])')(gh()),
+        "split, joined by a sign": (lambda t: f'k = "_".join(["ghp", "{t[4:]}"])')(gh()),
+        "split, augmented": (lambda t: f'k = "{t[:9]}"\nk += "{t[9:]}"')(gh()),
+        "split, names": (lambda t: f'a = "{t[:9]}"\nb = "{t[9:]}"\nk = a + b')(gh()),
+        "base64": f'k = base64.b64decode("{b64(gh())}")',
+        "base64, bytes": f'k = base64.b64decode(b"{b64("hf_" + r(34, LETTERS))}")',
+        "base64, url-safe": f'k = "{base64.urlsafe_b64encode(("sk-" + r(48)).encode()).decode().rstrip("=")}"',
+        "base64, twice": f'k = "{b64(b64(gh()))}"',
+        "base64 in a sentence": f'k = "{b64("the key is " + gh() + " here")}"',
+        "hex": f'k = bytes.fromhex("{gh().encode().hex()}")',
+        "hex escapes": 'k = "' + "".join(f"\\x{ord(c):02x}" for c in gh()) + '"',
+        "unicode escapes": 'k = "' + "".join(f"\\u{ord(c):04x}" for c in gh()) + '"',
+        "octal escapes": 'k = "' + "".join(f"\\{ord(c):03o}" for c in gh()) + '"',
+        "list of numbers": f"k = bytes({list(gh().encode())}).decode()",
+        "percent encoded": f'u = "https://example.org/x?t={"".join(f"%{ord(c):02X}" for c in gh())}"',
+        "percent encoded password": f'u="https://jane:{quote("p@ss/w:" + r(8), safe="")}@example.org/x"',
+        "percent encoded sign": (lambda t: f'u = "https://example.org/x?t={t.replace("_", "%5F")}"')(gh()),
+        "html entity": 'k = "' + gh().replace("_", "&#95;") + '"',
+    }
+
+
+KINDS = sorted(planted(0))
+
+
+def test_planted_secrets_are_found() -> None:
+    missed = [kind for seed in range(8) for kind, text in planted(seed).items() if not find_hits(text.encode())]
+    assert len(missed) <= 0.01 * 8 * len(KINDS), missed
+    assert len(KINDS) == 150
+    assert [kind for kind in KINDS if missed.count(kind) > 3] == [], "no kind is missed for what it is"
+
+
+def test_the_place_is_that_of_the_secret() -> None:
+    before = b"import torch\n\nnames = ['conv1', 'bn1']\n" * 20
+    for kind, text in planted(0).items():
+        hits = find_hits(before + text.encode() + b"\n" + before)
+        assert all(len(before) <= hit.at < len(before) + len(text) for hit in hits), kind
+        assert bool(hits) == bool(find_hits(text.encode())), kind
+
+
+HARMLESS = """
+    token = "Wav2Vec2BaseModelOutput"
+    AutoTokenizer.from_pretrained("mistralai/Mixtral-8x7B-v0.1")
+    key = "backbone.layers.0.blocks.1.norm1.weight"
+    cfg = {"key": "vit_base_patch16_224.augreg2_in21k_ft_in1k", "token": "[CLS]"}
+    self.key_proj, self.value_proj = nn.Linear(dim, kdim1024x2048x4096), None
+    key_padding_mask=key_padding_mask, attn_mask2d=attention_mask_4d_expanded_v2
+    password = os.environ["PASSWORD"]
+    password = getpass.getpass("Password for user 1: ")
+    api_key = "YOUR_API_KEY_1234567890abcdef"
+    secret = "<insert-your-secret-key-here-1>"
+    token = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+    headers = {"Authorization": f"Bearer {token}"}
+    headers = {"Authorization": "Bearer YOUR_TOKEN_GOES_HERE_1"}
+    Basic Block, Bottleneck; Basic resnet18
+    sha256 = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e3d9f0f7d5a1f0a9d3c"
+    urls = ["https://download.pytorch.org/models/resnet50-0676ba61.pth"]
+    channels = [64, 64, 128, 128, 256, 256, 512, 512, 64, 64, 128, 128, 96, 96, 100, 100, 48]
+    extras = ["hf_hub", "transformers", "accelerate", "tokenizers", "sentencepiece"]
+    path = "patches/embed_patch16_224_dino_v2_reg4_hybrid_x1y2z3.py"
+    author = "J. R. Doe2 3rd", keypoints2d_xy1 = "RTMPose_m_8xb256_420e_coco_256x192"
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret(text: str) -> None:
+    assert find_hits(text.encode()) == []
+
+
+@given(st.integers(0, 2**32), st.integers(1, 39), st.sampled_from(["'+'", "' '", "'\n    '", "' \\\n '", "'  +  f'"]))
+def test_a_token_in_two_parts(seed: int, cut: int, between: str) -> None:
+    token = "ghp_" + "".join(random.Random(seed).choices(AL, k=36))
+    text = f"x = 'a', 'b'\nk = '{token[:cut]}{between}{token[cut:]}'\nz = 'c'"
+    (hit,) = find_hits(text.encode())
+    assert hit.text.decode().startswith(token), "what follows may seem a part of it"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a",
+        b"A1",
+        b"%41",
+        b"&#65;",
+        b"/",
+        b'"',
+        b"'a'",
+        b"key=",
+        b"password='",
+        b"65, ",
+        b"\\",
+        b"://",
+        b"machine ",
+        b"\0",
+        b"Bearer ",
+    ],
+)
+def test_nothing_takes_more_than_linear_time(text: bytes) -> None:
+    """A pattern that goes over the whole text at each position would take hours."""
+    find_hits(b"[" + text * (400_000 // len(text)))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_can_be_searched(data: bytes) -> None:
+    assert all(0 <= hit.at <= len(data) for hit in find_hits(data))
+    assert looks_random(data) in (True, False)
