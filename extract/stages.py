@@ -38,7 +38,7 @@ from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
-from extract.resolve.standins import SOURCE_NAME, replacement_source
+from extract.resolve.standins import SOURCE_NAME
 from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -92,7 +92,7 @@ class PendingBlock:
             **code_columns(emitted.code if emitted else None),
             requires=emitted.requires if emitted else (),
             swhid=f"swh:1:cnt:{target.module.file.blob}",
-            license=source.license,
+            license=emitted.license if emitted else target.module.license,
             seconds=verdict.seconds if not verdict.reused else None,
             digest=source.digest,
             resolutions=emitted.resolutions if emitted else (),
@@ -279,7 +279,8 @@ def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: BlockWithOri
     target, module = block.target, block.target.module
     start, end = target.lines
     about = {"name": target.name, "path": module.file.path, "start_line": start, "end_line": end}
-    about["license"] = module.source.license
+    assert block.emitted is not None
+    about["license"] = block.emitted.license
     names = positional_names(read_outline(block.code).method(target.name, "forward"))
     return RebuildJob(target.block, store_graphs(graphs, names), graphs["graph"], about, pair)
 
@@ -287,7 +288,6 @@ def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: BlockWithOri
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Minimize the blocks that reach `forward` to the code they execute."""
     running = _reaching(blocks, "forward")
-    licenses = {source.name: source.license for source in (replacement_source(), *context.facts.sources)}
     work = [
         RunnableBlock(
             context.pair(block),
@@ -305,6 +305,7 @@ def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         else:
             assert block.emitted is not None
             root, arguments = (module.source.name, module.file.path), context.pair(block).arguments
+            licenses = dict(zip(block.emitted.files, block.emitted.licenses, strict=True))
             block.minimized = write_header(
                 cut, block.code, arguments, root, block.emitted.places, licenses, block.emitted.packages
             )

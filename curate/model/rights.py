@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from curate.model.corpus import LoadedRecords
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.manifest import Manifest
-from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
+from manifests.provenance.heads import license_of_code
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.text import parse_code
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
+from manifests.provenance.licenses import combine_licenses
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Emitted:
     code: str
     packages: Mapping[str, str]  # the requirement (PEP 508) of each imported package that is not in the runtime
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
+    licenses: tuple[str, ...]  # of these files
+    license: str  # of the block's own file, and of others that state one themselves
     resolutions: tuple[str, ...]  # where each name was resolved, how, and with which confidence
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
@@ -98,6 +101,7 @@ class Emitter:
         head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
+        licenses, license_ = tuple(m.license for m in closure.modules), _license(closure)
         resolutions = _resolutions(closure)
         try:
             (undefined, annotated), fault = _find_undefined(code), ""
@@ -108,7 +112,9 @@ class Emitter:
             undefined, fault = (), str(error)
         dynamic = tuple(sorted(closure.dynamic))
         places = _places(closure, names)
-        return Emitted(target, code, packages, files, resolutions, undefined, fault, dynamic, places)
+        return Emitted(
+            target, code, packages, files, licenses, license_, resolutions, undefined, fault, dynamic, places
+        )
 
     def _find_requirement(self, package: str, closure: Closure) -> str:
         """Return the requirement of a package, as stated by the sources of a block's code."""
@@ -166,7 +172,7 @@ def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
         content: dict[str, Any] = json.loads(zlib.decompress(kept))
         if "reason" in content:
             return Unresolved(root, Reason(content["reason"]), content["detail"])
-        content |= {name: tuple(content[name]) for name in ("resolutions", "undefined", "dynamic")}
+        content |= {name: tuple(content[name]) for name in ("licenses", "resolutions", "undefined", "dynamic")}
         content["files"] = tuple((source, path) for source, path in content["files"])
         content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
         return Emitted(root, **content)
@@ -307,6 +313,12 @@ def _bind_nested(names: BlockNames, root: TargetClass) -> list[str]:
     return [f"{root.name} = {names.of[root.root]}{root.nested.expression}"] if root.nested is not None else []
 
 
+def _license(closure: Closure) -> str:
+    """Return the license of a block: the sources of its other parts are named beside it, with theirs."""
+    first, *others = closure.modules
+    return combine_licenses([first.license, *(m.license for m in others if m.license != m.source.license)])
+
+
 def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str]:
     root = closure.root
     source = root.module.source
@@ -318,12 +330,12 @@ def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str
         f"# Origin:  {source.origin or source.name}",
         f"# File:    {root.module.file.path}, lines {first}-{last}",
         f"# SWHID:   swh:1:cnt:{root.module.file.blob}",
-        f"# Licence: {source.license}",
+        f"# Licence: {_license(closure)}",
     ]
     others = closure.modules[1:]
     if others:
         lines.append("# With definitions from:")
-        lines += [f"#   {m.source.name} {m.file.path} ({m.source.license})" for m in others]
+        lines += [f"#   {m.source.name} {m.file.path} ({m.license})" for m in others]
     changes = [f"named at the end: {line}" for line in _bind_nested(names, root)]
     changes += [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
     changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]

@@ -41,7 +41,7 @@ class MinimizedFile:
     Attributes:
         code: the whole file.
         requires: PEP 508 requirements apart from the standard library and the declared runtime.
-        license: combined license of all sources of its code.
+        license: combined license of all files with its code.
     """
 
     code: str
@@ -55,7 +55,7 @@ def write_header(
     arguments: CallsToRun,
     root: tuple[str, str],
     places: Mapping[str, tuple[str, str]],
-    licenses: Mapping[str, str],
+    licenses: Mapping[tuple[str, str], str],
     packages: Mapping[str, str],
 ) -> MinimizedFile:
     """Return the minimized file with its header.
@@ -66,13 +66,13 @@ def write_header(
         arguments: known working arguments.
         root: (source, path) of the block's own file.
         places: name defined in the closed file -> (source, path).
-        licenses: source -> license.
+        licenses: (source, path) -> license.
         packages: imported package -> requirement of the closed file.
     """
     minimized = leaned.minimized
     assert minimized is not None
     files = {root, *(places[name] for name in minimized.names if name in places)}
-    license_ = combine_licenses(licenses[source] for source, _ in files)
+    license_ = combine_licenses(map(licenses.__getitem__, files))
     head = "\n".join(_header(full, minimized, [arguments, *leaned.sets], files, license_))
     requires = list_requirements(minimized.text, packages.values(), packages)
     return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", requires, license_)

@@ -17,6 +17,7 @@ Relative imports and packages are resolved only here.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 from lemur_core.source.text import normalise
+from manifests.provenance.heads import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
@@ -68,6 +70,12 @@ class Module:
         if self._text is None:
             self._text = normalise(self.source.read(self.file))
         return self._text
+
+    @functools.cached_property
+    def license(self) -> str:
+        """SPDX expression of the file: what its head says, with the license of its source."""
+        text, license_ = self.text.decode("utf-8", "replace"), self.source.license
+        return license_of_code(text, license_, in_source=True) or license_
 
     @property
     def package(self) -> str:

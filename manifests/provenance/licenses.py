@@ -16,7 +16,7 @@ _FREEDOM = "to deal in the software without restriction"
 _REDISTRIBUTION = "redistribution and use in source and binary forms with or without modification are permitted"
 _GRANTS = "permission to use copy modify and or distribute this software for any purpose with or without fee"
 
-#: Phrases of license texts, as `_plain` writes them, by family: the first line of a family whose phrases all occur
+#: Phrases of license texts, as `plain_text` writes them, by family: the first line of a family whose phrases all occur
 #: counts. Texts of one family quote each other; those of two families are two licenses in one file.
 _FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
     (
@@ -57,7 +57,7 @@ _FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
 )
 
 #: Words that restrict a permissive text around them, or occur in licenses that quote such texts.
-_LIMITS = re.compile(
+LIMITS = re.compile(
     r"\bnon ?commercial|\bcommons clause\b|\bserver side public license\b|\bbusiness source license\b|"
     r"\belastic license\b|\bpolyform\b|\buse based restrictions\b|\b(?:research|academic|educational|evaluation) "
     r"(?:use |purposes? )only\b|\bonly for (?:research|academic|educational|evaluation)\b|\buse limitation\b"
@@ -70,16 +70,17 @@ def license_of_text(text: str) -> str:
     A permissive text with words that limit the use, such as "noncommercial", counts as unknown. GNU licenses come
     without -only or -or-later: their text does not say which of the two applies.
     """
-    plain = _plain(text)
+    plain = plain_text(text)
     firsts = (
         next((name for name, phrases in family if all(phrase in plain for phrase in phrases)), NOASSERTION)
         for family in _FAMILIES
     )
     expression = combine_licenses(name for name in firsts if name != NOASSERTION)
-    return NOASSERTION if is_permissive(expression) and _LIMITS.search(plain) else expression
+    return NOASSERTION if is_permissive(expression) and LIMITS.search(plain) else expression
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
+    """Return the words of a text in lower case, without signs but for points in numbers and names."""
     return " ".join(re.sub(r"[^a-z0-9.]+", " ", text.lower()).replace(". ", " ").split())
 
 
@@ -96,12 +97,6 @@ _PERMISSIVE = frozenset(
 )  # fmt: skip
 _PERMISSIVE_EXCEPTIONS = frozenset({None, "LLVM-exception"})
 _LICENSE = re.compile(r"\b(?!(?:AND|OR)\b)([\w.+:-]+)(?: WITH ([\w.-]+))?")
-
-#: Matches a line of its own, in a comment or a docstring.
-_IDENTIFIER = re.compile(
-    r"""^[ \t]*(?:\#|[rR]?"{3}|[rR]?'{3})?[ \t]*SPDX-License-Identifier:[ \t]*(\S.*?)(?:"{3}|'{3})?[ \t]*$""",
-    re.MULTILINE,
-)
 
 
 def is_permissive(expression: str) -> bool:
@@ -159,31 +154,6 @@ def parse_expression(text: str) -> str:
         raise UsageError(
             f"--license {text}: not an SPDX expression; for example MIT, or 'Apache-2.0 AND MIT'"
         ) from error
-
-
-def licenses_of_code(code: str) -> list[str]:
-    """Return the licenses in a file's own `SPDX-License-Identifier` lines, in order.
-
-    Source: https://spdx.github.io/spdx-spec/v2.3/using-SPDX-short-identifiers-in-source-files/
-    """
-    if "SPDX-License-Identifier" not in code:
-        return []
-    return [match.strip() for match in _IDENTIFIER.findall(code.replace("\r", "\n"))]
-
-
-def license_of_code(code: str, source: str, stated: str | None = None) -> str | None:
-    """Return the license of a code that states one itself, combined with that of its source; None if it states none.
-
-    Args:
-        code: the text of the file.
-        source: the license of all codes of the source.
-        stated: the user's license for codes that state none; it does not apply to this code.
-
-    Returns: the expressions as the code spells them, joined as by `combine_licenses`; a source of unknown
-        license adds nothing.
-    """
-    own = licenses_of_code(code)
-    return combine_licenses({*own, *({source} - {stated, NOASSERTION})}) if own else None
 
 
 #: Trove classifiers that name one license; "BSD License" and the like do not.
@@ -244,7 +214,7 @@ def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -
     Returns: an SPDX expression. Several different classifiers decide nothing: they may mean AND or OR.
     """
     for text in (expression, field):
-        known = _parse_field(text)
+        known = license_of_field(text)
         if known != NOASSERTION:
             return known
     named = {_map_classifier(line.rpartition("::")[2].strip()) for line in classifiers} - {""}
@@ -261,7 +231,8 @@ def _map_classifier(name: str) -> str:
     return _CLASSIFIERS.get(name, "")
 
 
-def _parse_field(text: str) -> str:
+def license_of_field(text: str) -> str:
+    """Return the SPDX expression of a name such as "Apache 2.0" or "GPLv3"; NOASSERTION if it is not known."""
     text = text.strip()
     words = re.sub(r"\b(?:the|license|licence|version|software)\b|[^a-z0-9.+ ]", " ", text.lower()).split()
     plain = " ".join(words)

@@ -34,7 +34,8 @@ from manifests.provenance import (
     minimized_path,
     read_parts,
 )
-from manifests.provenance.licenses import NOASSERTION, is_permissive, licenses_of_code
+from manifests.provenance.heads import read_head
+from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.records import TrainingRecord, is_guess
 
 #: The Hub's own file, which a repository has from its first commit on.
@@ -147,7 +148,7 @@ def _read_licenses(network: Path) -> tuple[dict[str, set[str]], set[str]]:
     except (OSError, ValueError, TypeError, KeyError) as error:  # ValidationError is a ValueError
         detail = str(error).splitlines()[0]
         raise UserError(f"{run}: not readable as a training run: {detail}; train it again") from error
-    own = set(licenses_of_code(code))
+    own = set(read_head(code).licenses)
     return dict(sorted(by_block.items())), own if own or assembled else {NOASSERTION}
 
 

@@ -21,7 +21,8 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
+from manifests.provenance.heads import license_of_code
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 from manifests.publish.staged import Staged, stage_files
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"

@@ -94,7 +94,9 @@ def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, MinimizeRes
         torch.manual_seed(2)
         results.append(gate(x))
     assert torch.equal(*results)
-    head = write_header(one, TEXTS["FULL"], ARGUMENTS, ("a", "b"), {}, {"a": "MIT"}, {}).code.partition("\n\n")[0]
+    head = write_header(one, TEXTS["FULL"], ARGUMENTS, ("a", "b"), {}, {("a", "b"): "MIT"}, {}).code.partition("\n\n")[
+        0
+    ]
     assert "with (8, deep=True) and forward(torch.randn(2, 8, 6, 6)), with (4, act='relu', fail=True)" in " ".join(
         head.replace("#  ", "").split()
     )
@@ -178,7 +180,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizeResult]) -> No
     )
     places = {"Gate": root, "rare": parts, "swish_2": other}
     file = write_header(
-        found["gate"], TEXTS["FULL"], ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"}, {}
+        found["gate"], TEXTS["FULL"], ARGUMENTS, root, places, {root: "MIT", parts: "MIT", other: "GPL-3.0-only"}, {}
     )
     assert (file.license, file.requires) == ("MIT", ())
     head = file.code.partition("\n\n")[0]

@@ -14,7 +14,6 @@ from manifests.provenance.licenses import (
     is_permissive,
     license_of_fields,
     license_of_text,
-    licenses_of_code,
     parse_expression,
 )
 from tests.builders.suites import table
@@ -96,14 +95,6 @@ def test_texts_of_several_licences_and_limited_ones(text: str, expected: str) ->
 def test_all_at_once(expressions: list[str], expected: str) -> None:
     assert combine_licenses(expressions) == expected
     assert is_permissive(expected) == (bool(expressions) and all(map(is_permissive, expressions)))
-
-
-def test_what_a_file_states_of_itself() -> None:
-    code = '# SPDX-License-Identifier: MIT\nx = 1\n    #SPDX-License-Identifier:  GPL-3.0-only \ny = "SPDX-License-Identifier: Z"'
-    assert licenses_of_code(code) == ["MIT", "GPL-3.0-only"]
-    assert licenses_of_code("x = 1") == []
-    assert licenses_of_code('"""A net.\r\n\r\nSPDX-License-Identifier: MIT\r\n"""\r\n') == ["MIT"]
-    assert licenses_of_code("'''SPDX-License-Identifier: AGPL-3.0-only'''\n") == ["AGPL-3.0-only"]
 
 
 def test_what_a_user_states() -> None:

@@ -1,0 +1,71 @@
+"""A block is under the license that the heads of its files state, and what is not permissive does not leave."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from extract import ExtractOptions, extract
+from extract.folder.verify import verify
+from manifests.publish.staged import stage_files
+
+NETWORK = """
+from torch import nn
+
+
+class {0}(nn.Module):
+    def forward(self, x):
+        return {1}
+"""
+GPL = "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
+FILES = {
+    "own/__init__.py": "",
+    "own/plain.py": NETWORK.format("Plain", "x"),
+    "own/apache.py": '"""SPDX-License-Identifier: Apache-2.0"""\n' + NETWORK.format("Apache", "x"),
+    "own/reserved.py": "# Copyright (c) OpenMMLab. All rights reserved.\n" + NETWORK.format("Reserved", "x"),
+    "own/copyleft.py": GPL + NETWORK.format("Copyleft", "x") + "\n\ndef scale(x):\n    return x * 2\n",
+    "own/uses.py": "from own.copyleft import scale\n" + NETWORK.format("Uses", "scale(x)"),
+    "own/closed.py": '__license__ = "Proprietary"\n' + NETWORK.format("Closed", "x"),
+    "own/limited.py": '"""For research purposes only."""\n' + NETWORK.format("Limited", "x"),
+    "pyproject.toml": '[project]\nname = "own"\nversion = "1"\nlicense = "MIT"\n',
+}
+EXPECTED = {
+    "Plain": "MIT",
+    "Apache": "Apache-2.0 AND MIT",
+    "Reserved": "MIT",
+    "Copyleft": "GPL-3.0 AND MIT",
+    "Uses": "GPL-3.0 AND MIT",
+    "Closed": "NOASSERTION",
+    "Limited": "NOASSERTION",
+}
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("sources") / "own"
+    for name, text in FILES.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    out = source.parent / "blocks"
+    extract(source, out=out, options=ExtractOptions(level="compiled"), jobs=1)
+    return out
+
+
+def test_the_license_of_a_block_is_that_of_its_files(blocks: Path) -> None:
+    rows = pq.read_table(blocks / "blocks.parquet").to_pylist()
+    assert {row["name"]: row["license"] for row in rows} == EXPECTED
+    assert all(f"\n# Licence: {row['license']}\n" in row["code"] for row in rows)
+    assert "own/copyleft.py (GPL-3.0 AND MIT)" in next(row["code"] for row in rows if row["name"] == "Uses")
+
+
+def test_what_is_not_permissive_does_not_leave(blocks: Path, tmp_path: Path) -> None:
+    with stage_files(blocks) as ready:
+        for name, path in ready.files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, tmp_path / name)
+    assert {item.license: item.blocks for item in ready.withheld} == {"GPL-3.0 AND MIT": 2, "NOASSERTION": 2}
+    rows = pq.read_table(tmp_path / "blocks.parquet").to_pylist()
+    assert {row["name"] for row in rows if row["code"] is not None} == {"Plain", "Apache", "Reserved"}
+    assert not any("Copyleft(" in path.read_text() for path in tmp_path.rglob("*.py"))
+    assert [check.name for check in verify(tmp_path) if not check.ok] == []
