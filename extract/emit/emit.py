@@ -314,7 +314,7 @@ def _bind_nested(names: BlockNames, root: TargetClass) -> list[str]:
 
 
 def _license(closure: Closure) -> str:
-    """Return the license of a block: the sources of its other parts are named beside it, with theirs."""
+    """Return the license of a block; the sources of its other parts, with their licenses, are listed separately."""
     first, *others = closure.modules
     return combine_licenses([first.license, *(m.license for m in others if m.license != m.source.license)])
 

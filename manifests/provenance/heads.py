@@ -25,7 +25,7 @@ from manifests.provenance.licenses import (
 
 @dataclass(frozen=True, slots=True)
 class HeadLicense:
-    """What a file says of its license.
+    """The statement of a file on its license.
 
     Attributes:
         licenses: SPDX expressions, all of which apply; NOASSERTION for what is not known to permit anything.
@@ -147,7 +147,7 @@ def license_of_code(code: str, source: str, stated: str | None = None, *, in_sou
         code: the text of the file.
         source: the license of all codes of the source.
         stated: the user's license for codes that state none; it does not apply to a code that does.
-        in_source: the file lies where it was published, beside the license of the source: "see LICENSE" means that.
+        in_source: the file lies where it was published, with the license of the source: "see LICENSE" means that one.
 
     Returns: the expressions joined as by `combine_licenses`; a source of unknown license adds nothing.
     """

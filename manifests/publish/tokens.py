@@ -53,6 +53,7 @@ _TOKENS = (
 _LOGIN = r"://[^\s/?#@:\"'`<>{}\[\]()$*\\|]*:(?!\$)[^\s/@\"'`<>{}\[\]()*\\|]+@[\w\[]"
 _SPACE = r"(?:\s|\\[nrt])"
 _RANDOM_SIZE, _LONG, _LONGER = 16, 28, 40  # characters: what is longer shows its nature more surely
+_NAME_WORD = 2.75  # characters; words in names of classes are longer
 _WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _PLACEHOLDER = re.compile(
     rb"(?i)your|example|placeholder|change_?me|dummy|redacted|insert|xxxx|\*\*\*|\.\.\.|1234567|abcdef"
@@ -74,12 +75,17 @@ def looks_random(value: bytes, shortest: int = _RANDOM_SIZE) -> bool:
     if len(kinds) < shortest or _PLACEHOLDER.search(value):
         return False
     changes = sum(one != other for one, other in pairwise(kinds)) / (len(kinds) - 1)
-    word = len(kinds) / len(_WORDS.findall(value))
     return (
         changes >= (0.24 if len(kinds) >= _LONG else 0.34)
-        and word <= (4 if len(kinds) >= _LONGER else 2.75)
+        and _word_size(value) <= (4 if len(kinds) >= _LONGER else 3.2 if len(kinds) >= _LONG else _NAME_WORD)
         and _entropy(value) >= 3.0
     )
+
+
+def _word_size(value: bytes) -> float:
+    """Return the average number of characters of the words in a text; capitals begin words."""
+    words = _WORDS.findall(value)
+    return sum(map(len, words)) / max(1, len(words))
 
 
 def _entropy(value: bytes) -> float:
@@ -91,7 +97,7 @@ def _entropy(value: bytes) -> float:
 _ASSIGNED = re.compile(
     rb"""(?P<word>key|token|secret|passw(?:or)?d|passphrase|pwd|credential|auth|_pat)(?P<rest>[\w.-]{0,24})
     \\{0,3}["'`]?\]?[ \t]{0,8}
-    (?P<sign>={1,3}|=>|:=|:[ ]*(?:str|bytes|Final|Optional\[str\]|str[ ]\|[ ]None)[ ]*=|[:,(])\s{0,8}
+    (?P<sign>={1,3}|=>|,\s*default\s*=|:=|:[ ]*(?:str|bytes|Final|Optional\[str\]|str[ ]\|[ ]None)[ ]*=|[ :,(])\s{0,8}
     [rbfu]{0,2}(?P<quote>\\{0,3}["'`])?(?P<secret>[^\s"'`\\<>{}()\[\],;&|\0]{6,300})""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -100,6 +106,7 @@ _QUALIFIED = re.compile(
     rb"(?i)(?:api|access|account|auth|client|private|secret|service|sign|encrypt|token|bot)[\w-]{0,9}\Z"
 )
 _OTHER_WORD = re.compile(rb"(?!orization|s\b|s_|word|phrase)[a-z]")  # after one of the names
+_FLAG = re.compile(rb"(?:--|ENV |ARG )[\w-]*\Z")  # of a command; of a recipe for a container
 _DIGIT = re.compile(rb"[0-9]")
 _SIGN = re.compile(rb"[^A-Za-z_./-]")
 
@@ -113,21 +120,28 @@ def _is_assigned(data: bytes, match: re.Match[bytes]) -> bool:
     before = data[max(0, match.start() - 24) : match.start()]
     if not data.startswith(quote, match.end()) or _OTHER_WORD.match(match["rest"]):
         return False  # a sentence; a tokenizer
+    in_url, flag = before[-1:] in (b"?", b"&", b";"), _FLAG.search(before) is not None
+    if match["sign"] == b" " and not flag:
+        return False
     if word.startswith(b"pass") or word == b"pwd":
-        in_url = before[-1:] in (b"?", b"&")
-        return (
-            (bool(quote) or in_url or match["word"].isupper())
-            and (_SIGN.search(value) is not None or looks_random(value, 8))
-            and not _PLACEHOLDER.search(value)
-        )
-    qualified = word in (b"secret", b"credential") or _QUALIFIED.search(before) is not None
+        setting = match["sign"] == b":" and data[match.end() : match.end() + 1] in (b"", b"\n", b"\r")
+        return (quote != b"" or in_url or flag or setting or match["word"].isupper()) and _is_password(value)
+    qualified = in_url or word in (b"secret", b"credential") or _QUALIFIED.search(before) is not None
     if _HEX.fullmatch(value):
         return len(value) >= _RANDOM_SIZE * 2 if qualified else len(value) in (32, 40)
     if _UUID.fullmatch(value):
         return qualified
-    if not quote and (match["sign"] in b",(" or not _DIGIT.search(value)):
+    if not quote and (match["sign"] in b",(" or not _DIGIT.search(value) or _word_size(value) > _NAME_WORD):
         return False  # a name
     return looks_random(value, _RANDOM_SIZE if qualified else 20)
+
+
+def _is_password(value: bytes) -> bool:
+    return (_SIGN.search(value) is not None or looks_random(value, 8)) and not _PLACEHOLDER.search(value)
+
+
+def _is_second_password(_data: bytes, match: re.Match[bytes]) -> bool:
+    return _is_password(match["secret"])
 
 
 def _is_login(_data: bytes, match: re.Match[bytes]) -> bool:
@@ -184,6 +198,12 @@ SECRETS: tuple[Shape, ...] = (
     _secret("bearer token", "earer ", r"[Bb]earer (?P<secret>[\w.~+/-]{16,}=*)", _is_random),
     _secret("token of a header", "oken ", r"uthorization\W{1,9}[Tt]oken (?P<secret>[\w.~+/-]{16,}=*)", _is_random),
     _secret("login of a header", "asic ", r"[Bb]asic (?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _is_login),
+    _secret(
+        "password",  # behind a name: `auth=("jane", "...")`, `login("jane", "...")`
+        ",",
+        r"(?:auth|login)[ ]?[=(][ ]?\(?[\"'][^\"'\s]+[\"'],\s?[\"'](?P<secret>[^\"'\s\\]{6,100})[\"']",
+        _is_second_password,
+    ),
     _secret(
         "password of netrc",
         "machine ",
