@@ -131,8 +131,10 @@ def _is_assigned(data: bytes, match: re.Match[bytes]) -> bool:
         return len(value) >= _RANDOM_SIZE * 2 if qualified else len(value) in (32, 40)
     if _UUID.fullmatch(value):
         return qualified
-    if not quote and (match["sign"] in b",(" or not _DIGIT.search(value) or _word_size(value) > _NAME_WORD):
+    if not quote and (match["sign"] in b",(" or not _DIGIT.search(value)):
         return False  # a name
+    if (not quote or match["sign"] == b",") and _word_size(value) > _NAME_WORD:
+        return False  # a name of a class, perhaps in a list of several
     return looks_random(value, _RANDOM_SIZE if qualified else 20)
 
 
