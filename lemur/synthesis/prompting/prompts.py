@@ -21,7 +21,7 @@ SYSTEM = f"""\
 You write neural networks in PyTorch. Answer with Python, in one fence ```python … ```, and nothing after it.
 
 The file is complete and closed: it imports the standard library, torch, torchvision and numpy only, opens no file,
-loads no trained weights, and defines:
+loads no trained weights, writes every attribute out (no getattr or setattr with a computed name), and defines:
 
 - `supported_hyperparameters()`, which returns a set of names: {{"lr", "momentum"}}, and "dropout" if it is used.
 - `class Net(nn.Module)` with

@@ -4,12 +4,13 @@
 |---|---|
 | answer | the answer contains code |
 | syntax | it is Python |
-| policy | it imports only allowed modules, and loads no trained weights |
+| policy | it uses only what a network needs, and loads no trained weights |
 | closed | every name is defined |
 | contract | it meets LEMUR's contract, checked without running; each requested block is a class in the file |
 | runs | constructed and called as LEMUR's trainer does, it returns finite scores of the right shape |
 | used | in the graph, each requested block contributes to the scores |
-| learns | finite gradients reach each parameter of the blocks, and its own training on one batch changes them |
+| learns | finite gradients reach each parameter of the blocks, its own training on one batch changes them; in other
+    processes, its training moves the scores of images that it has not seen toward their labels |
 | conforms | each requested block, called as its spec states, has the spec's shapes, parameters and motifs |
 | novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
 
@@ -19,7 +20,7 @@ Code is executed only in the sandbox. Code that exceeds a limit there is not ret
 import ast
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -31,7 +32,6 @@ from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
 from curate.compute.runs import BATCH
 from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
-from curate.model.pretrained import find_pretrained
 from curate.published.novel import PRM, novel
 from extract.arguments.messages import BlockRun, CallsToRun
 from extract.migrate.messages import NetworkToProve
@@ -40,6 +40,8 @@ from extract.proofs.trace import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.prompting.plan import Attempt, RequestedBlock
 from lemur.synthesis.prompting.prompts import CLASSES, IN_SHAPE
+from lemur.synthesis.proving.confirm import CONFIRM, confirm
+from lemur.synthesis.proving.policy import find_forbidden
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import similarity, subtrees
@@ -54,16 +56,6 @@ from train.model.contract import check_contract
 STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
 
 TASK = "img-classification"
-
-#: Modules that a file may import: none for files, processes or network. This is for portability, not for security.
-_MAY_IMPORT = {
-    *("__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"),
-    *("itertools", "math", "numbers", "operator", "random", "types", "typing", "warnings"),
-    *("numpy", "torch", "torchvision"),
-}
-_NEVER_CALLED = frozenset({"exec", "eval", "compile", "__import__", "open", "input", "breakpoint"})
-#: Modules that are reachable as attributes of libraries, like `torch.hub.os`.
-_NEVER_REACHED = frozenset({"os", "sys", "subprocess", "socket", "shutil", "builtins", "importlib", "ctypes"})
 
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
@@ -115,7 +107,11 @@ class Prover:
         workers = workers_within_memory(jobs or available_cores(), LIMITS)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
         self._box = CachedSandbox(
-            entries=[PROVE.guest, TRACE.guest], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
+            entries=[PROVE.guest, TRACE.guest, CONFIRM.guest],
+            workers=workers,
+            limits=LIMITS,
+            unsafe=unsafe,
+            preload=META_PRELOAD,
         )
         self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
         self._kept: list[NetworkProposal] = []
@@ -169,6 +165,9 @@ class Prover:
                 one.fail("runs", proof.why)
             elif proof.failed is not None:
                 one.fail("learns", f"{proof.failed}: {proof.why}", block=name)
+        claimed = {place: one.code or "" for place, one in enumerate(candidates) if one.step is None}
+        for place, why in confirm(self._box, claimed, _PRM):
+            candidates[place].fail("learns", f"trained again: {why}")
 
     def _conform(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
@@ -250,7 +249,7 @@ def _read_text(one: NetworkProposal) -> None:
         raise ValueError(features)
     one.features = features
     one.originality = _originality(one, tree)
-    if (refused := next(_find_forbidden(tree, one.code), None)) is not None:
+    if (refused := next(find_forbidden(tree, one.code), None)) is not None:
         one.fail("policy", refused[1], line=refused[0])
         return
     drop_unevaluated(tree)
@@ -264,33 +263,6 @@ def _read_text(one: NetworkProposal) -> None:
     missing = [block.name for block in one.attempt.requested if block.name not in classes]
     if missing:
         one.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
-
-
-def _find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
-    """Yield forbidden imports and uses of a file, with the line."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call | ast.Attribute):
-            continue
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = ["." * node.level + (node.module or "")]
-            if any(alias.name == "*" for alias in node.names):
-                yield node.lineno, "imports everything of a module; name what is used"
-            names += [alias.name for alias in node.names if alias.name in _NEVER_REACHED]
-        elif isinstance(node, ast.Attribute) and node.attr in _NEVER_REACHED:
-            yield (
-                node.lineno,
-                f"reaches {node.attr}; only the standard library without files, torch, torchvision, numpy",
-            )
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NEVER_CALLED:
-            yield node.lineno, f"calls {node.func.id}"
-        for name in names:
-            if name.partition(".")[0] not in _MAY_IMPORT:
-                yield node.lineno, f"imports {name}; only the standard library without files, torch, torchvision, numpy"
-    for pretrained in find_pretrained(code):
-        yield pretrained.line, f"loads trained weights: {pretrained.text}"
 
 
 def _originality(one: NetworkProposal, tree: ast.Module) -> float | None:

@@ -76,6 +76,22 @@ def test_where_it_is_refused() -> None:
     assert fault["line"] == 3
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = getattr(nn, 'Linear')(1, 1), hasattr(nn, 'Linear')",
+        "x = '{} {:.2f} {0[0]} {0.shape}'.format(1)",
+        "torch.backends.cudnn.benchmark = True",
+        "from torch.nn.modules.utils import _pair",
+        "def f(self, input: 'torch.Tensor', gc: int = 1) -> None: self._x = input; setattr(self, 'y', self._x)",
+        "def f(self): self.register_buffer('_kept', None); return self._kept, self.__class__.__name__, type(self)",
+        "class A(nn.Module):\n    __constants__ = ['x']\n    def __len__(self): return len(self._modules)",
+    ],
+)
+def test_what_a_network_may_use(line: str) -> None:
+    assert read(f"{HEAD}{line}\n{REST}").fault is None
+
+
 DEEP = {
     "a sum": "x = " + "+".join(["1"] * 900),
     "a longer sum": "x = " + "+".join(["1"] * 9000),

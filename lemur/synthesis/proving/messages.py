@@ -1,0 +1,40 @@
+"""The request to the guest that confirms learning, and its answer. Standard library only: the guest imports it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LearningTask:
+    """Images to train a network on, and further ones whose labels stay with the caller.
+
+    Args:
+        seed: of the network's initial values.
+        classes: the number of scores per image.
+        shape: of one image: channels, height, width.
+        images: the training images, base64 of bytes: 0 is -3, and 255 is 3.
+        labels: of the training images.
+        unseen: the further images, like `images`.
+        batch: the number of images in a batch.
+        epochs: how often `learn` is called.
+    """
+
+    code: str
+    prm: Mapping[str, Any]
+    seed: int
+    classes: int
+    shape: Sequence[int]
+    images: str
+    labels: Sequence[int]
+    unseen: str
+    batch: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreChange:
+    """How training changed the scores of the further images, a row for each: in train mode and in eval mode."""
+
+    train: tuple[tuple[float, ...], ...]
+    eval: tuple[tuple[float, ...], ...]
