@@ -20,6 +20,7 @@ from curate.model.select import Rescue
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
+from lemur_core.sandbox.server.received import receive
 from lemur_core.sandbox.stage import Answer, Reply, SandboxStage
 
 #: The smallest batch that exposes a network which mixes up its samples.
@@ -282,10 +283,10 @@ def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
 
 
 def read_parameters(prm: str | None) -> dict[str, Any]:
-    """Return the hyperparameters of a record; empty unless `prm` is a JSON object."""
+    """Return the hyperparameters of a record, cleaned as `receive` does; empty unless `prm` is a JSON object."""
     try:
-        parameters = json.loads(prm or "")
-    except ValueError:
+        parameters = receive(json.loads(prm or ""), any_number=True)
+    except (ValueError, RecursionError):
         return {}
     return parameters if isinstance(parameters, dict) else {}
 

@@ -34,6 +34,7 @@ from extract.resolve.symbols import (
 )
 from extract.sources import PackageSource
 from lemur_core.sandbox.cached import code_digest
+from lemur_core.sandbox.server.received import inflate
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.text import parse_code
@@ -161,6 +162,9 @@ def _key(sources: Sequence[PackageSource], confirmed: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
+_MAX_BYTES = 256 * 2**20  # of one emission, as JSON
+
+
 def _dumps(outcome: Emitted | Unresolved) -> bytes:
     content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "target"}
     return zlib.compress(json.dumps(content).encode(), 1)
@@ -169,14 +173,14 @@ def _dumps(outcome: Emitted | Unresolved) -> bytes:
 def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
     """Return the stored outcome; None if it is damaged."""
     try:
-        content: dict[str, Any] = json.loads(zlib.decompress(kept))
+        content: dict[str, Any] = json.loads(inflate(kept, _MAX_BYTES))
         if "reason" in content:
             return Unresolved(root, Reason(content["reason"]), content["detail"])
         content |= {name: tuple(content[name]) for name in ("licenses", "resolutions", "undefined", "dynamic")}
         content["files"] = tuple((source, path) for source, path in content["files"])
         content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
         return Emitted(root, **content)
-    except (zlib.error, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

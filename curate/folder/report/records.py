@@ -227,6 +227,7 @@ _MEANING = {
     "denied": "it asks for something that the sandbox refuses",
     "timeout": "it takes too long",
     "out_of_memory": "it takes too much memory",
+    "too_large": "its graph has too many operations",
     "over_limit": "it takes too much scratch space or too many threads",
     "crashed": "it ends the process",
     "error": "the trial itself failed",

@@ -23,9 +23,10 @@ def clean_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")
 
 
-def receive(value: object, depth: int = 0) -> Any:
+def receive(value: object, *, any_number: bool = False, depth: int = 0) -> Any:
     """Return a decoded JSON value with every string and every key cleaned; of keys that become equal, the last counts.
 
+    Args: any_number: accept numbers that no table holds, as Python reads them from JSON.
     Raises: ValueError if it is nested deeper than `MAX_DEPTH`, or has a number that is not finite, or an integer of
         more than 64 bits.
     """
@@ -34,9 +35,11 @@ def receive(value: object, depth: int = 0) -> Any:
     if isinstance(value, list | dict) and depth == MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, list):
-        return [receive(item, depth + 1) for item in value]
+        return [receive(item, any_number=any_number, depth=depth + 1) for item in value]
     if isinstance(value, dict):
-        return {clean_text(name): receive(item, depth + 1) for name, item in value.items()}
+        return {clean_text(name): receive(item, any_number=any_number, depth=depth + 1) for name, item in value.items()}
+    if any_number:
+        return value
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     if isinstance(value, int) and value not in _INTEGERS:
