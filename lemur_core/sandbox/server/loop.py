@@ -276,7 +276,7 @@ class _Server:
         free = free_bytes(self._root)
         if free < wanted and not self._running:
             sizes = f"{free >> 20} MiB are free there, and a job may write {wanted >> 20} MiB"
-            self._channel.send({"kind": "full", "error": f"{self._root.parent}: {sizes}"})
+            self._channel.send({"kind": "full", "error": f"{self._root.parents[1]}: {sizes}"})
         return free >= wanted + others
 
     def _pause(self) -> float | None:
