@@ -10,6 +10,7 @@ processes at most 2 times in 120.
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -23,13 +24,16 @@ from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 
 CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
-    "lemur.synthesis.proving.confirm_guest:train_briefly", ScoreChange | BrokenNetwork, LIMITS, Retries.NONE
+    "lemur.synthesis.proving.confirm_guest:train_briefly",
+    ScoreChange | BrokenNetwork,
+    replace(LIMITS, wall_seconds=3600, cpu_seconds=480),  # 25 batches, where the first proof takes one
+    Retries.NONE,
 )
 
 _RUNS = 2  # processes for each network
 _PATTERNS = 5
-_IMAGES, _UNSEEN = 8, 6  # of each pattern
-_BATCH, _EPOCHS = 8, 8
+_IMAGES, _UNSEEN = 8, 4  # of each pattern
+_BATCH, _EPOCHS = 8, 5
 _CELLS = 8  # of a pattern, on each side
 _NOISE = 0.3
 

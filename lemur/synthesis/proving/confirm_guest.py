@@ -13,7 +13,7 @@ from extract.migrate.messages import BrokenNetwork
 from lemur.synthesis.proving.messages import LearningTask, ScoreChange
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step, stub_weights
 
-_REPEATS = 4  # forward passes in train mode, because of dropout
+_REPEATS = 2  # forward passes in train mode, because of dropout
 
 
 def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:

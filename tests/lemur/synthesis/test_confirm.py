@@ -70,7 +70,7 @@ def test_a_process_has_no_labels_of_unseen_images() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, {}, [], {"train": [], "eval": []}, {"train": [[0.0]], "eval": [[0.0] * 10] * 30}]
+    "value", [None, {}, [], {"train": [], "eval": []}, {"train": [[0.0]], "eval": [[0.0] * 10] * 20}]
 )
 def test_a_report_that_is_made_up_confirms_nothing(value: object) -> None:
     reply = CONFIRM.read(Outcome("0", Status.OK, value))
