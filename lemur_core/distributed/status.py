@@ -70,14 +70,19 @@ def read_status(work: str, *, lines: int) -> RunStatus:
     Raises: UserError if no run has begun there, or Slurm does not answer.
     """
     files = Exchange(work)
-    if not files.has(PLAN):
+    try:
+        begun = files.has(PLAN)
+    except Exception as error:  # each file system raises its own exceptions
+        message = str(error).partition("\n")[0]
+        raise UserError(f"{work}: cannot be read: {type(error).__name__}: {message}") from error
+    if not begun:
         raise UserError(
             f"{work}: holds no run in tasks; name the --work of a command with --executor (default: OUT.work)"
         )
     jobs = list_jobs(files)
     holder = None if files.remote else find_holder(files.here / LOCK)
     named = {name: f"{STEPS}/{name}/{ABOUT}" for name in files.folders(STEPS)}
-    about = [(name, json.loads(files.read_text(file))) for name, file in named.items() if files.has(file)]
+    about = [(name, facts) for name, file in named.items() if (facts := _read_facts(files, file, "number", "tasks"))]
     about.sort(key=lambda step: step[1]["number"])
     view = _RunView(files, jobs, files.remote or holder is not None, lines)
     steps = tuple(view.read_step(name, facts["tasks"]) for name, facts in about)
@@ -119,10 +124,13 @@ class _RunView:
         return StepStatus(name, tasks, len(done), running, failed, tasks - len(done) - running - failed, shown)
 
     def _ranks(self, step: str, folder: str) -> set[int]:
-        return {int(name.rpartition("/")[2]) for name in self.files.names(f"{STEPS}/{step}/{folder}")}
+        names = (name.rpartition("/")[2] for name in self.files.names(f"{STEPS}/{step}/{folder}"))
+        return {int(name) for name in names if name.isdecimal()}
 
     def _read_task(self, step: str, rank: int) -> TaskStatus:
-        facts = json.loads(self.files.read_text(f"{STEPS}/{step}/{STARTED}/{rank:05d}"))
+        facts = _read_facts(self.files, f"{STEPS}/{step}/{STARTED}/{rank:05d}", "host", "pid", "since")
+        if facts is None:
+            return TaskStatus(rank, "waiting", "", "", ())
         job = facts.get("job")
         where = f"host {facts['host']}, process {facts['pid']}, since {facts['since']}" + (
             f", job {job}" if job else ""
@@ -144,6 +152,19 @@ class _RunView:
         if self.lines and self.files.has(name):
             lines = self.files.read_text(name).splitlines()
             yield from [line for line in lines if line.strip()][-self.lines :]
+
+
+def _read_facts(files: Exchange, name: str, *keys: str) -> dict[str, Any] | None:
+    """Return what a small file of a run says; None if it has been removed meanwhile. Raises: UserError if damaged."""
+    try:
+        facts = json.loads(files.read_text(name))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or not all(key in facts for key in keys):
+        raise UserError(f"{files}: {name} is damaged; start the run again after removing it")
+    return facts
 
 
 def list_jobs(work: Exchange) -> dict[str, str]:

@@ -361,6 +361,11 @@ def test_status_names_what_is_done_runs_and_failed(tmp_path: Path) -> None:
     assert [(task.rank, task.reason) for task in found.started] == [(1, "KeyError: 'x'"), (2, "its process was killed")]
     assert found.started[1].log == ("two\x1b[31m", "three")
     assert "    two\\x1b[31m\n    three" in status_text(status)
+    (tmp_path / "work" / "steps" / "emit" / "tasks" / "copy").touch()  # somebody's
+    assert read_status(str(tmp_path / "work"), lines=2) == status
+    (tmp_path / "work" / "steps" / "emit" / "tasks" / "00001").write_text("[]")
+    with pytest.raises(UserError, match="work: steps/emit/tasks/00001 is damaged; start the run again"):
+        read_status(str(tmp_path / "work"), lines=2)
 
 
 def test_a_lock_says_who_holds_it(tmp_path: Path) -> None:
