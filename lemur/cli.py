@@ -1,5 +1,6 @@
 """The command `lemur`: mounts the packages' commands, and reports each failure in one clear line."""
 
+import contextlib
 import errno
 import importlib.metadata
 import json
@@ -21,6 +22,7 @@ import lemur.synthesis.cli
 import manifests.cli
 import train.cli
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import check_name
 from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
 from manifests.options import Level
@@ -109,10 +111,10 @@ def verify(
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")
+            print(make_visible(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}"))
     failed = sum(not check.ok for check in checks)
     if failed:
-        print(f"lemur: {folder}: {failed} of {len(checks)} checks failed", file=sys.stderr)
+        print(make_visible(f"lemur: {folder}: {failed} of {len(checks)} checks failed"), file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -355,6 +357,7 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, _hang_up)
     try:
+        _check_names()
         status = app(prog_name="lemur", standalone_mode=False)
     except _WrongLine as error:
         message = " ".join(error.format_message().split())
@@ -374,7 +377,7 @@ def main() -> NoReturn:
         sys.exit(1)
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
-            _fail(f"{make_visible(str(error.filename), 80)}: {error.strerror}; give another path", 1)
+            _fail(f"{str(error.filename)[:80]}: {error.strerror}; give another path", 1)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""
@@ -382,8 +385,19 @@ def main() -> NoReturn:
     sys.exit(status or 0)
 
 
+def _check_names() -> None:
+    """Check the names that results may hold, before any work.
+
+    Raises: UserError if one is not UTF-8.
+    """
+    for argument in (*sys.argv[1:], os.environ.get("LEMUR_CURATOR_CACHE", "")):
+        check_name(argument)
+    with contextlib.suppress(FileNotFoundError):  # the working folder was removed
+        check_name(Path.cwd())
+
+
 def _fail(message: str, status: int) -> NoReturn:
-    print(f"lemur: {message}", file=sys.stderr)
+    print(make_visible(f"lemur: {message}"), file=sys.stderr)
     sys.exit(status)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.markdown import plural
+from lemur_core.files.markdown import make_visible, plural
 from manifests.options.parameters import RuntimeOption
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def assemble_(
         )
         return
     for part in assembled.ingredients:
-        print(f"{part.slot:<17} {part.block}  ({part.license})")
+        print(make_visible(f"{part.slot:<17} {part.block}  ({part.license})"))
     print(f"{assembled.name} -> {out}")
 
 
@@ -141,7 +141,7 @@ def candidates_(
         return
     for candidate in results:
         if candidate.fits or all_:
-            print(candidate.line())
+            print(make_visible(candidate.line()))
     fitting = sum(candidate.fits for candidate in results)
     more = "" if all_ or fitting == len(results) else "; --all shows why not"
     print(f"{fitting} of {len(results)} fit{more}")
@@ -292,7 +292,7 @@ def ablate_(
         force=force,
     )
     for row in rows:
-        print(row_text(row))
+        print(make_visible(row_text(row)))
     print(f"-> {out / 'ablation.md'}")
     if not any(row.n for row in rows):
         if any(row.paused for row in rows):

@@ -8,7 +8,7 @@ from curate.compute.graphs import graph_rows
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.published.outcome import CurationOutcome
-from lemur_core.files.markdown import count, plain, plural, table
+from lemur_core.files.markdown import code_span, count, plain, plural, table
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.folders.formats import SNAPSHOT, Card
@@ -66,7 +66,7 @@ def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows:
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
-    text = f"""{chosen} {name}:
+    text = f"""{chosen} {plain(name)}:
 {counts}. Every row that is not here has a reason in `decisions.parquet`.
 
 ```python
@@ -94,7 +94,7 @@ comparable; `score` is the percentile within one. Records with `pretrained` star
 def _delta_note(outcome: CurationOutcome) -> str:
     if "against" not in outcome.details:
         return ""
-    folders = ", ".join(f"`{name}`" for name in outcome.details["against"]["folders"])
+    folders = ", ".join(code_span(name) for name in outcome.details["against"]["folders"])
     return f"""
 This is a delta: it appends to {folders}, and holds only what is new compared with that.
 All promises hold for both together: concatenate them split by split. `stats` also

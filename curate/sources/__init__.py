@@ -13,7 +13,7 @@ from curate.sources.rows import RecordSource
 from curate.sources.services import HubDataset, InstalledLemur
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.foreign import check_plain
+from lemur_core.files.foreign import check_name, check_plain
 from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME, Input, Parent, describe_parent, read_manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
@@ -123,8 +123,10 @@ def _open_path(spec: str) -> RecordSource:
     except OSError as error:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     if path.is_dir():
+        check_name(path.resolve())
         return _open_folder(path)
     check_plain(path)
+    check_name(path)
     name = path.name.lower()
     if name.endswith(".parquet"):
         return ParquetFile(path)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from curate.sources.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import make_visible
+from lemur_core.files.markdown import is_unicode, make_visible
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 
@@ -90,15 +90,6 @@ def read_code(value: object) -> tuple[str | None, str | None]:
 def not_a_string(kind: str) -> str:
     """Return the problem of code of another type."""
     return f"nn_code is not a string ({kind})"
-
-
-def is_unicode(text: str) -> bool:
-    """Return True if the text can be encoded, that is, holds no lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_text(value: object) -> str | None:

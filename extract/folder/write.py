@@ -230,7 +230,9 @@ def write_extraction_card(
 
     Args: rows: number of rows by path of each table.
     """
-    taken = ", ".join(f"`{source.name}` (`{source.instead_of}`)" for source in sources if source.instead_of)
+    taken = ", ".join(
+        f"{code_span(source.name)} ({code_span(source.instead_of)})" for source in sources if source.instead_of
+    )
     modules = f"{plural(rows[TABLE], 'PyTorch module')} as closed files where they could be closed, and"
     lines = [
         f"{modules} {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were"

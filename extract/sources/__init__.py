@@ -24,7 +24,7 @@ from extract.sources.contents import (
 from extract.sources.git import find_commit
 from extract.sources.package import PACKAGE_RE, find_package
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.foreign import locate_inside
+from lemur_core.files.foreign import check_name, locate_inside
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
@@ -96,6 +96,7 @@ def read_folder(spec: str) -> PackageSource:
         what = "is a file, not a folder" if root.exists() else "no such folder"
         raise UserError(f"{spec}: {what}; name a folder of Python code, a package or git+URL")
     root = root.resolve()
+    check_name(root)
     try:
         contents = _read(root, spec)
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import make_visible
+from lemur_core.files.markdown import is_unicode, make_visible
 
 
 def locate_inside(folder: Path, path: Path) -> Path:
@@ -26,6 +26,16 @@ def locate_inside(folder: Path, path: Path) -> Path:
     if not target.is_file():
         raise OSError(errno.EINVAL, "it is neither a file nor a link to one", str(path))
     return target
+
+
+def check_name(path: Path | str) -> None:
+    """Check that a name can be written into manifests, tables and cards, which are UTF-8.
+
+    Args: path: of a source or an output, or any other argument.
+    Raises: UserError if its bytes are not UTF-8.
+    """
+    if not is_unicode(str(path)):
+        raise UserError(f"{make_visible(str(path))}: its name is not UTF-8, so results cannot hold it; rename it")
 
 
 def check_plain(path: Path) -> None:

@@ -65,6 +65,19 @@ def article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded.
+
+    Args: text: of any origin; the name of a file that is not UTF-8 has lone surrogates in place of its bytes.
+    Returns: False if it holds a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def make_visible(text: str, limit: int = 0) -> str:
     """Escape the unprintable characters of a text.
 

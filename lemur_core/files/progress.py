@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from lemur_core.files.markdown import make_visible
+
 _LINE_EVERY_SECONDS = 5.0
 _NAME_CHARACTERS = 60
 
@@ -42,10 +44,10 @@ def hide_progress(*, unless: bool = False) -> Iterator[None]:
 def note(text: str) -> None:
     """Print one plain line to stderr, unless progress is hidden.
 
-    Args: text: without a line end.
+    Args: text: of any origin; what is not printable is escaped, line ends too.
     """
     if not quiet():
-        print(text, file=sys.stderr, flush=True)
+        print(make_visible(text), file=sys.stderr, flush=True)
 
 
 #: The displays of the blocks of `progress` that are open, the innermost one last.
@@ -55,11 +57,10 @@ _DISPLAYS: list[Callable[[str], None]] = []
 def show_longest(name: str, seconds: float) -> None:
     """Show, in the innermost open progress, what has been running longest.
 
-    Args: name: of the item; foreign text, so characters that control a terminal are replaced.
+    Args: name: of the item; foreign text, of which unprintable characters are escaped.
     """
     if _DISPLAYS:
-        printable = "".join(character if character.isprintable() else "?" for character in name)
-        _DISPLAYS[-1](f"longest: {printable[:_NAME_CHARACTERS]}, {seconds:.0f} s")
+        _DISPLAYS[-1](f"longest: {make_visible(name)[:_NAME_CHARACTERS]}, {seconds:.0f} s")
 
 
 @contextlib.contextmanager
@@ -72,6 +73,7 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
         unit: the noun of the items.
     Returns: a context manager of a function to call with the number of items done since its last call.
     """
+    label = make_visible(label)
     if quiet():
         yield lambda _count: None
     elif sys.stderr.isatty():
@@ -95,11 +97,10 @@ def _display(display: Callable[[str], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
-    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
@@ -111,7 +112,7 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
         def advance(count: int) -> None:
             bar.update(task, advance=count, description=label)
 
-        with _display(lambda longest: bar.update(task, description=f"{label} ({escape(longest)})")):
+        with _display(lambda longest: bar.update(task, description=f"{label} ({longest})")):
             yield advance
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article
+from lemur_core.files.markdown import article, make_visible, plain
 from manifests.folders.checks import Check, check_table
 from manifests.folders.manifest import Manifest, package_versions, read_manifest
 from manifests.folders.tables import Configs, R, card_yaml, read_rows, select_tables
@@ -104,8 +104,10 @@ class FolderFormat:
         tables = select_tables(self.tables, rows)
         tags = ["neural-architecture", *self.tags]
         yaml = card_yaml(tables, default=self.default, pretty_name=card.name, tags=tags, size=card.size)
-        write_text(folder / CARD, f"{yaml}\n# {card.name}\n\n{card.text}")
-        about = About(card.name, card.description, package_versions()["lemur-curator"], card.licenses)
+        write_text(folder / CARD, f"{yaml}\n# {plain(card.name)}\n\n{card.text}")
+        about = About(
+            make_visible(card.name), make_visible(card.description), package_versions()["lemur-curator"], card.licenses
+        )
         write_croissant(folder, tables, about)
 
 

@@ -4,6 +4,7 @@ Source: https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
 import fnmatch
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import yaml
 
+from lemur_core.files.markdown import make_visible
 from manifests.records import Record, arrow_schema
 
 R = TypeVar("R", bound=Record)
@@ -184,17 +187,22 @@ def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: 
 
     Returns: the block with its two lines of `---`, and a newline at its end.
     """
-    lines = ["---", f"pretty_name: {pretty_name}", "task_categories:", "- text-generation", "tags:"]
-    lines += [f"- {tag}" for tag in tags]
-    lines += ["size_categories:", f"- {_size_category(size)}", "configs:"]
-    for table in tables:
-        lines.append(f"- config_name: {table.config}")
-        if table.config == default:
-            lines.append("  default: true")
-        lines.append("  data_files:")
-        for split, pattern in table.files.items():
-            lines += [f"  - split: {split}", f"    path: {pattern}"]
-    return "\n".join([*lines, "---", ""])
+    card = {
+        "pretty_name": make_visible(pretty_name),
+        "task_categories": ["text-generation"],
+        "tags": tags,
+        "size_categories": [_size_category(size)],
+        "configs": [
+            {
+                "config_name": table.config,
+                **({"default": True} if table.config == default else {}),
+                "data_files": [{"split": split, "path": pattern} for split, pattern in table.files.items()],
+            }
+            for table in tables
+        ],
+    }
+    text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return f"---\n{text}---\n"
 
 
 def _size_category(rows: int) -> str:

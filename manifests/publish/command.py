@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural
+from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import read_manifest
 from manifests.publish.hub import Hub
@@ -41,8 +41,8 @@ def run_publish(
         return
     if dry_run or yes:
         for line in _describe_plan(done):
-            print(line)
-    print(_describe_outcome(done, dry_run=dry_run))
+            print(make_visible(line))
+    print(make_visible(_describe_outcome(done, dry_run=dry_run)))
 
 
 def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool, hub: Hub | None = None) -> None:
@@ -55,7 +55,9 @@ def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bo
         print(json.dumps({"repo_id": done.repo_id, "commit": done.commit, "files": done.files, "bytes": done.bytes}))
     else:
         size = _format_size(done.bytes)
-        print(f"{out}: {plural(done.files, 'file')}, {size}, as the manifest states; commit {done.commit}")
+        print(
+            make_visible(f"{out}: {plural(done.files, 'file')}, {size}, as the manifest states; commit {done.commit}")
+        )
 
 
 def _describe_plan(plan: PublishReport) -> Iterator[str]:

@@ -400,6 +400,33 @@ def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
     assert not (place / "out").exists()
 
 
+def test_names_of_others_do_not_reach_the_terminal_as_they_are(place: Path, lemur_here: Any) -> None:
+    name = "no\x1b]0;title\x07\x1b[31m\nsuch"
+    for command in (["curate", name, "--out", "x"], ["verify", name], ["explain", name, "a"], ["search", "--in", name]):
+        done = lemur_here(*command, cwd=place)
+        assert_one_line(done, 1, "no\\x1b]0;title\\x07\\x1b[31m\\nsuch")
+        assert "\x1b" not in done.stderr
+
+
+def test_names_that_are_not_utf8_are_refused_before_any_work(place: Path, lemur_here: Any) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    (place / "link").symlink_to(name)
+    (place / name).mkdir()
+    (place / name / "a.py").write_text("import torch\n")
+    refused = "its name is not UTF-8, so results cannot hold it; rename it"
+    for command in (
+        ["curate", f"{name}.jsonl", "--out", "x"],
+        ["curate", "rows.jsonl", "--out", name],
+        ["curate", "./link", "--out", "x"],
+        ["extract", "--source", "./link", "--out", "x"],
+        ["verify", name],
+        ["run", "--out", name],
+    ):
+        assert_one_line(lemur_here(*command, cwd=place), 1, "caf\\udce9", refused)
+    assert_one_line(lemur_here("verify", ".", cwd=place / name), 1, "caf\\udce9", refused)
+    assert not (place / "x").exists()
+
+
 def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None:
     before = files(snapshot)
     assert_one_line(lemur_here("curate", "rows.jsonl", "--out", "out", cwd=place), 1, "out: exists already", "--force")

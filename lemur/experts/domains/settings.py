@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lemur_core.files.errors import UserError
@@ -143,8 +144,6 @@ def load_settings(path: Path, **changes: Any) -> MixtureSettings:
 
 
 def _yaml(text: str) -> Any:
-    import yaml
-
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -1,0 +1,56 @@
+"""The card of a data set holds any name without being changed by it."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lemur_core.files.markdown import make_visible, plain
+from lemur_core.files.progress import note, progress
+from manifests.folders.tables import Table, card_yaml
+from manifests.records import LemurRecord
+
+ODD = (
+    'a: b "q" #1.jsonl',
+    "x\nlicense: mit\ntags: [evil]\n.jsonl",
+    "---\nlicense: mit",
+    "yes",
+    "*alias",
+    "!!python/object:os.system x",
+    "\x1b[31mred\x1b[0m",
+    "{a: [b",
+    "% @ ` | > - ?",
+    "\u2028\x85\u202e",
+    "a" * 5_000 + " b",
+)
+TABLES = [
+    Table("records", LemurRecord, {"train": "data/records/train-*.parquet", "test": "data/records/test-*.parquet"})
+]
+
+
+def read_card(name: str) -> dict[str, object]:
+    text = card_yaml(TABLES, default="records", pretty_name=name, tags=["code"], size=5)
+    assert text.startswith("---\n")
+    assert text.endswith("\n---\n")
+    assert text.count("\n---\n") == 1, "nothing ends the block"
+    value: dict[str, object] = yaml.safe_load(text.removesuffix("---\n"))
+    return value
+
+
+@given(st.one_of(st.sampled_from(ODD), st.text()))
+def test_a_name_is_only_a_name(name: str) -> None:
+    assert read_card(name) == {**read_card("plain"), "pretty_name": make_visible(name)}
+    assert len(plain(name).splitlines()) <= 1
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_do_not_reach_the_terminal_as_they_are(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEMUR_QUIET", raising=False)
+    note(name)
+    with progress(name, 3, "rows") as advance:
+        advance(3)
+    lines = capsys.readouterr().err.split("\n")
+    assert (lines[0], len(lines)) == (make_visible(name), 3)
+    assert lines[1].startswith(f"{make_visible(name)}: 3 rows in ")
