@@ -246,6 +246,24 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """Yield an empty temporary folder, and remove it at the end; what killed processes left under this name goes first.
+
+    Args: name: what the folders are for, such as `publish`.
+    """
+    temporary = Path(tempfile.gettempdir())
+    _remove_abandoned(temporary / name)
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}.{_MARK}", suffix=_PART, dir=temporary))
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        claim(handle)
+        yield folder
+    finally:
+        os.close(handle)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def check_writable(out: Path) -> None:
     """Check, before minutes of work, that an output can be created at the end.
 

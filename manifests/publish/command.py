@@ -14,7 +14,7 @@ from manifests.folders.manifest import read_manifest
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, publish, pull
 
-_LISTED = 20  # files of each kind on a terminal; --json lists all of them
+_LISTED = 20  # files of each kind before a question; a dry run and --json list all of them
 
 
 def run_publish(
@@ -35,12 +35,18 @@ def run_publish(
         print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    done = publish(folder, repo_id, dry_run=dry_run, confirm=None if yes or dry_run else confirm, **options)
+    def show(plan: PublishReport) -> None:
+        lines = (
+            [json.dumps(_summary(plan), indent=2)] if as_json else map(make_visible, _describe_plan(plan, every=True))
+        )
+        print("\n".join(lines))
+
+    done = publish(folder, repo_id, dry_run=dry_run, confirm=None if yes or dry_run else confirm, show=show, **options)
     if as_json:
         print(json.dumps(_summary(done), indent=2))
         return
     if dry_run or yes:
-        for line in _describe_plan(done):
+        for line in _describe_plan(done, every=dry_run):
             print(make_visible(line))
     print(make_visible(_describe_outcome(done, dry_run=dry_run)))
 
@@ -60,13 +66,15 @@ def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bo
         )
 
 
-def _describe_plan(plan: PublishReport) -> Iterator[str]:
+def _describe_plan(plan: PublishReport, *, every: bool = False) -> Iterator[str]:
     changes = plan.changes
-    for label, names in (("add", changes.added), ("change", changes.changed), ("remove", changes.removed)):
-        for name in names[:_LISTED]:
+    add = "add" if plan.unread is None else "file"
+    for label, names in ((add, changes.added), ("change", changes.changed), ("remove", changes.removed)):
+        listed = len(names) if every else _LISTED
+        for name in names[:listed]:
             yield f"{label:<8}{_format_size(plan.sizes[name]):>10}  {name}"
-        if len(names) > _LISTED:
-            rest = names[_LISTED:]
+        if len(names) > listed:
+            rest = names[listed:]
             size = _format_size(sum(plan.sizes[name] for name in rest))
             yield f"{label:<8}{size:>10}  {plural(len(rest), 'more file')}"
     if plan.creates_branch:
@@ -77,10 +85,14 @@ def _describe_plan(plan: PublishReport) -> Iterator[str]:
         what = f"the code of {plural(item.blocks, 'block')}" if item.noun == "block" else plural(item.blocks, "code")
         yield f"withheld  {what} of {item.source} ({item.license})"
     yield from (f"note      {text}" for text in plan.notes)
+    yield from (f"refused   {text}" for text in plan.refused)
 
 
 def _describe_outcome(done: PublishReport, *, dry_run: bool) -> str:
     where = f"{done.repo_id} at {done.revision}"
+    if done.unread is not None:
+        size = f"{plural(len(done.changes.added), 'file')}, {_format_size(sum(done.sizes.values()))}"
+        return f"{where}: {size}; not compared with what is there: {done.unread}; nothing was published (dry run)"
     if not done.makes:
         return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
     named = [f"branch {done.revision}"] * done.creates_branch + [f"tag {done.tag}"] * (done.tag is not None)
@@ -102,6 +114,9 @@ def _summary(done: PublishReport) -> dict[str, object]:
         "same": len(done.changes.same),
         "withheld": [item.told for item in done.withheld],
         "notes": done.notes,
+        "refused": done.refused,
+        "unread": done.unread,
+        "sizes": dict(done.sizes),
     }
 
 

@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,11 +53,15 @@ def may_pass(error: BaseException) -> bool:
 
 def translate_error(what: str, error: Exception, again: str) -> UserError:
     """Convert an error of the client into a UserError: one line with advice."""
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, UserError):
         return error
     status = find_status(error)
+    if any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error)):
+        return RetryableError(
+            f"{what}: the Hub's client is offline by its settings; unset HF_HUB_OFFLINE, and run again"
+        )
     if may_pass(error):
         where = "" if status else "the Hub cannot be reached: "
         return RetryableError(f"{what}: {where}{describe_error(error)}; run the same command again: {again}")
@@ -164,11 +168,13 @@ class Hub:
         endpoint: its address; by default that of the client's environment.
         answer_seconds: the timeout for any response, and for any part of it.
         sleep: waits between attempts.
+        delays: the seconds to wait before each further attempt.
     """
 
     endpoint: str | None = None
     answer_seconds: float = 120.0
     sleep: Callable[[float], None] = time.sleep
+    delays: Sequence[float] = DELAYS
 
     def api(self) -> "HfApi":
         """Return the Hub's client."""
@@ -185,7 +191,7 @@ class Hub:
 
         Raises: RetryableError if the last attempt failed like that, too; UserError for any other failure of the Hub.
         """
-        for delay in (*DELAYS, None):
+        for delay in (*self.delays, None):
             try:
                 self.limit_waiting()
                 return work()

@@ -1,30 +1,31 @@
 """Publish a finished folder after checks, screening and comparison, in one commit; fetch one as a whole."""
 
 import shutil
-import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import atomic_folder, check_free
-from lemur_core.files.errors import UserError
+from lemur_core.files.atomic import atomic_folder, check_free, scratch_folder
+from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.checks import check_files
 from manifests.folders.kinds import Verifier
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
-from manifests.publish.screen import check_digests, check_findings, screen
+from manifests.publish.screen import check_digests, check_findings, list_refused, screen
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, stage_files
 
 _FEW = 3
+_BRIEF = 10.0  # seconds that a dry run waits for an answer of the Hub, once
 
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
     """The outcome of publishing a folder, or of a dry run.
 
-    `commit` is None if nothing was committed: a dry run, or publishing was cancelled.
+    `commit` is None if nothing was committed: a dry run, or publishing was cancelled. A dry run lists the same files
+    whether it can read the repository or not, but only then says which of them change there.
     """
 
     repo_id: str
@@ -37,6 +38,8 @@ class PublishReport:
     notes: tuple[str, ...] = field(default=())
     creates_branch: bool = False  # in an existing repository
     tag: str | None = None  # that is new, or would be
+    refused: tuple[str, ...] = field(default=())  # secrets and paths for which nothing may be published
+    unread: str | None = None  # why a dry run could not read the repository; all files are in `changes.added`
 
     @property
     def makes(self) -> bool:
@@ -57,6 +60,7 @@ def publish(
     not_secret: Collection[str] = (),
     page: bool = False,
     confirm: Callable[[PublishReport], bool] | None = None,
+    show: Callable[[PublishReport], None] | None = None,
     hub: Hub | None = None,
 ) -> PublishReport:
     """Publish a finished folder as a dataset repository of the Hub, in one commit or not at all.
@@ -69,10 +73,11 @@ def publish(
         tag: a name for the commit.
         private: make a new repository private; otherwise the owner's settings decide.
         force: overwrite changes by somebody else.
-        dry_run: change nothing, and require no permission to.
+        dry_run: change nothing, and require no permission to; without the Hub, state what is known here.
         not_secret: digests of findings that are false positives.
         page: also publish its HTML page.
         confirm: called with the planned changes; nothing is published if it returns False.
+        show: called by a dry run with what would be sent if there are findings for which it fails.
         hub: the connection to the Hub.
 
     Returns: what was changed, or would be; `commit` is None after a dry run, or if it was not confirmed.
@@ -91,20 +96,44 @@ def publish(
         # The checks ran before these bytes were taken.
         if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
             raise UserError(f"{folder}: {other} was changed meanwhile; run again")
-        notes = check_findings(folder, screen(ready.files, folder), not_secret)
-        repository = Repository(hub, repo_id, revision)
-        remote = repository.look()
-        changes = compare(local, remote.files)
-        plan = _make_plan(repository, remote, changes, ready, local, tag, notes)
-        _refuse_public(repo_id, remote, private=private)
-        if tag in remote.tags and (changes or remote.tags[tag] != remote.head):
-            raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
-        if changes:
-            _refuse_conflicts(repository, remote, local, ready.kind, force=force)
+        findings = screen(ready.files, folder)
+        repository = Repository(
+            replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF)) if dry_run else hub,
+            repo_id,
+            revision,
+        )
+        plan = _make_plan(repository, Remote(exists=False), compare(local, {}), ready, local, tag)
+        if dry_run and show is not None and (refused := list_refused(findings, not_secret)):
+            show(replace(plan, refused=tuple(map(str, refused)), unread="it was not asked"))
+        notes = tuple(check_findings(folder, findings, not_secret))
+        try:
+            remote, changes = _look(repository, local, folder, tag, private=private, force=force)
+        except RetryableError as error:
+            if not dry_run:
+                raise
+            return replace(plan, created=False, notes=notes, unread=str(error).partition("; ")[0])
+        plan = replace(_make_plan(repository, remote, changes, ready, local, tag), notes=notes)
         if dry_run or (plan.makes and confirm is not None and not confirm(plan)):
             return plan
         remote = _make_branch(repository, remote, private=private)
         return replace(plan, commit=_commit(repository, remote, changes, ready, local, tag))
+
+
+def _look(
+    repository: Repository, local: Mapping[str, LocalFile], folder: Path, tag: str | None, *, private: bool, force: bool
+) -> tuple[Remote, Changes]:
+    """Return the state of the repository, and the changes that publishing makes.
+
+    Raises: UserError if they are not to be made.
+    """
+    repo_id, remote = repository.repo_id, repository.look()
+    changes = compare(local, remote.files)
+    _refuse_public(repo_id, remote, private=private)
+    if tag in remote.tags and (changes or remote.tags[tag] != remote.head):
+        raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
+    if changes:
+        _refuse_conflicts(repository, remote, local, folder, force=force)
+    return remote, changes
 
 
 def _make_plan(
@@ -114,7 +143,6 @@ def _make_plan(
     ready: Staged,
     local: Mapping[str, LocalFile],
     tag: str | None,
-    notes: Sequence[str],
 ) -> PublishReport:
     sizes = {name: local[name].size for name in (*changes.added, *changes.changed)}
     return PublishReport(
@@ -125,7 +153,6 @@ def _make_plan(
         changes=changes,
         sizes=sizes | {name: remote.files[name].size for name in changes.removed},
         withheld=ready.withheld,
-        notes=tuple(notes),
         creates_branch=remote.exists and not remote.has_branch,
         tag=None if tag in remote.tags else tag,
     )
@@ -163,7 +190,7 @@ def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
 
 
 def _refuse_conflicts(
-    repository: Repository, remote: Remote, local: Mapping[str, LocalFile], kind: str, *, force: bool
+    repository: Repository, remote: Remote, local: Mapping[str, LocalFile], folder: Path, *, force: bool
 ) -> None:
     """Raise UserError if publishing would overwrite changes by somebody else, unless `force` is set."""
     repo_id = repository.repo_id
@@ -171,8 +198,8 @@ def _refuse_conflicts(
         raise UserError(f"{repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first")
     if force:
         return
-    with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
-        foreign = repository.foreign_changes(kind, remote, local, scratch)
+    with scratch_folder("publish") as scratch:
+        foreign = repository.foreign_changes(folder, remote, local, scratch)
     seen = repository.last_seen() if remote.has_branch else None
     if not foreign and seen not in (None, remote.head):
         foreign = [f"commit {str(remote.head)[:12]} came after yours, {str(seen)[:12]}"]

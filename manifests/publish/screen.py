@@ -154,6 +154,15 @@ def check_digests(not_secret: Collection[str]) -> None:
             raise UsageError(f"--not-secret {digest}: use the 12 digits in brackets after the finding")
 
 
+def list_refused(findings: Sequence[Finding], not_secret: Collection[str] = ()) -> list[Finding]:
+    """Return the findings that must not be published, secrets first.
+
+    Args: not_secret: as for `check_findings`.
+    """
+    refused = (item for item in findings if item.refused and item.digest not in not_secret)
+    return sorted(refused, key=lambda item: not item.secret)
+
+
 def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
     """Return notes on findings that may be published.
 
@@ -161,10 +170,7 @@ def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collec
     Raises: UserError if a finding must not be published, secrets first.
     """
     allowed = [item for item in findings if item.digest in not_secret]
-    refused = sorted(
-        (item for item in findings if item.refused and item not in allowed), key=lambda item: not item.secret
-    )
-    if refused:
+    if refused := list_refused(findings, not_secret):
         more = f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
         advice = "create it again without"
         if refused[0].secret:

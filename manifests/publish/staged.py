@@ -9,7 +9,6 @@ incomplete. Unchanged files are taken from the folder itself, changed ones from 
 
 import contextlib
 import json
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lemur_core.files.atomic import sha256_file
+from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
 from manifests.folders.tables import CROISSANT
@@ -99,8 +98,8 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     if not without:
         yield Staged(manifest.kind, files, ())
         return
-    with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
-        yield _without_code(folder, Path(scratch), manifest, files, without)
+    with scratch_folder("publish") as scratch:
+        yield _without_code(folder, scratch, manifest, files, without)
 
 
 def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:
@@ -247,9 +246,10 @@ def _without_code(
         restate_croissant(folder / CROISSANT, path, list(changed.values()))
         changed[CROISSANT] = Output(path=CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
     outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
-    write_manifest(
-        scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": entries}})
-    )
+    # Deltas name their parents by this digest, which the manifest without the codes does not have.
+    original = manifest.details.get("original") or sha256_file(folder / FILE_NAME)
+    details = {**manifest.details, "withheld": entries, "original": original}
+    write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
     return Staged(manifest.kind, kept, withheld)
 
 

@@ -50,6 +50,33 @@ def test_what_is_printed(server: Any, hub: Hub, sample: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == f"{REPO} at main: nothing to publish, all 7 files there are the same\n"
 
 
+def test_a_dry_run_without_hub_and_token_shows_all_files_and_findings(
+    lemur: Lemur, sample: Path, finished: Callable[..., Path]
+) -> None:
+    for number in range(30):
+        (sample / f"more-{number:02d}.txt").write_text("text\n")
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": ""}
+    done = lemur("publish", finished(sample), "--repo-id", REPO, "--dry-run", **nowhere)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == sorted(path for path in _paths(sample))
+    assert last.startswith(f"{REPO} at main: 37 files, ")
+    assert "not compared with what is there: " in last
+    for number in range(5):
+        (sample / f"more-{number:02d}.txt").write_text(f"token hf_{'aB3' * 11}{number}\n")
+    done = lemur("publish", finished(sample), "--repo-id", REPO, "--dry-run", **nowhere)
+    assert done.returncode == 1
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("refused")] == [
+        f"more-{number:02d}.txt," for number in range(5)
+    ]
+    assert len(done.stderr.splitlines()) == 1
+    assert "(and 2 more)" in done.stderr
+
+
+def _paths(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
