@@ -166,7 +166,7 @@ class Prover:
             elif proof.failed is not None:
                 one.fail("learns", f"{proof.failed}: {proof.why}", block=name)
         claimed = {place: one.code or "" for place, one in enumerate(candidates) if one.step is None}
-        for place, why in confirm(self._box, claimed, _PRM):
+        for place, why in confirm(self._box, claimed, _PRM).items():
             candidates[place].fail("learns", f"trained again: {why}")
 
     def _conform(self, candidates: Sequence[NetworkProposal]) -> None:

@@ -50,7 +50,7 @@ def test_who_learns(box: CachedSandbox) -> None:
         codes[number] = code.replace(HONEST, learn)
         assert codes[number] != code or not number
     codes[99] = synthesis.network("SqueezeGate", use="x = self.block(x) / 0")
-    refused = dict(confirm(box, codes, PRM))
+    refused = confirm(box, codes, PRM)
     assert refused.keys() == {*range(len(LEARNED), len(LEARNED) + len(CLAIMED)), 99}
     assert {refused[number] for number in refused if number != 99} == {UNMOVED}
     assert refused[99].startswith("not_finite: ")
@@ -59,7 +59,7 @@ def test_who_learns(box: CachedSandbox) -> None:
 def test_a_process_has_no_labels_of_unseen_images() -> None:
     """Each run has its own images, seed and labels, and the same ones every time."""
     code = synthesis.network()
-    tasks = [confirming._draw(code, run, PRM) for run in (0, 1, 0)]
+    tasks = [confirming._draw(code, run, PRM, 5) for run in (0, 1, 0)]
     assert tasks[0] == tasks[2]
     for (task, labels), (other, others) in ((tasks[0], tasks[1]), (tasks[1], tasks[0])):
         assert sorted(set(labels)) == sorted(set(task.labels))
@@ -74,12 +74,12 @@ def test_a_process_has_no_labels_of_unseen_images() -> None:
 )
 def test_a_report_that_is_made_up_confirms_nothing(value: object) -> None:
     reply = CONFIRM.read(Outcome("0", Status.OK, value))
-    _, labels = confirming._draw("", 0, PRM)
+    _, labels = confirming._draw("", 0, PRM, 5)
     assert not isinstance(reply.answer, ScoreChange) or not confirming._has_learned(reply.answer, labels)
 
 
 def test_only_scores_that_follow_the_labels_confirm() -> None:
-    _, labels = confirming._draw("", 0, PRM)
+    _, labels = confirming._draw("", 0, PRM, 5)
     used = sorted(set(labels))
     right = tuple(tuple(float(label == column) for column in range(10)) for label in labels)
     turned = tuple(tuple(float(used[used.index(label) - 1] == column) for column in range(10)) for label in labels)
