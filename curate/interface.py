@@ -3,18 +3,14 @@
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-from pydantic import ValidationError
-
-from curate.folder.explain import SnapshotTables, explain, read_errors
+from curate.folder.explain import SnapshotTables, explain
 from curate.folder.explanation import Explanation
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
@@ -22,12 +18,11 @@ from curate.published.novel import NovelNeighbor, novel
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free
-from lemur_core.files.errors import UserError
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
-from manifests.records import Decision, LemurRecord, first_fault
+from manifests.records import Decision, LemurRecord
 
 
 def curate(
@@ -134,7 +129,7 @@ class Snapshot:
 
     def __init__(self, folder: PathLike) -> None:
         path = Path(folder)
-        with read_errors(path):
+        with SNAPSHOT.reading(path):
             manifest = SnapshotTables(path).manifest
         object.__setattr__(self, "folder", path)
         object.__setattr__(self, "manifest", manifest)
@@ -145,17 +140,14 @@ class Snapshot:
     @cached_property
     def kept(self) -> tuple[LemurRecord, ...]:
         """Return the kept records of all splits, with their codes."""
-        with read_errors(self.folder), _schema_errors(self.folder):
-            tables = [pq.read_table(path) for path in SNAPSHOT.files(self.folder, "records")]
-            rows = [row for table in tables for row in table.to_pylist()]
-            return tuple(LemurRecord.model_validate(row) for row in rows)
+        with SNAPSHOT.reading(self.folder):
+            return tuple(SNAPSHOT.rows(self.folder, LemurRecord))
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
         """Return one decision for each input row, in input order: kept, or removed and why."""
-        with read_errors(self.folder), _schema_errors(self.folder):
-            rows = pq.read_table(self.folder / "decisions.parquet").to_pylist()
-            return tuple(Decision.model_validate(row) for row in rows)
+        with SNAPSHOT.reading(self.folder):
+            return tuple(SNAPSHOT.rows(self.folder, Decision))
 
     def explain(self, name_or_id: str, *, against: Sequence[PathLike] = ()) -> Explanation:
         """Explain why one network was kept or removed, with the difference to the record that represents it.
@@ -223,12 +215,3 @@ class Snapshot:
                 runtime=runtime,
             )
         return NoveltyReport(result.known, tuple(result.nearest[0]), result.facts["files"][0]["error"])
-
-
-@contextlib.contextmanager
-def _schema_errors(folder: Path) -> Iterator[None]:
-    """Raise UserError instead of the error of a row that is not valid."""
-    try:
-        yield
-    except ValidationError as error:
-        raise UserError(f"{folder}: damaged snapshot: {first_fault(error)}; make the folder again") from error

@@ -1,44 +1,46 @@
 """`lemur open`: the page of any finished folder, its own or a generated one."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from lemur.finished.folders import KINDS, STATE
+from lemur.finished.folders import STATE, page_of
 from lemur.pipeline.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from manifests.folders.frame import Page, manifest_views, write_page
+from manifests.folders.frame import Page, has_page, manifest_views, write_page
 from manifests.folders.manifest import INDEX, Manifest, read_manifest
+from manifests.folders.reading import CHECK_ERRORS, describe
 
 
 def find_page(folder: Path) -> Path:
-    """Return the index of a folder's page. If it has none, generate it in the cache, with links back to its files.
+    """Return the index of a folder's page: its own if it is as we write it, else one in the cache, which leads back.
+
+    So, whoever made the folder, nothing of it is run: only our script, and data that it shows as text.
 
     Raises: UserError if the folder is not finished, or its tables cannot be read.
     """
-    folders = [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if (folder / STATE).is_file() else []
-    for one in folders or [folder]:
-        read_manifest(one)
-    if all((one / INDEX).is_file() for one in (folder, *folders)):
-        return folder / INDEX
     target = cache_folder("pages", hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16])
     try:
-        if not folders:
-            return _write(folder, target)
-        for one in folders:
-            _write(one, target / one.name)
-        return write_page(folder, pipeline_page(folder), target)
-    except (OSError, ValueError, LookupError) as error:
+        if all(has_page(one, page) for one, page in _pages(folder)):
+            return folder / INDEX
+        for one, page in _pages(folder):
+            write_page(one, page, target / one.relative_to(folder))
+        return target / INDEX
+    except CHECK_ERRORS as error:
         raise UserError(
-            f"{folder}: its page cannot be generated: {error}; `lemur verify` shows what is wrong"
+            f"{folder}: its page cannot be generated: {describe(error)}; `lemur verify` shows what is wrong"
         ) from error
 
 
-def _write(folder: Path, target: Path) -> Path:
-    manifest = read_manifest(folder)
-    kind = KINDS.get(manifest.kind)
-    page = _plain if kind is None or kind.page is None else kind.page
-    return write_page(folder, page(folder, manifest), target)
+def _pages(folder: Path) -> Iterator[tuple[Path, Page]]:
+    """Yield the finished folders in a folder, or itself, with their pages; those of a `lemur run` before its own."""
+    is_run = (folder / STATE).is_file()
+    for one in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_run else [folder]:
+        manifest = read_manifest(one)
+        yield one, page_of(one, manifest) or _plain(one, manifest)
+    if is_run:
+        yield folder, pipeline_page(folder)
 
 
 def _plain(folder: Path, manifest: Manifest) -> Page:

@@ -4,19 +4,17 @@ All rows with one name and one code are one network. A code may have several nam
 separately: an id selects a code, a name selects a network.
 """
 
-import contextlib
 import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curate.folder.explanation import (
     SHOWN,
@@ -37,7 +35,7 @@ from lemur_core.files.markdown import make_visible, plural
 from lemur_core.graphs.compare import differences, share
 from lemur_core.graphs.graph import Graph
 from manifests.folders.formats import SNAPSHOT
-from manifests.folders.tables import R, as_records
+from manifests.folders.tables import as_records, find_row, read_table
 from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Removed
 
 T = TypeVar("T")
@@ -80,24 +78,11 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, part
 
     Raises: UserError if the folder is not a snapshot, a parent of a delta is missing, or no or several networks match.
     """
-    with read_errors(folder):
+    with SNAPSHOT.reading(folder):
         snapshot = SnapshotTables(folder)
         parents = find_parents(folder, snapshot.manifest, against, partial=partial)
         snapshot.parents = [SnapshotTables(parent) for parent in parents]
         return _explain(snapshot, name_or_id)
-
-
-@contextlib.contextmanager
-def read_errors(folder: Path) -> Iterator[None]:
-    """Report failures to read a snapshot as one line.
-
-    Raises: UserError instead of the errors of Arrow or the system.
-    """
-    try:
-        yield
-    except (OSError, KeyError, pa.ArrowException) as error:
-        detail = str(error).splitlines()[0]
-        raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or create it again") from error
 
 
 class SnapshotTables:
@@ -111,7 +96,7 @@ class SnapshotTables:
     def __init__(self, folder: Path) -> None:
         self.parents: Sequence[SnapshotTables] = ()
         self.manifest = SNAPSHOT.open(folder)
-        table = pq.read_table(folder / "decisions.parquet", columns=list(_DECISION_COLUMNS), memory_map=True)
+        table = read_table([folder / "decisions.parquet"], Decision, _DECISION_COLUMNS)
         self.decisions = table.combine_chunks()
         self.folder = folder
 
@@ -125,7 +110,7 @@ class SnapshotTables:
 
     def record(self, digest: str) -> LemurRecord | None:
         """Return the kept record of an id, without its code."""
-        own = _find_row(SNAPSHOT.files(self.folder, "records"), LemurRecord, digest, _RECORD_COLUMNS)
+        own = find_row(SNAPSHOT.files(self.folder, "records"), LemurRecord, digest, _RECORD_COLUMNS)
         return own or _first(parent.record(digest) for parent in self.parents)
 
     def graph(self, digest: str | None) -> GraphRow | None:
@@ -133,13 +118,13 @@ class SnapshotTables:
         files = SNAPSHOT.files(self.folder, "graphs")
         if digest is None or not files:  # a delta compares graphs if its parents do
             return None
-        own = _find_row(files, GraphRow, digest, tuple(GraphRow.model_fields))
+        own = find_row(files, GraphRow, digest, tuple(GraphRow.model_fields))
         return own or _first(parent.graph(digest) for parent in self.parents)
 
     def code(self, digest: str) -> str | None:
         """Return the code of an id, kept or removed."""
         files = [*SNAPSHOT.files(self.folder, "records"), *SNAPSHOT.files(self.folder, "removed")]
-        own = _find_row(files, Removed, digest, ("nn_code",))  # records have this column, too
+        own = find_row(files, Removed, digest, ("nn_code",))  # records have this column, too
         return own.nn_code if own else _first(parent.code(digest) for parent in self.parents)
 
     def find_folder(self, digest: str) -> str | None:
@@ -148,24 +133,13 @@ class SnapshotTables:
 
     def find_removed_score(self, digest: str) -> float | None:
         """Return the score of a removed code, if it has one."""
-        row = _find_row([self.folder / "removed.parquet"], Removed, digest, ("score",))
+        row = find_row([self.folder / "removed.parquet"], Removed, digest, ("score",))
         return row.score if row else None
 
     def threshold(self, stage: str | None) -> float | None:
         """Return the threshold of a stage, if it has one."""
         value = self.manifest.parameters.get(f"{stage}_threshold") if stage in ("lexical", "structural") else None
         return None if value is None else float(value)
-
-
-def _find_row(files: Sequence[Path], record: type[R], digest: str, columns: Sequence[str]) -> R | None:
-    """Return the row of an id in some files; only the matching row group is read beyond its ids."""
-    for path in files:
-        with pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                index = pc.index(file.read_row_group(group, columns=["id"])["id"], digest).as_py()
-                if index >= 0:
-                    return as_records(file.read_row_group(group, columns=list(columns)).slice(index, 1), record)[0]
-    return None
 
 
 def _first(items: Iterable[T | None]) -> T | None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curate.model.rights import is_withheld
 from lemur_core.describe.picture import Box, boxes
@@ -31,7 +30,7 @@ from manifests.folders.frame import (
     versions,
 )
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import as_records
+from manifests.folders.tables import as_records, read_table
 from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, Removed
 
 #: The stages that remove codes, in order, with their labels.
@@ -64,9 +63,7 @@ _RECORD_COLUMNS = (
 def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     """Build the page of a snapshot from its tables: some columns of all rows, whole rows only for what it lists."""
     decisions = _best_decisions(folder)
-    records = pa.concat_tables(
-        [pq.read_table(path, columns=list(_COUNTED)) for path in SNAPSHOT.files(folder, "records")]
-    )
+    records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, _COUNTED)
     stages = Counter(dict(zip(*_count_values(pc.fill_null(decisions["stage"], "kept")), strict=True)))
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
     kept, codes = records.num_rows, stages.total()
@@ -121,8 +118,7 @@ def _overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]
 
 def _best_decisions(folder: Path) -> pa.Table:
     """Return one decision per code, its best: kept, else the first one that is not a repeat evaluation."""
-    with pq.ParquetFile(folder / "decisions.parquet") as file:
-        decisions = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
+    decisions = read_table([folder / "decisions.parquet"], Decision, _COLUMNS)
     decisions = decisions.filter(
         pc.and_(pc.is_valid(decisions["id"]), pc.not_equal(pc.fill_null(decisions["stage"], ""), "repeat"))
     )

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from curate.folder.explain import SnapshotTables, explain, read_errors
+from curate.folder.explain import SnapshotTables, explain
 from curate.folder.page import snapshot_page
 from curate.folder.verify import verify
 from curate.published.published import list_parents
@@ -14,8 +13,10 @@ from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.kinds import FolderKind, FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.tables import read_table
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
+from manifests.records import ChatRow, Decision
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
 #: Where the codes are in a wheel of nn-dataset, one file per network; must match `curate.sources.lemur`.
@@ -29,8 +30,8 @@ def find(folder: Path, wanted: str) -> RowTrace:
 
     Raises: UserError, with near names, if nothing or several things match.
     """
-    with read_errors(folder):
-        chat = find_conversation(folder, wanted, _CHAT)
+    with SNAPSHOT.reading(folder):
+        chat = find_conversation(folder, wanted, ChatRow, _CHAT)
         links = _record(folder, chat["record"] if chat else wanted)
     if chat is None:
         return links
@@ -40,8 +41,8 @@ def find(folder: Path, wanted: str) -> RowTrace:
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Find the network whose code has this digest."""
-    with read_errors(folder):
-        ids = pq.read_table(folder / "decisions.parquet", columns=["id"])["id"]
+    with SNAPSHOT.reading(folder):
+        ids = read_table([folder / "decisions.parquet"], Decision, ["id"])["id"]
         return _record(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
 
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from manifests.conversations.conversation import read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
-from manifests.folders.checks import Check, check_description, check_faults, check_files
+from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.tables import CROISSANT
 from manifests.records import CHAT_KINDS
 
 _TABLES = ("records", "stats", "decisions", "removed")
@@ -117,31 +118,29 @@ def _check_form(member: Member) -> list[Check]:
 
 def _check_content(snapshot: "_VerifiedSnapshot") -> list[Check]:
     manifest, folder = snapshot.manifest, snapshot.member.path
-    checks = [*check_description(folder, manifest, SNAPSHOT.tables)]
-    sound = [_check_ids(snapshot), _check_explained(snapshot)]
     codes = {"kept": SNAPSHOT.files(folder, "records"), "removed": [folder / "removed.parquet"]}
-    checks += [_check_counts(snapshot), *sound, check_rights(manifest, codes, snapshot.withheld)]
+    checks = [
+        *run_checks(CROISSANT, lambda: check_description(folder, manifest, SNAPSHOT.tables)),
+        *run_checks("counts", lambda: _check_counts(snapshot)),
+        *(sound := [*run_checks("ids", lambda: _check_ids(snapshot)),
+                    *run_checks("guarantee 6", lambda: _check_explained(snapshot))]),
+        *run_checks("licences", lambda: check_rights(manifest, codes, snapshot.withheld)),
+    ]  # fmt: skip
     if manifest.parameters.get("check_runs"):
-        checks.append(_check_runs(snapshot))
+        checks += run_checks("runs", lambda: _check_runs(snapshot))
     if manifest.parameters.get("chat"):
-        checks += check_chat(folder, manifest)
+        checks += run_checks("chat", lambda: check_chat(folder, manifest))
     if manifest.parameters["profile"] != "strict":
         return checks
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
-    graphs = [_check_graphs(snapshot)] if snapshot.graphs else []
+    graphs = run_checks("guarantee 7", lambda: _check_graphs(snapshot)) if snapshot.graphs else []
     if snapshot.withheld:
         detail = f"not proved again: what is compared needs {len(snapshot.withheld):,} codes that were not published"
         return [*checks, Check("guarantees 1 to 5", ok=True, detail=detail), *graphs]
-    return [
-        *checks,
-        _check_no_near_duplicates(snapshot),
-        _check_witnesses(snapshot),
-        _check_order(snapshot),
-        _check_leakage(snapshot),
-        _check_recall(snapshot),
-        *graphs,
-    ]
+    for number, check in enumerate(_GUARANTEES, 1):
+        checks += run_checks(f"guarantee {number}", partial(check, snapshot))
+    return checks + graphs
 
 
 @dataclass(frozen=True)
@@ -464,6 +463,9 @@ def _check_recall(snapshot: _VerifiedSnapshot) -> Check:
             wrong.append(f"{pairs - proposed:,} pairs with published records are not proposed")
     return check_faults("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {recall_text}")
 
+
+#: The checks of guarantees 1 to 5.
+_GUARANTEES = (_check_no_near_duplicates, _check_witnesses, _check_order, _check_leakage, _check_recall)
 
 _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 

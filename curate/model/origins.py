@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import LEAK_THRESHOLD
@@ -143,11 +142,8 @@ def _parent(folder: Path) -> Parent:
 
 
 def _rows(folder: Path) -> Iterator[Block]:
-    try:
+    with EXTRACTION.reading(folder):
         yield from EXTRACTION.rows(folder, Block, ("block", "name", "license", "code", "code_sha256"))
-    except (OSError, pa.ArrowException, KeyError) as error:
-        detail = str(error).splitlines()[0]
-        raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or extract it again") from error
 
 
 def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:

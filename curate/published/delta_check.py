@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
@@ -25,11 +24,13 @@ from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import ExactPairs, in_order, measure_recall, pairs_between
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import read_rows
+from manifests.folders.tables import read_rows, read_table
 from manifests.records import LemurRecord, Removed
 
 Row = Mapping[str, Any]
 
+#: Everything about a record but its code.
+_ABOUT = tuple(name for name in LemurRecord.model_fields if name != "nn_code")
 _DECIDED = ("stage", "canonical", "similarity")
 
 
@@ -58,10 +59,8 @@ class DeltaCheck:
         self._digests: list[bytes] = []
         for member in members:
             for path in SNAPSHOT.files(member.path, "records"):
-                columns = {*pq.read_schema(path).names} & {*LemurRecord.model_fields} - {"nn_code"}
                 member.records.extend(
-                    record | {"folder": member.number}
-                    for record in pq.read_table(path, columns=sorted(columns)).to_pylist()
+                    record | {"folder": member.number} for record in read_table([path], LemurRecord, _ABOUT).to_pylist()
                 )
             self.records += member.records
         detail = self._parameters["tokens"]

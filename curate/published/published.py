@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.model.corpus import fill_store
 from curate.model.features import FEATURES_VERSION, FeatureStore
@@ -34,7 +33,8 @@ from lemur_core.similarity.stored import StoredIndex, write_index
 from manifests.folders.checks import check_files
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import FILE_NAME, Manifest, Parent, describe_parent
-from manifests.records import LemurRecord
+from manifests.folders.tables import read_table
+from manifests.records import Decision, GraphRow, LemurRecord
 
 #: Part of the index's name; increased whenever its contents change.
 _VERSION = 2
@@ -54,7 +54,8 @@ class PublishedFolder:
         self._detail: Detail = manifest.parameters["tokens"]
         index_folder = _index_folder(folder, manifest, self.parent)
         if not (index_folder / "facts.json").exists():
-            self._build_index(index_folder)
+            with SNAPSHOT.reading(folder):
+                self._build_index(index_folder)
         self._records, self._removed = (_map_table(index_folder / f"{name}.arrow") for name in ("records", "removed"))
         self._keys = {name: _Keys.load(index_folder, name) for name in ("records", "removed", *_LOOKUPS)}
         self.index = StoredIndex(index_folder)
@@ -115,7 +116,7 @@ class PublishedFolder:
                 f"{self.folder}: is not as its {FILE_NAME} states: {check.detail}; give it as it was published"
             )
         note(f"{self.folder}: building its index, once")
-        records = pa.concat_tables(_record_table(path) for path in SNAPSHOT.files(self.folder, "records")).sort_by("id")
+        records = read_table(SNAPSHOT.files(self.folder, "records"), LemurRecord, _COLUMNS).sort_by("id")
         ids: list[str] = records.column("id").to_pylist()
         self.have(ids)
         parameters = self.manifest.parameters
@@ -312,17 +313,9 @@ def _map_table(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def _record_table(path: Path) -> pa.Table:
-    present = [name for name in _COLUMNS if name in pq.read_schema(path).names]
-    table = pq.read_table(path, columns=present)
-    for name in (name for name in _COLUMNS if name not in present):
-        table = table.append_column(name, pa.nulls(len(table), pa.string()))
-    return table.select(list(_COLUMNS))
-
-
 def _removals(folder: Path, kept: set[str]) -> pa.Table:
     """Return the first decision of each code that was removed as a duplicate or a leak, by id."""
-    rows = pq.read_table(folder / "decisions.parquet", columns=list(_REMOVED))
+    rows = read_table([folder / "decisions.parquet"], Decision, _REMOVED)
     decisions: dict[str, dict[str, Any]] = {}
     for batch in rows.to_batches():
         for row in batch.to_pylist():
@@ -340,9 +333,6 @@ def _iter_codes(folder: Path, ids: set[str]) -> Iterator[tuple[bytes, str]]:
 
 def _graph_forms(folder: Path) -> list[list[Any]]:
     """Return the torch releases and graph formats of the folder's graphs."""
-    path = folder / "graphs.parquet"
-    if not path.exists():
-        return []
-    table = pq.read_table(path, columns=["graph", "torch", "form"])
+    table = read_table(SNAPSHOT.files(folder, "graphs"), GraphRow, ["graph", "torch", "form"])
     forms = {(row["torch"], row["form"]) for row in table.to_pylist() if row["graph"] is not None}
-    return [list(form) for form in sorted(forms)]
+    return [list(form) for form in sorted(forms, key=str)]

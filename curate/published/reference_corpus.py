@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 from curate.compute.graphs import GraphTrace
@@ -26,6 +25,7 @@ from lemur_core.similarity.features import Detail
 from lemur_core.similarity.features.minhash import jaccard
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.reading import reading
 from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, Removed
 
@@ -92,13 +92,10 @@ class ReferenceCorpus:
 
         Raises: UserError if the folder cannot be read, or its graphs come from another torch.
         """
-        try:
+        with reading(folder, manifest.kind):
             codes = _iter_records(folder, ids, graphs) if manifest.kind == "snapshot" else _iter_blocks(folder)
             corpus = cls(folder, manifest, list(codes))
             corpus.read_features(jobs)
-        except (OSError, KeyError, pa.ArrowException) as error:
-            detail = str(error).splitlines()[0]
-            raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or create it again") from error
         return corpus
 
     def read_features(self, jobs: int | None) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from curate.sources.files import ParquetFile, build_broken_row, describe_file, read_row
 from curate.sources.rows import RowSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
 from manifests.folders.manifest import Input
-from manifests.provenance import REQUIREMENTS, TABLE, Parts, find_blocking_licenses, read_parts
+from manifests.folders.reading import READ_ERRORS, describe
+from manifests.folders.tables import read_rows
+from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
 from manifests.provenance.licenses import combine_licenses
-from manifests.records import LEVELS
+from manifests.provenance.parts import Parts, read_parts
+from manifests.records import LEVELS, Block
 
 
 class FolderSource(RowSource):
@@ -184,13 +184,10 @@ class ExtractionFolder(RowSource):
         parts = read_parts(self._folder)
         path = self._folder / TABLE
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_ROWS, columns=columns):
-                    for block in batch.to_pylist():
-                        yield read(block, parts)
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"{path}: cannot be read as blocks: {reason}; extract it again") from error
+            for block in read_rows([path], Block, columns):
+                yield read({name: getattr(block, name) for name in columns}, parts)
+        except READ_ERRORS as error:
+            raise UserError(f"{path}: cannot be read as blocks: {describe(error)}; extract it again") from error
 
 
 def is_extraction(folder: Path) -> bool:

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from extract.specs.make import WorkingCalls, read_arguments
@@ -22,9 +20,11 @@ from manifests.conversations.verify import find_conversation
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.kinds import FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import read_manifest
-from manifests.provenance import REQUIREMENTS, TABLE, minimized_path
+from manifests.folders.tables import as_records, open_table, read_table
+from manifests.provenance import TABLE, minimized_path
 from manifests.provenance.licenses import is_permissive
-from manifests.records import Block, Observed
+from manifests.provenance.parts import read_requirements
+from manifests.records import Block, Observed, SpecChatRow
 
 _NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
@@ -36,10 +36,8 @@ def iterate_blocks(folder: Path, columns: Sequence[str] = ()) -> Iterator[Block]
     Args: columns: the fields to read; all by default. Reading is fast without `code`.
     Raises: UserError if the table cannot be read.
     """
-    try:
+    with EXTRACTION.reading(folder):
         yield from EXTRACTION.rows(folder, Block, columns)
-    except (OSError, pa.ArrowException) as error:
-        raise damage_error(folder, error) from error
 
 
 def read_blocks(folder: Path, columns: Sequence[str] = ()) -> list[Block]:
@@ -52,23 +50,14 @@ def read_block(folder: Path, place: int) -> Block:
 
     Raises: UserError if the table cannot be read.
     """
-    try:
-        with pq.ParquetFile(folder / TABLE) as file:
-            for group in range(file.num_row_groups):
-                size = file.metadata.row_group(group).num_rows
-                if place < size:
-                    names = list(Block.model_fields)
-                    return Block.model_validate(file.read_row_group(group, names).slice(place, 1).to_pylist()[0])
-                place -= size
-    except (OSError, pa.ArrowException, ValidationError) as error:
-        raise damage_error(folder, error) from error
+    with EXTRACTION.reading(folder), open_table(folder / TABLE, Block) as (file, present):
+        for group in range(file.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            if place < size:
+                (row,) = as_records(file.read_row_group(group, present).slice(place, 1), Block)
+                return row
+            place -= size
     raise IndexError(place)
-
-
-def damage_error(folder: Path, error: Exception) -> UserError:
-    """Return the error to raise for a folder that contains an unreadable file."""
-    detail = str(error).splitlines()[0]
-    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or create the folder again")
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
@@ -139,11 +128,9 @@ def read_needs(folder: Path) -> dict[str, Any]:
 
     Raises: UserError if the file cannot be read.
     """
-    try:
-        needs = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
-        return {**needs, "blocks": {entry["block"]: entry for entry in needs.get("blocks", ())}}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damage_error(folder, error) from error
+    with EXTRACTION.reading(folder):
+        needs = read_requirements(folder).model_dump(by_alias=True, exclude_unset=True)
+    return {**needs, "blocks": {entry["block"]: entry for entry in needs.get("blocks", ())}}
 
 
 # --- as a class -------------------------------------------------------------------------------------------------------
@@ -220,10 +207,8 @@ def find(folder: Path, wanted: str) -> RowTrace:
 
     Raises: UserError if nothing has this name (suggests similar ones), or several conversations do.
     """
-    try:
-        chat = find_conversation(folder, wanted, ("id", "task", "block", "others"))
-    except (OSError, pa.ArrowException) as error:
-        raise damage_error(folder, error) from error
+    with EXTRACTION.reading(folder):
+        chat = find_conversation(folder, wanted, SpecChatRow, ("id", "task", "block", "others"))
     if chat is None:
         return _block(folder, wanted)
     details = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
@@ -262,12 +247,10 @@ def _block(folder: Path, wanted: str) -> RowTrace:
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the block whose file or lean form has this digest."""
-    try:
-        table = pq.read_table(folder / TABLE, columns=["block", "code_sha256", "lean_sha256"])
-        places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
-        row_index = next((index for index in places if index >= 0), -1)
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise damage_error(folder, error) from error
+    with EXTRACTION.reading(folder):
+        table = read_table([folder / TABLE], Block, ["block", "code_sha256", "lean_sha256"])
+    places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
+    row_index = next((index for index in places if index >= 0), -1)
     return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
 
 

@@ -4,12 +4,14 @@ import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from extract.model.blocks import damage_error, find_block
+from extract.model.blocks import find_block
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import at
+from manifests.folders.formats import EXTRACTION
+from manifests.folders.reading import check_regular
 from manifests.provenance import SPECS
 from manifests.records import Spec
 
@@ -22,15 +24,14 @@ def read_specs(folder: Path, blocks: Collection[str] | None = None) -> Iterator[
     """
     # A line is long, and parsing it costs more than searching it: only those that mention a block are parsed.
     markers = [json.dumps(block, ensure_ascii=False) for block in blocks or ()]
-    try:
+    with EXTRACTION.reading(folder):
+        check_regular(folder / SPECS)
         with (folder / SPECS).open(encoding="utf-8") as lines:
             for line in lines:
                 if blocks is None or any(marker in line for marker in markers):
                     spec = Spec.model_validate_json(line)
                     if blocks is None or spec.block in blocks:
                         yield spec
-    except (OSError, ValueError) as error:
-        raise damage_error(folder, error) from error
 
 
 def read_spec(folder: Path, block: str) -> Spec | None:

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from lemur.experts.domains.facts import count_facts
 from lemur.experts.domains.settings import GENERAL
 from lemur.experts.evaluate import compute_majority, compute_scores, evaluate
@@ -18,7 +16,7 @@ from manifests.folders.checks import Check, check_faults, check_files, check_tab
 from manifests.folders.formats import FolderFormat
 from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
-from manifests.folders.tables import write_table
+from manifests.folders.tables import read_rows, write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
 
 ANSWERS, EVALUATED = "answers.parquet", "experts-evaluation"
@@ -89,7 +87,7 @@ def _fact_faults(facts: list[ExpertFact]) -> Iterator[str]:
 
 
 def _answers(folder: Path) -> list[ExpertAnswer]:
-    return [ExpertAnswer.model_validate(row) for row in pq.read_table(folder / ANSWERS).to_pylist()]
+    return list(read_rows([folder / ANSWERS], ExpertAnswer))
 
 
 def find(folder: Path, wanted: str) -> RowTrace:

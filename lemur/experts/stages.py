@@ -41,7 +41,8 @@ from manifests.folders.manifest import (
     read_manifest,
     write_manifest,
 )
-from manifests.folders.tables import write_table
+from manifests.folders.reading import reading
+from manifests.folders.tables import read_rows, write_table
 from manifests.records import ExpertFact, arrow_schema
 
 FACTS, PROJECTOR, BACKGROUNDS, PROTOTYPES = (
@@ -351,7 +352,8 @@ def digest_model(model: str) -> str:
 def facts_in(folder: Path) -> list[ExpertFact]:
     """Read the facts in a folder. Raises: UserError if it is not finished."""
     read_manifest(folder)
-    return [ExpertFact.model_validate(row) for row in pq.read_table(folder / FACTS).to_pylist()]
+    with reading(folder, DATA):
+        return list(read_rows([folder / FACTS], ExpertFact))
 
 
 def _draw_reading(facts: Sequence[ExpertFact]) -> Draw:

@@ -18,9 +18,23 @@ import train.folder.trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
-from manifests.folders.checks import Check, check_files
+from lemur_core.graphs.graph import TORCH
+from manifests.folders.checks import Check, check_faults, check_files, run_checks
+from manifests.folders.frame import Page, foreign_page_files, has_page
 from manifests.folders.kinds import FolderKind, FolderLink, lines_text, manifest_link
-from manifests.folders.manifest import FILE_NAME, Manifest, Parent, read_manifest
+from manifests.folders.manifest import (
+    FILE_NAME,
+    INDEX,
+    SHARDS,
+    Manifest,
+    MissingStatementError,
+    Parent,
+    package_versions,
+    read_manifest,
+    read_unchecked_manifest,
+    stated_fault,
+)
+from manifests.folders.reading import CHECK_ERRORS, describe, reading
 from manifests.provenance import find_inlined_blocks
 
 #: The file with the state of the stages of a `lemur run`.
@@ -51,13 +65,47 @@ def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | Non
     """
     if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
         return _verify_run(folder, jobs)
-    manifest = read_manifest(folder)
+    manifest = read_unchecked_manifest(folder)
     kind = KINDS.get(manifest.kind)
-    if against:
-        if manifest.kind != "snapshot":
-            raise UserError(f"{folder}: contains {article(manifest.kind)}, not a delta; omit --against")
-        return curate.folder.verify.verify(folder, against=against, jobs=jobs)
-    return kind.verify(folder, jobs=jobs) if kind is not None else [check_files(folder, manifest)]
+    if against and manifest.kind != "snapshot":
+        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a delta; omit --against")
+    if fault := stated_fault(manifest):
+        return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
+    files = check_files(folder, manifest)
+    if kind is None:
+        return [files]
+    more = {"against": against} if against else {}
+    try:
+        checks = kind.verify(folder, jobs=jobs, **more)
+    except (MissingStatementError, *CHECK_ERRORS) as error:
+        return [files, Check(manifest.kind, ok=False, detail=f"cannot be checked: {describe(error)}")]
+    if (folder / INDEX).is_file() and all(check.ok for check in checks):
+        checks += run_checks("page", lambda: _check_page(folder, manifest))
+    return checks
+
+
+def _check_page(folder: Path, manifest: Manifest) -> Check:
+    """Check that the page of a folder shows what is in its tables; other releases may show it in other words."""
+    here = package_versions() | {"torch": TORCH}
+    other = next(
+        (name for name in ("lemur-curator", "torch") if manifest.versions.get(name, here.get(name)) != here.get(name)),
+        None,
+    )
+    if other is not None:
+        return Check(
+            "page", ok=True, detail=f"not compared with the tables: {other} {manifest.versions[other]} wrote it"
+        )
+    page = page_of(folder, manifest)
+    wrong = (
+        [] if page is None or has_page(folder, page) else [f"{INDEX} or {SHARDS} shows something else than the tables"]
+    )
+    return check_faults("page", wrong, "shows what is in the tables")
+
+
+def page_of(folder: Path, manifest: Manifest) -> Page | None:
+    """Return what the page of a folder shows; None for a kind without a page of its own."""
+    kind = KINDS.get(manifest.kind)
+    return None if kind is None or kind.page is None else kind.page(folder, manifest)
 
 
 def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
@@ -65,8 +113,10 @@ def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
     inside = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
     if not inside:
         raise UserError(f"{folder}: none of its stages is finished; run `lemur run --out {folder}` again")
+    wrong = list(foreign_page_files(folder))
     checks = ((one.name, check) for one in inside for check in verify_folder(one, jobs=jobs))
-    return [replace(check, name=f"{name}: {check.name}") for name, check in checks]
+    own = [check_faults("page", wrong, "its script is ours")] if wrong or (folder / INDEX).is_file() else []
+    return own + [replace(check, name=f"{name}: {check.name}") for name, check in checks]
 
 
 def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
@@ -87,7 +137,8 @@ def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
     manifests = {folder: read_manifest(folder) for folder in folders}
     first, manifest = folders[0], manifests[folders[0]]
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
-    traced = _kind(first, manifest).find(first, wanted)
+    with reading(first, manifest.kind):
+        traced = _kind(first, manifest).find(first, wanted)
     links = [*traced.links, manifest_link(first, manifest)]
     return links + _follow(manifest.parents, traced.codes, digests, depth=1)
 
@@ -115,7 +166,8 @@ def _trace_file(path: Path, folders: Sequence[Path]) -> list[FolderLink]:
             "code": block.code_sha256,
         }
         for folder, manifest in manifests.items():
-            traced = _kind(folder, manifest).find_code(folder, block.code_sha256)
+            with reading(folder, manifest.kind):
+                traced = _kind(folder, manifest).find_code(folder, block.code_sha256)
             if traced is not None:
                 links += [FolderLink("block", block.block, facts | {"found": str(folder)}), *traced.links]
                 links.append(manifest_link(folder, manifest))
@@ -150,7 +202,8 @@ def _follow(
             continue
         manifest = read_manifest(folder)
         kind = _kind(folder, manifest)
-        traces = [traced for code in codes if (traced := kind.find_code(folder, code)) is not None]
+        with reading(folder, manifest.kind):
+            traces = [traced for code in codes if (traced := kind.find_code(folder, code)) is not None]
         facts["followed"] = f"{folder}: {len(traces)} of {len(codes)} codes are in it"
         links.append(FolderLink("parent", parent.name, facts, depth))
         if traces:

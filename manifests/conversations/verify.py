@@ -13,8 +13,8 @@ from lemur_core.files.errors import UserError
 from manifests.conversations.conversation import DROPS, TABLES, conversation_id, count_chat, count_tokens
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import rows_by_split
-from manifests.records import CHAT_ROLES
+from manifests.folders.tables import read_table, rows_by_split
+from manifests.records import CHAT_ROLES, Record
 
 Row = Mapping[str, Any]
 
@@ -39,12 +39,13 @@ def has_chat(folder: Path) -> bool:
     return (folder / TABLES).is_dir() or (folder / DROPS).exists()
 
 
-def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict[str, Any] | None:
+def find_conversation(folder: Path, wanted: str, record: type[Record], columns: Sequence[str]) -> dict[str, Any] | None:
     """Return columns of the conversation whose id equals, or starts with, these digits.
 
     Args:
         folder: any folder; without conversations nothing matches.
         wanted: 6 to 64 hexadecimal digits, upper or lower case.
+        record: the type of the rows.
         columns: the columns to return; `id` must be among them.
 
     Returns: a row; None if no id matches, or `wanted` cannot be the beginning of an id.
@@ -54,7 +55,7 @@ def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict
         return None
     matches: list[dict[str, Any]] = []
     for path in sorted((folder / TABLES).glob("*.parquet")):
-        table = pq.read_table(path, columns=list(columns))
+        table = read_table([path], record, columns)
         matches += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
     if len(matches) > 1:
         raise UserError(f"{wanted!r} begins {len(matches)} ids of conversations; give more digits")
@@ -125,7 +126,7 @@ def check_rows(
             if expected != split:
                 what = f"its {subject}" if named == own else named
                 misplaced.append(f"{label}: in {split}, {what} is in {expected or 'no split'}")
-    drops = pq.read_table(folder / DROPS).to_pylist()
+    drops = pq.read_table(folder / DROPS, columns=[subject, "task", "reason"]).to_pylist()
     present = Counter((own, kind) for kind, own, *_ in rows)
     dropped = Counter((drop[subject], drop["task"]) for drop in drops)
     wanted = {(own, kind) for own in splits for kind in kinds}

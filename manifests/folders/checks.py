@@ -1,7 +1,6 @@
 """Checks of a finished folder that apply to every kind: digests, and tables with the columns of a record type."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,11 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
-from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, is_of_page
+from lemur_core.files.errors import UserError
+from manifests.folders.active import active_files
+from manifests.folders.frame import foreign_page_files
+from manifests.folders.manifest import FILE_NAME, INDEX, PAGE_FILES, Manifest, is_of_page
+from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, check_regular, describe, read_json
 from manifests.folders.tables import CROISSANT, Configs, select_tables
 from manifests.records import Record, arrow_schema, first_fault
 
@@ -41,6 +44,7 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         if sha256_file(folder / name) != listed[name].sha256
     ]
     wrong += _page_faults(folder, every - present)
+    wrong += active_files(folder, sorted(present))
     return check_faults("digests", wrong, f"{len(listed)} files as the manifest states")
 
 
@@ -49,8 +53,8 @@ def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
     if not present:
         return
     try:
-        listed: dict[str, str] = dict(json.loads((folder / PAGE_FILES).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        listed: dict[str, str] = dict(read_json(folder / PAGE_FILES))
+    except CHECK_ERRORS:
         yield f"{PAGE_FILES} is missing or not readable"
         return
     for name in sorted(listed.keys() | (present - {PAGE_FILES})):
@@ -58,6 +62,23 @@ def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
             yield f"{name} is {'missing' if name in listed else f'not in {PAGE_FILES}'}"
         elif sha256_file(folder / name) != listed[name]:
             yield f"{name} differs from its digest"
+    try:
+        yield from foreign_page_files(folder)
+    except CHECK_ERRORS as error:
+        yield f"{INDEX}: {describe(error)}"
+
+
+def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check]:
+    """Run checks of a folder's contents.
+
+    Args: name, make: the name of a check that stands for them if they cannot be made, and the function that makes them.
+    Returns: the checks; a failed one instead of all of them if values in the folder do not fit each other.
+    """
+    try:
+        checks = make()
+    except (UserError, *CHECK_ERRORS) as error:
+        return [Check(name, ok=False, detail=f"cannot be checked: {describe(error)}")]
+    return checks if isinstance(checks, list) else [checks]
 
 
 def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
@@ -94,6 +115,7 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
     files = sorted(folder.glob(pattern))
     for path in files:
         try:
+            check_regular(path)
             with pq.ParquetFile(path) as file:
                 wrong += _column_faults(path.name, file.schema_arrow, expected, record)
                 # Without the column, every row would fail for the same reason.
@@ -104,10 +126,10 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
                     for row in batch.to_pylist():
                         record.model_validate(row)
                     rows += batch.num_rows
-        except (OSError, pa.ArrowInvalid) as error:
-            wrong.append(f"{path.name}: not readable: {str(error).splitlines()[0]}")
         except ValidationError as error:
             wrong.append(f"{path.name}: {first_fault(error)}")
+        except READ_ERRORS as error:
+            wrong.append(f"{path.name}: not readable: {describe(error)}")
     if not files:
         wrong.append(f"no file {pattern}")
     return check_faults(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")

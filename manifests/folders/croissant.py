@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.manifest import Output
+from manifests.folders.reading import CHECK_ERRORS, read_json
 from manifests.folders.tables import CROISSANT, Table
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import arrow_schema
@@ -94,11 +95,11 @@ def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> 
 def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
     """Return the faults of the file: invalid metadata, or tables, columns or digests that differ from the folder's."""
     try:
-        stated = json.loads((folder / CROISSANT).read_text(encoding="utf-8"))
+        stated = read_json(folder / CROISSANT)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # from rdflib, about classes that it uses itself
             metadata = mlc.Metadata.from_json(mlc.Context(), stated)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, mlc.ValidationError) as error:
+    except (*CHECK_ERRORS, mlc.ValidationError) as error:
         messages = [line.strip(" -") for line in str(error).splitlines()]
         return [": ".join(messages[:2]) or type(error).__name__]
     listed = {item.content_url: item.sha256 for item in metadata.file_objects}

@@ -5,6 +5,7 @@ folder can do with it, verification, traces and its page, is in the `FolderKind`
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -12,7 +13,8 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, make_visible, plain
 from manifests.folders.checks import Check, check_table
-from manifests.folders.manifest import Manifest, package_versions, read_manifest
+from manifests.folders.manifest import Manifest, check_stated, package_versions, read_unchecked_manifest
+from manifests.folders.reading import reading
 from manifests.folders.tables import Configs, R, card_yaml, read_rows, select_tables
 from manifests.provenance import TABLE
 from manifests.records import (
@@ -55,15 +57,19 @@ class FolderFormat:
 
         Raises: UserError if it has no valid manifest, or is of another kind.
         """
-        manifest = read_manifest(folder)
+        manifest = read_unchecked_manifest(folder)
         self.check_kind(folder, manifest.kind)
-        return manifest
+        return check_stated(folder, manifest)
 
     def check_kind(self, folder: Path, kind: str) -> None:
         """Raise UserError unless a folder is of this kind, by its manifest."""
         if kind != self.name:
             own = article(self.name)
             raise UserError(f"{folder}: holds {article(kind)}, not {own}; give the folder that `{self.command}` wrote")
+
+    def reading(self, folder: Path) -> AbstractContextManager[None]:
+        """Return a context manager that reports what is damaged in a folder of this kind. Raises: UserError."""
+        return reading(folder, self.name)
 
     def files(self, folder: Path, table: str) -> list[Path]:
         """Return the files of a table, sorted by name; none if the folder does not have it."""

@@ -10,6 +10,8 @@ import hashlib
 import html
 import itertools
 import json
+import re
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +21,9 @@ from typing import Any
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.markdown import plural
+from manifests.folders.active import is_active
 from manifests.folders.manifest import INDEX, PAGE_FILES, SHARDS, Manifest, Stopwatch, is_of_page, write_manifest
+from manifests.folders.reading import read_text
 
 #: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
 INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024
@@ -92,13 +96,13 @@ class Page:
 # -- views --------------------------------------------------------------------------------------------------------
 
 
-def link(text: str, path: str) -> Mapping[str, str]:
+def link(text: str, path: str) -> Mapping[str, str] | str:
     """Return a cell that opens a file.
 
     Args: text, path: what is displayed, and the file relative to the folder of the page.
-    Returns: a cell; `page_link` returns one that opens another page.
+    Returns: a cell; the bare text for a file that a browser might run. `page_link` returns one that opens another page.
     """
-    return {"text": text, "path": path}
+    return text if is_active(path) else {"text": text, "path": path}
 
 
 def page_link(text: str, path: str) -> Mapping[str, str]:
@@ -244,14 +248,14 @@ def _format_count(value: object) -> str:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def write_page(folder: Path, page: Page, target: Path | None = None) -> Path:
+def write_page(folder: Path, page: Page, target: Path | None = None, *, links_back: bool = True) -> Path:
     """Write a page into a folder whose other files are in place; the same folder gives the same bytes.
 
-    Args: target: another folder to write it to; its links lead back.
+    Args: target: another folder to write it to; its links lead back, unless it is only to be compared.
     Returns: the path of the index.
     """
     target = target or folder
-    base = "" if target == folder else f"{folder.resolve().as_uri()}/"
+    base = "" if target == folder or not links_back else f"{folder.resolve().as_uri()}/"
     there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not _of_page(folder, path))
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
@@ -390,14 +394,69 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
             "starts": [] if shards is None else shards.starts,
             "leftOut": 0 if shards is None else shards.left_out,
         }
+    return _fill(html.escape(page.title), _pack(json.dumps(data, separators=(",", ":"))))
+
+
+def _fill(title: str, data: str) -> str:
+    """Return the text of an index around its title and its data."""
     css, script = (files(__package__).joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    return _HTML.format(
-        title=html.escape(page.title),
-        css=css,
-        script=script,
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_pack(json.dumps(data, separators=(",", ":"))),
-    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _HTML.format(title=title, css=css, script=script, digest=digest, data=data)
+
+
+_PACKED = "[A-Za-z0-9+/=]*"
+
+
+def foreign_page_files(folder: Path) -> Iterator[str]:
+    """Yield the files of a page, as read from a folder, that could run anything but the script of this release.
+
+    Args: folder: with a page, or without one.
+    Returns: an iterator over names, and what is wrong with them.
+    Raises: OSError or ValueError if one cannot be read.
+    """
+    index, _, end = _fill("\0", "\1").partition("\1")
+    start, _, middle = index.partition("\0")
+    around = [re.escape(part) for part in (start, middle, end)]
+    allowed = {INDEX: f"{around[0]}[^<>]*{around[1]}{_PACKED}{around[2]}", PAGE_FILES: r"[^<>]*"}
+    for path in sorted([folder / INDEX, *(folder / SHARDS).rglob("*")]):
+        name = path.relative_to(folder).as_posix()
+        if not path.is_file():
+            continue
+        shard = rf'lemur\({path.stem.lstrip("0") or "0"},"{_PACKED}"\);\n'
+        form = allowed.get(name) or (shard if _SHARD.fullmatch(name) else None)
+        if form is None or not re.fullmatch(form, read_text(path)):
+            yield f"{name} is not as this release writes it; remove {INDEX} and {SHARDS}: `lemur open` makes a page"
+
+
+def has_page(folder: Path, page: Page) -> bool:
+    """Return whether the page in a folder is this one, without further files.
+
+    Args: folder, page: a folder, and the content that its page should have.
+    Returns: False if a file of it is missing, foreign, or holds other data; however these are compressed.
+    """
+    if not (folder / INDEX).is_file() or any(foreign_page_files(folder)):
+        return False
+    with tempfile.TemporaryDirectory(prefix="lemur-page-") as scratch:
+        target = Path(scratch)
+        write_page(folder, page, target, links_back=False)
+        every = [INDEX, *(path.relative_to(target).as_posix() for path in (target / SHARDS).glob("*.js"))]
+        return all(_unpack(target / name) == _unpack(folder / name) for name in every)
+
+
+def _unpack(path: Path) -> list[str]:
+    """Return the text of a file of a page, its data in plain."""
+    parts = _DATA.split(read_text(path)) if path.is_file() else []
+    parts[1::2] = [
+        zlib.decompressobj().decompress(base64.b64decode(data), _MOST).decode("utf-8", "replace")
+        for data in parts[1::2]
+    ]
+    return parts
+
+
+#: The data in a file of a page.
+_DATA = re.compile(rf'(?:(?<=application/json">")|(?<=^lemur\()\d+,")({_PACKED})(?="</script>|"\);\n$)')
+#: A file of entries; bytes of its data at most, of which a page has far fewer.
+_SHARD, _MOST = re.compile(r"page/\d{3,}\.js"), 1 << 29
 
 
 def _facet(label: str, values: Sequence[str]) -> list[Any]:

@@ -5,14 +5,17 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from manifests.folders.reading import describe, read_bytes
+from manifests.folders.stated import STATED
 from manifests.records import Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
@@ -34,19 +37,19 @@ class Input(Record):
     bytes: int
 
 
-class Output(Record):
-    """One file of the folder."""
-
-    path: str = Field(description="relative to the folder, with forward slashes")
-    sha256: Sha256
-    bytes: int
-    rows: int | None = Field(default=None, description="rows of a table")
-
-
 def _relative(name: str) -> str:
     if PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute() or ".." in name.split("/"):
         raise ValueError(f"{name!r} is not a bare or relative name")
     return name
+
+
+class Output(Record):
+    """One file of the folder."""
+
+    path: Annotated[str, AfterValidator(_relative)] = Field(description="relative to the folder, with forward slashes")
+    sha256: Sha256
+    bytes: int
+    rows: int | None = Field(default=None, description="rows of a table")
 
 
 class Parent(Record):
@@ -169,10 +172,67 @@ def read_manifest(folder: Path) -> Manifest:
     Returns: the manifest, validated; the files of the folder are not looked at.
     Raises: UserError if there is none, it is invalid, or the folder holds a pipe, a socket or a device.
     """
+    return check_stated(folder, read_unchecked_manifest(folder))
+
+
+def check_stated(folder: Path, manifest: Manifest) -> Manifest:
+    """Check what a manifest states by the types of its kind.
+
+    Args: folder, manifest: a folder, and its manifest from `read_unchecked_manifest`.
+    Returns: the manifest; a parameter, count or detail that it lacks is one clear line where it is read.
+    Raises: UserError if what it states is invalid.
+    """
+    path = folder / FILE_NAME
+    if fault := stated_fault(manifest):
+        raise UserError(f"{path}: not a valid manifest: {fault}; create the folder again")
+    stated = {name: StatedFacts(f"{path}: {name}", getattr(manifest, name)) for name in _STATED}
+    return manifest.model_copy(update=stated)
+
+
+#: The fields of a manifest whose contents depend on its kind.
+_STATED = ("parameters", "counts", "details")
+
+
+class MissingStatementError(UserError):
+    """A manifest lacks what is needed of it."""
+
+
+class StatedFacts(dict[str, Any]):
+    """The statements under one heading of a manifest; a missing one is one clear line where it is read."""
+
+    def __init__(self, where: str, facts: Mapping[str, Any]) -> None:
+        super().__init__(facts)
+        self._where = where
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise MissingStatementError(f"{self._where}.{name} is missing; create the folder again")
+
+
+def stated_fault(manifest: Manifest) -> str | None:
+    """Return the first fault of what a manifest states, by the types of its kind.
+
+    Args: manifest: of any kind; of one that is not ours nothing is known.
+    Returns: one line; None if there is no fault.
+    """
+    for name, type_ in STATED.get(manifest.kind, {}).items():
+        try:
+            TypeAdapter(type_).validate_python(getattr(manifest, name))
+        except ValidationError as error:
+            return f"{name}.{first_fault(error)}"
+    return None
+
+
+def read_unchecked_manifest(folder: Path) -> Manifest:
+    """Read a manifest without the checks of what its kind states: for `lemur verify`, which says so by check.
+
+    Args: folder: as in `read_manifest`.
+    Returns: the manifest.
+    Raises: as `read_manifest`.
+    """
     path = folder / FILE_NAME
     check_plain(path)
     try:
-        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        manifest = Manifest.model_validate_json(read_bytes(path))
         check_plain(folder)
         return manifest
     except FileNotFoundError:
@@ -184,6 +244,5 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder{more}") from None
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        message = first_fault(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(f"{path}: not a valid manifest: {message}; create the folder again") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None

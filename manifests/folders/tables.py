@@ -3,10 +3,12 @@
 Source: https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
+import contextlib
 import fnmatch
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
+from pydantic import ValidationError, create_model
 
 from lemur_core.files.markdown import make_visible
-from manifests.records import Record, arrow_schema
+from manifests.folders.reading import check_regular
+from manifests.records import Record, arrow_schema, first_fault
 
 R = TypeVar("R", bound=Record)
 
@@ -70,9 +74,7 @@ def select_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
 def read_rows(
     files: Iterable[Path], record: type[R], columns: Sequence[str] = (), *, ids: Collection[str] | None = None
 ) -> Iterator[R]:
-    """Yield the rows of tables as records, some rows in memory at a time.
-
-    Rows are not validated again: `lemur verify` does that.
+    """Yield the rows of tables as records, some rows in memory at a time; every value is checked.
 
     Args:
         files: tables of this record type.
@@ -82,42 +84,135 @@ def read_rows(
         ids: only the rows with one of these values in column `id`.
 
     Returns: an iterator over the rows in the order of the files.
-    Raises: OSError or pyarrow.ArrowException if a table cannot be read, or lacks a column that has no default.
+    Raises: OSError or pyarrow.ArrowException if a table cannot be read, lacks a column that has no default, or holds
+        what does not fit a column.
     """
-    names = columns or list(record.model_fields)
     wanted = None if ids is None else pa.array(sorted(ids), pa.string())
     for path in files:
-        try:
-            file = pq.ParquetFile(path)
-        except pa.ArrowInvalid as error:
-            # The message of pyarrow does not name the file.
-            raise pa.ArrowInvalid(f"{path}: {error}") from error
-        with file:
-            present = [name for name in names if name in file.schema_arrow.names]
-            for name in {*names} - {*present}:
-                if record.model_fields[name].is_required():
-                    raise pa.ArrowInvalid(f"{path}: no column {name}")
-            for batch in file.iter_batches(batch_size=_ROWS_READ, columns=present):
-                chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
-                yield from as_records(chosen, record)
+        for batch in _read_batches(path, record, columns):
+            chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
+            yield from as_records(chosen, record)
+
+
+def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[str] = ()) -> pa.Table:
+    """Read columns of tables whole; as `check_table`, but without the values of texts and numbers.
+
+    Args: files, record, columns: as in `read_rows`.
+    Returns: one table of the columns that are there, in the order of `columns`; null only where a field may be None.
+        Columns that an older table lacks are null.
+    Raises: as `read_rows`.
+    """
+    schema = arrow_schema(record)
+    names = list(columns or record.model_fields)
+    tables = []
+    for path in files:
+        with open_table(path, record, names) as (file, present):
+            table = file.read(present)
+        for name in present:
+            if table[name].null_count and not schema.field(name).nullable:
+                raise pa.ArrowInvalid(f"{path}: column {name} has a row without a value")
+        for name in names:
+            if name not in present:
+                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
+        tables.append(table.select(names))
+    whole = pa.schema([schema.field(name) for name in names])
+    return pa.concat_tables(tables) if tables else whole.empty_table()
+
+
+def find_row(files: Iterable[Path], record: type[R], id_: str, columns: Sequence[str] = ()) -> R | None:
+    """Find the first row of an id; only the matching row group is read beyond its ids.
+
+    Args: files, record, columns: as in `read_rows`. id_: the value of column `id`.
+    Returns: the row, or None.
+    Raises: as `read_rows`.
+    """
+    for path in files:
+        with open_table(path, record, ("id", *columns)) as (file, present):
+            for group in range(file.num_row_groups):
+                index = pc.index(file.read_row_group(group, columns=["id"])["id"], id_).as_py()
+                if index >= 0:
+                    names = [name for name in present if name in columns] if columns else present
+                    return as_records(file.read_row_group(group, columns=names).slice(index, 1), record)[0]
+    return None
+
+
+@contextlib.contextmanager
+def open_table(
+    path: Path, record: type[Record], columns: Sequence[str] = ()
+) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+    """Open a table whose columns are those of a record type.
+
+    Args: path, record, columns: the file, the type of its rows, and the fields that are needed; all by default.
+    Returns: a context manager of the file and those of the columns that it has.
+    Raises: OSError or pyarrow.ArrowException if it cannot be read, a column is missing, or of another type.
+    """
+    check_regular(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file, _present(path, file.schema_arrow, record, columns)
+    except (OSError, pa.ArrowException) as error:
+        # The messages of pyarrow do not name the file.
+        text = str(error)
+        raise error if str(path) in text else pa.ArrowInvalid(f"{path}: {text}") from error
+
+
+def _present(path: Path, schema: pa.Schema, record: type[Record], columns: Sequence[str]) -> list[str]:
+    """Return the columns that a table has. Raises: pyarrow.ArrowInvalid if one is missing or of another type."""
+    expected = arrow_schema(record)
+    present = []
+    for name in columns or record.model_fields:
+        number, type_ = schema.names.count(name), expected.field(name).type
+        if number == 0 and record.model_fields[name].is_required():
+            raise pa.ArrowInvalid(f"{path}: no column {name}")
+        if number > 1:
+            raise pa.ArrowInvalid(f"{path}: {number} columns {name}")
+        if number and schema.field(name).type != type_:
+            raise pa.ArrowInvalid(f"{path}: column {name} is {schema.field(name).type}, not {type_}")
+        present += [name] * number
+    return present
+
+
+def _read_batches(path: Path, record: type[Record], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with open_table(path, record, columns) as (file, present):
+        yield from file.iter_batches(batch_size=_ROWS_READ, columns=present)
 
 
 def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
-    """Return rows in memory as records, without validation.
+    """Return rows in memory as records.
 
     Args: rows, record: rows with any of the record's fields as columns, and the type of the records.
     Returns: records in the order of the rows. A field without a column has its default; without a default, no value.
+    Raises: pyarrow.ArrowInvalid if a value does not fit its field.
     """
-    return [record.model_construct(**row) for row in rows.to_pylist()]
+    names = tuple(name for name in record.model_fields if name in rows.schema.names)
+    part = _part_of(record, names)
+    try:
+        return [record.model_construct(**part.model_validate(row).__dict__) for row in rows.select(names).to_pylist()]
+    except ValidationError as error:
+        raise pa.ArrowInvalid(f"a row of {record.__name__}: {first_fault(error)}") from error
+
+
+@lru_cache(maxsize=256)
+def _part_of(record: type[Record], names: tuple[str, ...]) -> type[Record]:
+    """Return a record type with some of the fields of another."""
+    fields: dict[str, Any] = {
+        name: (info.annotation, info) for name, info in record.model_fields.items() if name in names
+    }
+    return (
+        record if len(fields) == len(record.model_fields) else create_model(record.__name__, __base__=Record, **fields)
+    )
 
 
 def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
 
+    Rows are not validated: `check_table` does that.
+
     Args: folder, tables: a folder, and the path of the subfolder in it; without it there are no rows.
     Returns: an iterator over split and row, sorted by file name.
     """
     for path in sorted((folder / tables).glob("*.parquet")):
+        check_regular(path)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS_READ):
                 for row in batch.to_pylist():

@@ -1,15 +1,12 @@
 """Provenance of the code in closed files and in assembled networks, and whether it may be redistributed."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
-from lemur_core.files.errors import UserError
-from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.provenance.licenses import is_permissive
 
 #: The files of an extraction folder with its provenance.
 TABLE, SPECS, REQUIREMENTS = "blocks.parquet", "specs.jsonl", "required_repos.json"
@@ -30,41 +27,6 @@ def minimized_path(file: str) -> str:
     return MINIMIZED + file.removeprefix(FULL)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The sources of every block with code, and the licenses of the sources."""
-
-    block_sources: Mapping[str, tuple[str, ...]]  # block -> sources, its own first
-    source_licenses: Mapping[str, str]
-
-    def licenses(self, row: Mapping[str, Any]) -> set[str]:
-        """Return the license in a block's row, and those of all sources with code in the block.
-
-        Includes `NOASSERTION` if the sources are unknown. Reads `block` and `license` of the row.
-        """
-        sources = self.block_sources.get(row["block"])
-        if sources is None:
-            return {row["license"], NOASSERTION}
-        return {row["license"], *(self.source_licenses.get(name, NOASSERTION) for name in sources)}
-
-
-def read_parts(folder: Path) -> Parts:
-    """Read `required_repos.json` of an extraction folder.
-
-    Args: folder: an extraction folder.
-    Returns: sources by block, and their licenses; NOASSERTION for a source that states none.
-    Raises: UserError if it cannot be read.
-    """
-    path = folder / REQUIREMENTS
-    try:
-        needs = json.loads(path.read_text(encoding="utf-8"))
-        block_sources = {entry["block"]: tuple(entry["made_from"]) for entry in needs["blocks"]}
-        licenses = {name: str(source.get("license") or NOASSERTION) for name, source in needs["sources"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}; extract it again") from error
-    return Parts(block_sources, licenses)
-
-
 def find_blocking_licenses(licenses: set[str]) -> list[str]:
     """Return the licenses that are unknown or not permissive: code under one may not be redistributed.
 
@@ -72,25 +34,6 @@ def find_blocking_licenses(licenses: set[str]) -> list[str]:
     Returns: the expressions, sorted; empty if everything may be redistributed.
     """
     return sorted(name for name in licenses if not is_permissive(name))
-
-
-def find_blocked_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
-    """Return source and license of each block whose code may not be redistributed, by block.
-
-    A block contains code of several sources, so all of their licenses must permit it.
-
-    Args: folder, parts: an extraction folder, and its `read_parts`.
-    Returns: source and the licenses that forbid it, joined with AND, by block id; blocks without code are left out.
-    """
-    blocked = {}
-    import pyarrow.parquet as pq  # slow to import, and not needed for the names of files
-
-    for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
-        if row["code_sha256"] is None:
-            continue
-        if wrong := find_blocking_licenses(parts.licenses(row)):
-            blocked[row["block"]] = (row["source"], " AND ".join(wrong))
-    return blocked
 
 
 def without_source(error: str) -> str:

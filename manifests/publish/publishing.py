@@ -10,7 +10,7 @@ from lemur_core.files.atomic import atomic_folder, check_free, scratch_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.checks import check_files
 from manifests.folders.kinds import Verifier
-from manifests.folders.manifest import FILE_NAME, read_manifest
+from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
 from manifests.publish.screen import check_digests, check_findings, list_refused, screen
@@ -264,10 +264,11 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     check_names(repo_id, None if COMMIT.fullmatch(revision) else revision, None)
     check_free(out, force=force)
     repository, fetch = Repository(hub, repo_id, revision), hub.api().snapshot_download
-    about: dict[str, Any] = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES]}
+    about: dict[str, Any] = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES, INDEX, f"{SHARDS}*"]}
     with hub.session():
         commit = hub.call(repo_id, repository.head, again=_AGAIN)
-        names = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
+        every = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
+        names = [name for name in every if not is_of_page(name)]  # a foreign page is not fetched: `open` makes our own
         if FILE_NAME not in names:
             raise UserError(
                 f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled"

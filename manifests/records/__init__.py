@@ -1,18 +1,20 @@
 """Record types shared by folders and packages, with JSON Schemas in `schemas/`; tables of records are Parquet."""
 
+import json
 import types
 import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from manifests.options import Level as Level
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+JsonObject = Annotated[str, AfterValidator(lambda text: _check_object(text))]
 Split = Literal["train", "validation", "test"]
 
 #: The splits, in the order in which they are listed and filled.
@@ -31,6 +33,15 @@ GUESS = 'extra == "guess"'
 def is_guess(requirement: str) -> bool:
     """Return whether a requirement of a block is only suggested by the name of an import."""
     return requirement.endswith(GUESS)
+
+
+def _check_object(text: str) -> str:
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    raise ValueError("must be a JSON object")
 
 
 class Record(BaseModel):
@@ -552,9 +563,11 @@ class TrainingRecord(Record):
     error: str | None = Field(description="why the status is not ok, in one line")
     code_sha256: Sha256 = Field(description="SHA-256 of the network's file, UTF-8")
     ingredients: tuple[Ingredient, ...] = Field(description="blocks of an assembled network; empty for other networks")
-    recipe: str = Field(description="the whole recipe, JSON with sorted keys; model and slots null for other networks")
+    recipe: JsonObject = Field(
+        description="the whole recipe, JSON with sorted keys; model and slots null for other networks"
+    )
     recipe_sha256: Sha256 = Field(description="SHA-256 of that JSON")
-    prm: str = Field(description="hyperparameters of the network's constructor, a JSON object")
+    prm: JsonObject = Field(description="hyperparameters of the network's constructor, a JSON object")
     seed: int = Field(ge=0)
     data: str = Field(description="which images: cifar-10, cifar-10 (JPEG copy, harder), synthetic (smoke test only)")
     data_sha256: Sha256 = Field(description="digest of the decoded images and labels")
@@ -596,7 +609,7 @@ class SynthesisAttempt(Record):
     passed: tuple[str, ...] = Field(description="checks that the code passed, in order")
     failed: str | None = Field(description="the check that it failed; null for an accepted network")
     error: str | None = Field(description="the complete error")
-    facts: str = Field(description="conformance with each spec, and the nearest known network, JSON")
+    facts: JsonObject = Field(description="conformance with each spec, and the nearest known network, JSON")
     originality: Ratio | None = Field(
         description="smallest share of 10-token shingles of a requested class that do not occur in its hidden source"
     )

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
-from manifests.provenance import REQUIREMENTS, TABLE, read_parts
+from manifests.folders.formats import EXTRACTION
+from manifests.folders.reading import CHECK_ERRORS, describe, read_text
+from manifests.folders.tables import read_table
+from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.licenses import combine_licenses
-from manifests.records import Block, Spec, first_fault
+from manifests.provenance.parts import read_parts
+from manifests.records import Block, Spec
 
 _SPECS = "specs.jsonl"
 _UNREAD = frozenset({"code", "lean_code", "observed", "resolutions"})
@@ -85,7 +87,8 @@ class SlotLibrary:
 
     def _texts(self, column: str) -> pa.ChunkedArray:
         if column not in self._columns:
-            self._columns[column] = pq.read_table(self.folder / TABLE, columns=[column])[column]
+            with EXTRACTION.reading(self.folder):
+                self._columns[column] = read_table([self.folder / TABLE], Block, [column])[column]
         return self._columns[column]
 
     @cached_property
@@ -131,26 +134,25 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
     columns = [name for name in Block.model_fields if name not in _UNREAD]
     parts = read_parts(folder)
     try:
-        rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
+        rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
         for block in parts.block_sources.keys() & rows.keys():
             rows[block]["license"] = combine_licenses(parts.licenses(rows[block]))
         full = _prefer_minimized(folder, rows)
-        lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
+        lines = read_text(folder / _SPECS).splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
         library = SlotLibrary(folder, rows, facts, full)
         if rows:
             library.block(next(iter(rows)))
         if facts:
             library.spec(next(iter(facts)))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        first = first_fault(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
-        raise UserError(f"{folder.name}: its records cannot be read: {first}; extract it again") from error
+    except CHECK_ERRORS as error:
+        raise UserError(f"{folder.name}: its records cannot be read: {describe(error)}; extract it again") from error
     return library
 
 
 def _prefer_minimized(folder: Path, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Replace values in the rows by those of the minimized form if there is one. Returns: the values of full forms."""
-    has_minimized = pq.read_table(folder / TABLE, columns=["lean_code"])["lean_code"].is_valid().to_pylist()
+    has_minimized = read_table([folder / TABLE], Block, ["lean_code"])["lean_code"].is_valid().to_pylist()
     full = {}
     for (block, row), has in zip(rows.items(), has_minimized, strict=True):
         if has:

@@ -13,11 +13,12 @@ from lemur_core.files.errors import UserError
 from manifests.folders.formats import FolderFormat
 from manifests.folders.kinds import FolderKind, FolderLink, RowTrace, lines_text, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
+from manifests.folders.reading import READ_ERRORS, describe, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
 from train.runs.page import RUNS, run_page
 from train.runs.run_folder import NET, read_record
-from train.runs.verify import first_line, verify
+from train.runs.verify import verify
 from train.studies.ablation import ablation_page
 from train.studies.search import search_page
 
@@ -90,9 +91,9 @@ def _names(block: Inlined) -> set[str]:
 
 def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
     try:
-        return read_record(folder), find_inlined_blocks((folder / NET).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValidationError and UnicodeDecodeError are ValueErrors
-        raise UserError(f"{folder}: damaged run: {first_line(error)}; run `lemur verify`, or train it again") from error
+        return read_record(folder), find_inlined_blocks(read_text(folder / NET))
+    except READ_ERRORS as error:
+        raise UserError(f"{folder}: damaged run: {describe(error)}; run `lemur verify`, or train it again") from error
 
 
 def find_in_study(folder: Path, wanted: str) -> RowTrace:

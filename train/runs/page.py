@@ -9,6 +9,7 @@ from lemur_core.files.markdown import count, plural
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
 from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
+from manifests.folders.reading import read_json_record, read_text
 from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, read_history
@@ -75,8 +76,7 @@ def _percent(value: float | None) -> float | None:
 
 
 def _record(folder: Path) -> TrainingRecord:
-    record: TrainingRecord = TrainingRecord.model_validate_json((folder / _RECORD).read_bytes())
-    return record
+    return read_json_record(folder / _RECORD, TrainingRecord)
 
 
 def _views(folder: Path, record: TrainingRecord) -> list[View]:
@@ -112,7 +112,7 @@ def _curves(folder: Path) -> list[View]:
 
 
 def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
-    places = {block.slot: block for block in find_inlined_blocks((folder / _NET).read_text(encoding="utf-8"))}
+    places = {block.slot: block for block in find_inlined_blocks(read_text(folder / _NET))}
     rows = []
     for part in record.ingredients:
         lines = f", lines {lines_text(*places[part.slot].lines)}" if part.slot in places else ""

@@ -31,6 +31,7 @@ from typing import Any
 
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import FILE_NAME
+from manifests.folders.reading import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord
 from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
 from train.runs.job import EpochFigures, read_history
@@ -280,13 +281,13 @@ def _read_run(folder: Path) -> _FinishedRun | str:
         if wrong is not None:
             return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after training: train it again"
     try:
-        record, code = read_record(folder), (folder / NET).read_bytes().decode()
-    except (OSError, ValueError):  # ValidationError and UnicodeDecodeError are ValueErrors
+        record, code = read_record(folder), read_text(folder / NET)
+        history = read_history(folder)
+        if reason := why_refused(record, code, history):
+            return f"{folder}: {reason}"
+        return _FinishedRun(folder, lemur_name(code, record.name), code, build_trials(record, history))
+    except CHECK_ERRORS:
         return f"{folder}: is not the folder of a complete training run; pass one written by `lemur train run`"
-    history = read_history(folder)
-    if reason := why_refused(record, code, history):
-        return f"{folder}: {reason}"
-    return _FinishedRun(folder, lemur_name(code, record.name), code, build_trials(record, history))
 
 
 def _open(db: Path) -> sqlite3.Connection:

@@ -24,6 +24,7 @@ from manifests.folders.manifest import (
     read_manifest,
     write_manifest,
 )
+from manifests.folders.reading import read_json, read_json_record
 from manifests.records import Ingredient, TrainingRecord
 from train.compose.library import open_library
 from train.data import Cifar10
@@ -46,13 +47,12 @@ def read_record(folder: Path) -> TrainingRecord:
     Returns: the record, validated.
     Raises: OSError, or ValueError if it is not a record.
     """
-    record: TrainingRecord = TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
-    return record
+    return read_json_record(folder / RECORD, TrainingRecord)
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
-    identity: dict[str, Any] = json.loads((folder / IDENTITY).read_bytes())["identity"]
+    identity: dict[str, Any] = read_json(folder / IDENTITY)["identity"]
     return identity
 
 

@@ -10,6 +10,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from manifests.folders.checks import Check, check_faults, check_files
 from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_bytes
 from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, read_history
@@ -34,8 +35,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
 def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
     try:
         record = read_record(folder)
-    except (OSError, ValueError) as error:  # ValidationError is a ValueError
-        wrong = [f"{RECORD}: {first_line(error)}"]
+    except READ_ERRORS as error:
+        wrong = [f"{RECORD}: {describe(error)}"]
         return [check_faults("record", wrong, ""), Check("run", ok=False, detail="not checked: there is no record")]
     stated = f"{record.name}, seed {record.seed}, {record.status}"
     return [
@@ -49,9 +50,9 @@ def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
 def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
     """Check that the network's digest is the recorded one, and that its comments name the recorded blocks."""
     try:
-        code = (folder / NET).read_bytes()
+        code = read_bytes(folder / NET)
     except OSError as error:
-        yield f"{NET}: {first_line(error)}"
+        yield f"{NET}: {describe(error)}"
         return
     if hashlib.sha256(code).hexdigest() != record.code_sha256:
         yield f"{NET}: its SHA-256 is not that of the record, {record.code_sha256[:16]}…"
@@ -66,9 +67,9 @@ def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
 def _history_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
     """Check that the number of epochs and the figures of the last one are as recorded."""
     try:
-        lines = (folder / HISTORY).read_bytes().splitlines()
+        lines = read_bytes(folder / HISTORY).splitlines()
     except OSError as error:
-        yield f"{HISTORY}: {first_line(error)}"
+        yield f"{HISTORY}: {describe(error)}"
         return
     epochs = read_history(folder)
     if len(epochs) != len(lines):
@@ -102,7 +103,7 @@ def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -
         yield "recipe.json: is not the recipe of the record"
     try:
         other = read_identity(folder)["code_sha256"] != record.code_sha256
-    except (OSError, ValueError, KeyError, TypeError):
+    except CHECK_ERRORS:
         other = True
     if other:
         yield f"{IDENTITY}: belongs to another network than the record"
@@ -120,10 +121,11 @@ def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
         wrong += [f"{run.name}: {check.name}: {check.detail}" for check in checks if not check.ok]
         records.append(_read_json(run / RECORD))
     table, missing, rows = _TABLES[manifest.kind], [], 0
-    lines = (folder / table).read_bytes().splitlines() if (folder / table).is_file() else []
+    lines = read_bytes(folder / table).splitlines() if (folder / table).is_file() else []
     for number, line in enumerate(lines, 1):
         row = _loads(line)
-        named = row.get("records", []) if manifest.kind == "search" and isinstance(row, dict) else [row]
+        named = row.get("records") if manifest.kind == "search" and isinstance(row, dict) else [row]
+        named = named if isinstance(named, list) else [named]
         rows += len(named)
         missing += [f"{table}, line {number}: no run has this record" for record in named if record not in records]
     if rows != manifest.counts.get("runs"):
@@ -141,10 +143,5 @@ def _read_json(path: Path) -> Any:
 def _loads(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return str(error).splitlines()[0]

@@ -16,6 +16,7 @@ from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest
+from manifests.folders.reading import read_text
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import Prober, candidates
@@ -115,7 +116,7 @@ def search(
 
 def search_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Return the page of a search: the ranking, and every run."""
-    trials = [json.loads(line) for line in (folder / TRIALS).read_text(encoding="utf-8").splitlines()]
+    trials = [json.loads(line) for line in read_text(folder / TRIALS).splitlines()]
     slots = list(trials[0]["slots"]) if trials else []
     rows = [
         [trial["place"], trial["name"], trial["rungs"], percent_text(trial["val_accuracy"]), trial["error"]]

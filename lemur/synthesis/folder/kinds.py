@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from curate.sources import RECORDS
 from lemur.synthesis.folder.page import ATTEMPTS, NETS, synthesis_page
 from lemur.synthesis.folder.write import KIND, count_attempts
@@ -19,7 +17,7 @@ from manifests.folders.checks import Check, check_faults, check_files, check_tab
 from manifests.folders.formats import FolderFormat
 from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
-from manifests.folders.tables import rows_by_split
+from manifests.folders.tables import read_rows
 from manifests.records import SynthesisAttempt, Synthesized
 from train.model.contract import check_contract, lemur_name
 
@@ -51,11 +49,11 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
 
 
 def _attempts(folder: Path) -> list[SynthesisAttempt]:
-    return [SynthesisAttempt.model_validate(row) for row in pq.read_table(folder / ATTEMPTS).to_pylist()]
+    return list(read_rows([folder / ATTEMPTS], SynthesisAttempt))
 
 
 def _networks(folder: Path) -> list[Synthesized]:
-    return [Synthesized.model_validate(row) for _, row in rows_by_split(folder, RECORDS)]
+    return list(read_rows(sorted((folder / RECORDS).glob("*.parquet")), Synthesized))
 
 
 def _attempt_faults(attempts: list[SynthesisAttempt]) -> Iterator[str]:

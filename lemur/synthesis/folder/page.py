@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from lemur.synthesis.proving.steps import STEPS
 from lemur_core.files.markdown import count, percent, plural
 from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, link, table
 from manifests.folders.manifest import Manifest
+from manifests.folders.tables import read_rows
 from manifests.records import SynthesisAttempt
 
 ATTEMPTS, NETS = "attempts.parquet", "nets"
@@ -18,7 +17,7 @@ ATTEMPTS, NETS = "attempts.parquet", "nets"
 
 def synthesis_page(folder: Path, manifest: Manifest) -> Page:
     """Return the page of a synthesis, read from its table of attempts."""
-    records = [SynthesisAttempt.model_validate(row) for row in pq.read_table(folder / ATTEMPTS).to_pylist()]
+    records = list(read_rows([folder / ATTEMPTS], SynthesisAttempt))
     accepted = sum(record.failed is None for record in records)
     models: dict[str, list[SynthesisAttempt]] = {}
     for record in records:

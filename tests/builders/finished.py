@@ -1,0 +1,211 @@
+"""Finished folders of every kind, small and whole: tests of their readers damage copies of them."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
+from curate.run.sensitivity import sensitivity
+from curate.sources import open_sources
+from extract.chat.build import ChatOptions
+from lemur.experts.domains.settings import load_settings
+from lemur.experts.evaluate import compute_majority, compute_scores
+from lemur.experts.folder import ANSWERS, EVALUATED
+from lemur.experts.stages import Workspace
+from lemur.synthesis.folder.page import ATTEMPTS, NETS, synthesis_page
+from lemur.synthesis.folder.write import KIND, count_attempts
+from lemur.synthesis.proving.steps import STEPS
+from manifests.folders.frame import finish
+from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
+from manifests.folders.tables import write_table, write_tables
+from manifests.records import ExpertAnswer, SynthesisAttempt, Synthesized, arrow_schema
+from tests.builders import synthesis, training
+from train.data import Cifar10
+from train.model.contract import lemur_name
+from train.model.recipe import Recipe
+from train.runs.run import Resources
+from train.runs.run_folder import read_identity, read_record, write_run_manifest
+from train.studies.ablation import FULL, ablation_page, folder_name
+from train.studies.search import search_page
+from train.studies.study import Study
+
+IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
+
+SETTINGS = """
+out = "made"
+[data]
+libraries = ["library"]
+blocks = 16
+marks = 8
+share = 0.25
+[data.domains]
+alpha = ["alpha"]
+beta = ["beta"]
+"""
+
+
+def write_all(base: Path) -> dict[str, Path]:
+    """Write a folder of each kind. Returns: the folders by a short name; where one is built from another, as siblings."""
+    base.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("extract.folder.report", "curate.folder.report"):
+            patch.setattr(f"{module}.draw_figures", lambda *given: {})
+        patch.setattr("curate.run.sensitivity.write_figure", lambda *given: None)
+        blocks = _write_blocks(base)
+        snapshot, delta = _write_snapshots(base)
+        sensitivity(open_sources([str(base / "rows.jsonl")]), base / "grid", jobs=1)
+    run = _write_run(base / "run")
+    return {
+        "blocks": blocks,
+        "snapshot": snapshot,
+        "delta": delta,
+        "grid": base / "grid",
+        "run": run,
+        "ablation": _write_study(base / "ablation", "ablation"),
+        "search": _write_study(base / "search", "search"),
+        "synthesis": _write_synthesis(base / "synthesis", blocks),
+        **_write_experts(base),
+    }
+
+
+def _write_blocks(base: Path) -> Path:
+    """Two blocks with graphs, specs and conversations."""
+    codes = {name: (name, synthesis.HEAD + code) for name, code in synthesis.SOURCES.items()}
+    (base / "traced").mkdir()
+    return synthesis.write(base, synthesis.traced(base / "traced", codes), chat=ChatOptions(include_code=True))
+
+
+def _write_snapshots(base: Path) -> tuple[Path, Path]:
+    """A snapshot with graphs and conversations, and a delta against it."""
+    first = [
+        ("a-one", "", 8),
+        ("a-two", "# a comment\n", 8),
+        ("a-three", "class Unused:\n    x = 1\n\n\n", 8),
+        ("b-one", "def f(a, b):\n    return a * b + 3\n\n\n", 4),
+    ]
+    rows = [
+        {"nn": name, "nn_code": head + synthesis.network(width=width, make=f"self.net = nn.Linear(3, {width})"), "task": "img-classification", "dataset": "cifar-10",
+         "metric": "acc", "epoch": 1, "accuracy": 0.5, "duration": 1.0, "prm": json.dumps({"lr": 0.1, "momentum": 0.9})}
+        for name, head, width in first
+    ]  # fmt: skip
+    rows += [{**rows[0], "epoch": 2}, {**rows[0], "nn": "c-broken", "nn_code": "def ("}]
+    _write_lines(base / "rows.jsonl", rows)
+    more = [{**rows[0], "nn": "d-new", "nn_code": "\n".join(f"y{n} = {n} * {n} + {n}" for n in range(60))}, rows[1]]
+    _write_lines(base / "more.jsonl", more)
+    options = CurateOptions(chat=True)
+    curate(open_sources([str(base / "rows.jsonl")]), base / "snapshot", options, jobs=1)
+    curate(open_sources([str(base / "more.jsonl")]), base / "delta", options, jobs=1, against=[base / "snapshot"])
+    return base / "snapshot", base / "delta"
+
+
+def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
+    """A run that was made up, with its manifest and page."""
+    training.write_run(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, train_loss=2.0, steps=704, **changes)
+    record = read_record(folder)
+    identity = {"code_sha256": record.code_sha256, "seed": record.seed, "held_out": 5000, "tested": True, "device": "cpu", "train_images": record.train_images}  # fmt: skip
+    (folder / "run.json").write_text(json.dumps({"identity": identity}))
+    (folder / "recipe.json").write_text(record.recipe)
+    write_run_manifest(folder, record, read_identity(folder), IMAGES, None, Stopwatch(), page=page)
+    return folder
+
+
+def _write_study(folder: Path, kind: str) -> Path:
+    """An ablation or a search of two runs."""
+    names = [f"{folder_name(FULL)}-seed0", "none-seed0"] if kind == "ablation" else ["rung1-aaaa", "rung1-bbbb"]
+    study = Study(folder, IMAGES, Resources(threads=1))
+    plans: dict[str, dict[str, object]] = {
+        "ablation": {"variants": {FULL: {}, "none": {}}, "seeds": [0]},
+        "search": {"choices": {"attention": ["none"]}, "budget": 2},
+    }
+    study.open({"study": kind, "data": IMAGES.label, **plans[kind]}, None)
+    (folder / "runs").mkdir()
+    records = [read_record(_write_run(folder / "runs" / name, seed=0, page=False)) for name in names]
+    stated = [record.model_dump(mode="json") for record in records]
+    if kind == "ablation":
+        _write_lines(folder / "records.jsonl", stated)
+        study.close(records, {"records.jsonl": 2}, ablation_page)
+    else:
+        slots = {name: value["use"] for name, value in Recipe().slots.model_dump().items()}
+        trials = [{"place": n, "name": name, "rungs": 1, "val_accuracy": record.val_accuracy, "error": None, "slots": slots, "records": [one]}
+                  for n, (name, record, one) in enumerate(zip(names, records, stated, strict=True), 1)]  # fmt: skip
+        _write_lines(folder / "trials.jsonl", trials)
+        study.close(records, {"trials.jsonl": 2}, search_page)
+    return folder
+
+
+def _write_synthesis(folder: Path, library: Path) -> Path:
+    """An answer that was accepted, and one that was not."""
+    code = synthesis.network("SqueezeGate")
+    name, digest = lemur_name(code, "syn"), hashlib.sha256(code.encode()).hexdigest()
+    common: dict[str, Any] = {"model": "m", "model_digest": None, "round": 0, "form": "code", "blocks": ("alpha@1.0::alpha.blocks.SqueezeGate",), "parent": None,
+              "goal": "g", "prompt": json.dumps([{"role": "user", "content": "x"}]), "plan": None, "finish": "stop", "facts": json.dumps({"nearest": {"name": "a"}}),
+              "prompt_tokens": 3, "answer_tokens": 5, "sampling": "{}", "seed": 0, "originality": 0.5}  # fmt: skip
+    attempts = [
+        SynthesisAttempt(**common, attempt=0, answer=code, passed=STEPS, failed=None, error=None, code=code, code_sha256=digest, nn=name),
+        SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
+    ]  # fmt: skip
+    row = Synthesized(
+        nn=name, nn_code=code, task="img-classification", dataset="cifar-10", metric="acc", epoch=None, accuracy=None, duration=None, prm="{}", id=digest,
+        model="m", attempt=0, round=0, blocks=common["blocks"], block_codes=("2" * 64,), parent=None, originality=0.5, graph="3" * 64, graph_widths="4" * 64, license="MIT",
+    )  # fmt: skip
+    (folder / NETS).mkdir(parents=True)
+    (folder / NETS / f"{name}.py").write_text(code, encoding="utf-8")
+    write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (one.model_dump() for one in attempts))
+    write_tables(folder / "data" / "records", "train", Synthesized, iter([row.model_dump()]), 1)
+    stated = {"counts": count_attempts(attempts), "parents": [describe_parent(library)], "details": {"license": "MIT"}}
+    finish(folder, _manifest(folder, KIND, **stated), synthesis_page, Stopwatch())
+    return folder
+
+
+def _write_experts(base: Path) -> dict[str, Path]:
+    """The facts of a library of made-up specs, and an evaluation."""
+    sources = {"alpha": "alpha@1.0", "beta": "beta@2.0", "other": "other@0.1"}
+    specs = [_spec(source, full, number) for source, full in sources.items() for number in range(20)]
+    library = base / "library"
+    library.mkdir()
+    _write_lines(library / "specs.jsonl", specs)
+    write_manifest(library, _manifest(library, "extraction"))
+    (base / "experts.toml").write_text(SETTINGS)
+    workspace = Workspace(load_settings(base / "experts.toml"))
+    workspace.make_data()
+    fact = workspace.facts()[0]
+    shared = {name: getattr(fact, name) for name in ("id", "domain", "block", "relation", "code_sha256")}
+    answers = [
+        ExpertAnswer(**shared, arm=arm, question="q?", routed=None, expected="1", answer=said, correct=said == "1", tokens=9)
+        for arm, said in (("closed", "1"), ("oracle", "2"))
+    ]  # fmt: skip
+    folder = base / "made" / "evaluation"
+    folder.mkdir()
+    write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in answers))
+    counts = {
+        "scores": compute_scores(answers),
+        "majority": compute_majority(answers),
+        "found": {"general_exact": True},
+    }
+    parameters = {"domains": ["alpha", "beta"], "seed": 0, "margin": 0.0}
+    write_manifest(folder, _manifest(folder, EVALUATED, counts=counts, parameters=parameters))
+    return {"facts": workspace.data_folder, "evaluation": folder}
+
+
+def _spec(source: str, full: str, number: int) -> Mapping[str, object]:
+    name = f"{source.title()}Block{number}"
+    return {
+        "block": f"{full}::{source}.blocks.{name}", "name": name, "source": full, "start_line": 1, "end_line": 5 + 3 * number, "parameters": 64 * number,
+        "layers": {"Linear": number % 5 + 1, "ReLU": 1}, "algorithm": {"eval": {"nodes": [[0]] * (number % 11 + 1)}} if number % 4 else None,
+        "code_sha256": hashlib.sha256(name.encode()).hexdigest(),
+    }  # fmt: skip
+
+
+def _manifest(folder: Path, kind: str, **stated: Any) -> Manifest:
+    empty: dict[str, Any] = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
+    return Manifest(kind=kind, outputs=list_outputs(folder, {}), measured=Stopwatch().measured(), **{**empty, **stated})

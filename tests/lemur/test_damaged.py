@@ -1,0 +1,202 @@
+"""Whatever lies in a finished folder, each command that reads it does its work or prints one clear line.
+
+The damage is drawn from a seed (`tests/builders/damage.py`); the slow part draws 2,000 folders.
+"""
+
+import json
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.damage import copy, damage
+from tests.builders.finished import write_all
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+#: An item of each folder of `write_all`, as `lemur trace` finds it.
+ITEMS = {
+    "blocks": "SqueezeGate",
+    "snapshot": "a-two",
+    "delta": "d-new",
+    "grid": "any",
+    "run": "net",
+    "ablation": "full-seed0",
+    "search": "rung1-aaaa",
+    "synthesis": "syn",
+    "facts": "alpha",
+    "evaluation": "alpha",
+}
+_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_all(tmp_path_factory.mktemp("whole") / "all")
+
+
+def commands(name: str, folder: Path, out: Path, rows: Path) -> list[list[object]]:
+    """The commands that read a folder of this kind. Args: out, rows: a folder to write to, and records to curate."""
+    item, new = ITEMS[name], out / "new"
+    curate: list[object] = ["curate", "--out", new, "--jobs", 1, "--graph", "off"]
+    register: list[object] = ["train", "register", folder, "--db", out / "register"]
+    every: list[list[object]] = [
+        ["verify", folder, "--jobs", 1],
+        ["open", folder, "--no-browser"],
+        ["trace", item, "--in", folder],
+        ["publish", folder, "--repo-id", "nobody/none", "--dry-run"],
+    ]
+    extraction: list[list[object]] = [
+        ["show", item, "--in", folder],
+        ["search", "gate", "--in", folder, "--spec", out / "spec.json"],
+        ["search", "--like", item, "--in", folder],
+        [*curate, folder],
+        [*curate, rows, "--origins", folder],
+        ["sensitivity", folder, "--out", new, "--jobs", 1],
+    ]
+    snapshot: list[list[object]] = [
+        ["explain", folder, item],
+        ["explain", folder, item, "--graph", out / "graph.svg"],
+        ["curate", rows, "--out", new, "--against", folder, "--jobs", 1],
+    ]
+    more = {"blocks": extraction, "snapshot": snapshot, "delta": snapshot, "run": [register]}
+    return [*every, *more.get(name, [*every[:3], [*curate, folder]] if name == "synthesis" else ())]
+
+
+class _TooLate(BaseException):
+    """A command waits for something."""
+
+
+def _give_up(*_: object) -> None:
+    raise _TooLate
+
+
+@pytest.fixture
+def in_time() -> Iterator[Callable[[], None]]:
+    """Restart the clock of a command; one that hangs, on a pipe for example, is a failure."""
+    before = signal.signal(signal.SIGALRM, _give_up)
+    yield lambda: signal.alarm(_SECONDS) and None
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def try_folder(
+    seed: str, folders: dict[str, Path], out: Path, run: Run, restart: Callable[[], None], most: int
+) -> str | None:
+    """Damage one folder, read it by some commands, and return what is wrong with what they say, if anything."""
+    draw = random.Random(seed)
+    name = draw.choice(sorted(folders))
+    out.mkdir()
+    folder = copy(folders[name], out / folders[name].name)
+    if name == "delta":
+        copy(folders["snapshot"], out / "snapshot")
+    what = damage(folder, draw)
+    possible = commands(name, folder, out, folders["snapshot"].parent / "more.jsonl")
+    for command in draw.sample(possible, min(len(possible), most)):
+        restart()
+        where = f"{seed}: {name}/{what}: lemur {' '.join(map(str, command))}"
+        try:
+            done = run(*command, cwd=out)
+        except (Exception, _TooLate) as error:
+            raise AssertionError(where) from error
+        said = done.stderr.strip().splitlines()
+        if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr or "\x1b" in done.stderr + done.stdout:
+            return f"{where}: {done.returncode}: {done.stderr[-500:]}"
+        if done.returncode == 1 and not said[-1].startswith("lemur: "):
+            return f"{where}: no line says why: {done.stderr[-500:]}"
+    return None
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Hub can be reached."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("manifests.publish.hub.Hub.call", _unreachable)
+
+
+def _unreachable(*_: object, **__: object) -> None:
+    from lemur_core.files.errors import RetryableError
+
+    raise RetryableError("the Hub cannot be reached; run again")
+
+
+@pytest.mark.usefixtures("hub")
+def test_some_damaged_folders(
+    folders: dict[str, Path], tmp_path: Path, lemur_here: Run, in_time: Callable[[], None]
+) -> None:
+    wrong = [try_folder(f"0 {n}", folders, tmp_path / str(n), lemur_here, in_time, 2) for n in range(60)]
+    assert [fault for fault in wrong if fault] == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_damaged_folders(
+    seed: int, folders: dict[str, Path], tmp_path: Path, lemur_here: Run, in_time: Callable[[], None]
+) -> None:
+    wrong = [try_folder(f"{seed} {n}", folders, tmp_path / str(n), lemur_here, in_time, 1) for n in range(250)]
+    assert [fault for fault in wrong if fault] == []
+
+
+def test_whole_folders_are_read(
+    folders: dict[str, Path], tmp_path: Path, lemur_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, folder in folders.items():
+        done = lemur_here("verify", folder, "--jobs", 1, cwd=tmp_path)
+        assert done.returncode == 0, (name, done.stdout)
+
+
+def restate(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "manifest.json"
+    stated = json.loads(path.read_text())
+    change(stated)
+    path.unlink()
+    path.write_text(json.dumps(stated))
+
+
+def put(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
+    """Put a value at a place of a manifest; None of the keys' last leaves it out."""
+
+    def change(stated: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            stated = stated[key]
+        if value is ...:
+            del stated[keys[-1]]
+        else:
+            stated[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("counts", "codes"), "x", "counts.codes: must be a whole number"),
+        (("counts", "names"), [1], "counts.names: must be a whole number"),
+        (("counts", "families"), 3, "counts.families: must be a table of keys"),
+        (("counts", "rows"), {"input": -1}, "counts.rows.input: must be at least 0"),
+        (("counts", "rows"), ..., "counts.rows is missing"),
+        (("details", "lsh"), None, "details.lsh"),
+        (("details", "lsh", "bands"), 0, "details.lsh.bands: must be at least 1"),
+        (("parameters", "lexical_threshold"), ..., "parameters.lexical_threshold is missing"),
+        (("parameters", "lexical_threshold"), "x", "parameters.lexical_threshold: must be a number"),
+        (("parameters", "structural_threshold"), ..., "parameters.structural_threshold is missing"),
+        (("parameters", "seed"), 0.5, "parameters.seed: must be a whole number"),
+        (("parameters", "graph"), ..., "parameters.graph is missing"),
+    ],
+)
+def test_a_check_that_cannot_be_made_fails(
+    folders: dict[str, Path], tmp_path: Path, lemur_here: Run, keys: tuple[str, ...], value: object, said: str
+) -> None:
+    folder = copy(folders["snapshot"], tmp_path / "snapshot")
+    restate(folder, put(*keys, value=value))
+    done = lemur_here("verify", folder, "--jobs", 1, cwd=tmp_path)
+    assert done.returncode == 1
+    (line, *_) = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert "cannot be checked: " in line
+    assert said in line
+    assert done.stdout.startswith("ok    digests"), "what can be checked is"
