@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from manifests.records import Ratio, Sha256
 
+#: The value of a heading that a manifest does not state; null is not allowed there.
+_ABSENT: Any = None
+
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Counts = dict[str, Count]
 Figure = Annotated[float, Field(allow_inf_nan=False)]
@@ -96,15 +99,15 @@ class SnapshotParameters(Stated):
 class SnapshotCounts(Stated):
     """The counts of a snapshot."""
 
-    rows: Rows = Field(default=None)
+    rows: Rows = _ABSENT
     networks: Count = 0
     names: Count = 0
     codes: Count = 0
     splits: Counts = {}
     prefixes: dict[str, Group] = {}
     families: dict[str, Group] = {}
-    graphs: TracedRecords = Field(default=None)
-    chat: ChatCounts = Field(default=None)
+    graphs: TracedRecords = _ABSENT
+    chat: ChatCounts = _ABSENT
     runs: dict[str, Any] = {}
     licenses: dict[str, Any] = {}
 
@@ -113,10 +116,10 @@ class SnapshotDetails(Stated):
     """The details of a snapshot."""
 
     license: str = "NOASSERTION"
-    lsh: Recalled = Field(default=None)
-    against: Banded = Field(default=None)
-    origins: OriginRules = Field(default=None)
-    chat: Shared = Field(default=None)
+    lsh: Recalled = _ABSENT
+    against: Banded = _ABSENT
+    origins: OriginRules = _ABSENT
+    chat: Shared = _ABSENT
     licensed_by_row: Count = 0
     withheld: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -157,8 +160,8 @@ class ExtractionCounts(Stated):
     """The counts of an extraction."""
 
     reached: Counts = {}
-    graphs: BlockGraphs = Field(default=None)
-    chat: ChatCounts = Field(default=None)
+    graphs: BlockGraphs = _ABSENT
+    chat: ChatCounts = _ABSENT
 
 
 class ExtractionDetails(Stated):
@@ -232,7 +235,7 @@ class EvaluationCounts(Stated):
 
     scores: dict[str, dict[str, dict[str, Figure]]] = {}
     majority: Ratio = 0.0
-    findings: EvaluationFindings = Field(default=None, alias="found")
+    findings: EvaluationFindings = Field(default=_ABSENT, alias="found")
 
 
 #: By kind, the types of parameters, counts and details. Of another kind, nothing is read but what every manifest has.
