@@ -20,6 +20,7 @@ from curate.model.options import LEAK_THRESHOLD, CurateOptions
 from curate.published.clusters import read_joined
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
 from curate.published.published import PublishedFolder, open_published
+from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import ratio
 from lemur_core.files.progress import progress
 from lemur_core.similarity.features.minhash import ESTIMATE_MARGIN, banding_for, jaccard
@@ -167,6 +168,11 @@ class Baseline:
                 continue
             reason = f"{removed['reason']}; so decided in {folder.parent.name}"
             canonical = None if removed["canonical"] is None else self._find_by_id(removed["canonical"])
+            if canonical is None and removed["stage"] in DUPLICATE_STAGES:
+                raise UserError(
+                    f"{folder.folder}: removed {id_[:12]} for a record that no base holds; run `lemur verify` on it,"
+                    " and give it as it was published"
+                )
             number = None if canonical is None else self._assign_number(canonical)
             self.equal[code] = Verdict(removed["stage"], number, removed["similarity"], reason)
             return

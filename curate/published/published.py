@@ -37,7 +37,7 @@ from manifests.folders.tables import read_table
 from manifests.records import Decision, GraphRow, LemurRecord
 
 #: Part of the index's name; increased whenever its contents change.
-_VERSION = 2
+_VERSION = 3
 
 #: The columns read from the records; older snapshots may lack those of the graph.
 _COLUMNS = ("id", "nn", "split", "cluster", "graph", "graph_widths")
@@ -118,6 +118,11 @@ class PublishedFolder:
         note(f"{self.folder}: building its index, once")
         records = read_table(SNAPSHOT.files(self.folder, "records"), LemurRecord, _COLUMNS).sort_by("id")
         ids: list[str] = records.column("id").to_pylist()
+        if ids != (kept := _kept_ids(self.folder)):
+            raise UserError(
+                f"{self.folder}: holds {len(ids):,} records, but its decisions keep {len(kept):,}, not the same ones; run"
+                " `lemur verify` on it, and give it as it was published"
+            )
         self.have(ids)
         parameters = self.manifest.parameters
         features = self._store.table([bytes.fromhex(id_) for id_ in ids])
@@ -311,6 +316,12 @@ def _sweep(newest: Path, folder: object) -> None:
 
 def _map_table(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def _kept_ids(folder: Path) -> list[str]:
+    """Return the ids of the codes that the decisions keep, sorted."""
+    decisions = read_table([folder / "decisions.parquet"], Decision, ["id", "kept"])
+    return sorted(decisions.filter(decisions["kept"])["id"].to_pylist())
 
 
 def _removals(folder: Path, kept: set[str]) -> pa.Table:
