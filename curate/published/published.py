@@ -120,7 +120,7 @@ class PublishedFolder:
         ids: list[str] = records.column("id").to_pylist()
         if ids != (kept := _kept_ids(self.folder)):
             raise UserError(
-                f"{self.folder}: holds {len(ids):,} records, but its decisions keep {len(kept):,}, not the same ones; run"
+                f"{self.folder}: holds {len(ids):,} records, but its decisions keep {len(kept):,}, not the same; run"
                 " `lemur verify` on it, and give it as it was published"
             )
         self.have(ids)
