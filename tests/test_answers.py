@@ -265,7 +265,7 @@ def test_an_odd_answer_is_nonsense_on_recall_too(value: Any) -> None:
 
     class Kept:
         def remembered(self, _key: str) -> bytes:
-            return json.dumps(["ok", value, ""]).encode()
+            return json.dumps(["ok", value, "", False]).encode()
 
         def remember(self, _key: str, _value: bytes) -> None:
             raise AssertionError("nothing is run")

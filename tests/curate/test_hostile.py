@@ -113,9 +113,7 @@ def test_each_record_gets_its_outcome(tmp_path: Path, monkeypatch: pytest.Monkey
         out = tmp_path / f"snapshot{number}"
         curate(tmp_path / "records.jsonl", out=out, options=CurateOptions(graph="all", check_runs=True), jobs=2)
         assert [check for check in verify(out) if not check.ok] == []
-        tables.append(
-            [(out / name).read_bytes() for name in ("graphs.parquet", "decisions.parquet", "networks.parquet")]
-        )
+        tables.append([(out / name).read_bytes() for name in ("graphs.parquet", "decisions.parquet")])
     assert tables[0] == tables[1]
     ids = {row["nn"]: row["id"] for row in pq.read_table(tmp_path / "snapshot0" / "decisions.parquet").to_pylist()}
     graphs = {row["id"]: row for row in pq.read_table(tmp_path / "snapshot0" / "graphs.parquet").to_pylist()}
