@@ -20,6 +20,7 @@ from curate.sources.files import FileSource, read_errors, read_row
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_growth
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 
@@ -213,7 +214,8 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-_CHUNK = 1 << 20
+#: Bytes decompressed at a time: Zstandard writes 128 KiB of one byte as four, so this gives 64 MiB at most.
+_CHUNK = 2_048
 
 
 def unpack(packed: Path, target: Path, where: str) -> None:
@@ -222,17 +224,18 @@ def unpack(packed: Path, target: Path, where: str) -> None:
     Args:
         where: the packed file's name in messages.
 
-    Raises: UserError if it is not a complete Zstandard file of a SQLite database, its content does not fit on the disk,
-        or the package that decompresses is not installed.
+    Raises: UserError if it is not a complete Zstandard file of a SQLite database, its content is out of proportion or
+        does not fit on the disk, or the package that decompresses is not installed.
     """
     try:
         import zstandard
     except ImportError as error:
         raise UserError(f"{where}: needs zstandard to decompress: pip install 'lemur-curator[lemur-db]'") from error
     with read_errors(packed), packed.open("rb") as file, atomic_file(target) as part, part.open("wb") as out:
-        frame, begun, size = None, b"", 0
+        frame, begun, size, packed_size = None, b"", 0, 0
         try:
             while chunk := file.read(_CHUNK):
+                packed_size += len(chunk)
                 # A file may be a sequence of frames, and each needs a decompressor of its own.
                 while chunk:
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
@@ -242,6 +245,7 @@ def unpack(packed: Path, target: Path, where: str) -> None:
                     if not _SQLITE.startswith(begun):
                         raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
                     size += len(piece)
+                    check_growth(where, packed_size, size)
                     _write(out, piece, target)
                     chunk = frame.unused_data if frame.eof else b""
                     frame = None if frame.eof else frame

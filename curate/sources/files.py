@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, AnyStr, BinaryIO, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from curate.sources.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import RATIO, BoundedStream, check_growth
 from lemur_core.files.markdown import is_unicode, make_visible
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
@@ -27,8 +28,12 @@ from manifests.provenance.licenses import license_of_fields
 COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")
 REQUIRED = ("nn", "nn_code")
 
+#: Maximum bytes of one record: a code of a million lines, somewhat more than a batch holds.
+MAX_RECORD_BYTES = 40 << 20
+
 MISSING = "nn_code is missing"
 EMPTY = "nn_code is empty"
+TOO_LARGE = f"nn_code has more than {MAX_RECORD_BYTES >> 20} MiB"
 SURROGATE = "nn_code has a lone surrogate, not valid Unicode"
 
 
@@ -75,6 +80,8 @@ def read_code(value: object) -> tuple[str | None, str | None]:
     """Return the code, or None and its problem."""
     if value is None:
         return None, MISSING
+    if isinstance(value, bytes | str) and len(value) > MAX_RECORD_BYTES:
+        return None, TOO_LARGE
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -183,8 +190,12 @@ def _python(value: pa.Scalar) -> object:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open the file's content as a stream; a .gz file is decompressed."""
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
+    """Open the file's content as a stream; a .gz file is decompressed, within bounds."""
+    packed = path.open("rb")
+    if not path.name.lower().endswith(".gz"):
+        return packed
+    content = BoundedStream(str(path), packed, gzip.GzipFile(fileobj=packed))
+    return cast(BinaryIO, io.BufferedReader(content, _READ_BYTES))
 
 
 @contextlib.contextmanager
@@ -254,10 +265,22 @@ class JsonlFile(FileSource):
         """
         self._columns: dict[str, None] = {}  # of all objects read
         with read_errors(self._path), open_bytes(self._path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(_read_lines(file), start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
-                if content.strip():
+                if len(content) > MAX_RECORD_BYTES:
+                    yield build_broken_row(f"line {number}: longer than {MAX_RECORD_BYTES >> 20} MiB")
+                elif content.strip():
                     yield _read_line(number, content, self._columns)
+
+
+def _read_lines(file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """Yield the lines of a file; of one that is longer than a record may be, the beginning, one character too long."""
+    while line := file.readline(MAX_RECORD_BYTES + 1):
+        yield line
+        end = "\n" if isinstance(line, str) else b"\n"
+        while len(line) > MAX_RECORD_BYTES and not line.endswith(end):
+            rest = file.readline(MAX_RECORD_BYTES)
+            line = line if rest and not rest.endswith(end) else line[:0]
 
 
 def _read_line(number: int, line: bytes, columns: dict[str, None]) -> dict[str, Any]:
@@ -280,7 +303,7 @@ def _read_line(number: int, line: bytes, columns: dict[str, None]) -> dict[str, 
 
 
 #: Maximum characters in one field; also bounds memory if a quote is never closed.
-_FIELD_LIMIT = 1 << 28
+_FIELD_LIMIT = MAX_RECORD_BYTES
 
 
 class CsvFile(FileSource):
@@ -302,7 +325,7 @@ class CsvFile(FileSource):
             open_bytes(self._path) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
         ):
-            reader = csv.reader(text)
+            reader = csv.reader(self._lines(text))
             header = self._header(reader)
             while True:
                 line = reader.line_num + 1
@@ -315,6 +338,13 @@ class CsvFile(FileSource):
                     continue
                 if fields:
                     yield _read_fields(line, header, fields)
+
+    def _lines(self, text: TextIO) -> Iterator[str]:
+        for number, line in enumerate(_read_lines(text), start=1):
+            if len(line) > MAX_RECORD_BYTES:
+                limit = f"longer than {MAX_RECORD_BYTES >> 20} MiB"
+                raise UserError(f"{self._path}: line {number} is {limit}; not a table of networks")
+            yield line
 
     def _header(self, reader: Iterator[list[str]]) -> list[str]:
         try:
@@ -343,6 +373,11 @@ _READ_BYTES = 1 << 20
 #: Rows decoded at a time at most. The sizes that a file states are those before its dictionaries are unfolded: a
 #: repeated code of a megabyte costs next to nothing there, and a megabyte each time here.
 _READ_ROWS = 250
+#: Bytes of a batch at most if each of its rows names the largest value that its dictionary may hold.
+_UNFOLDED_BYTES = 256 << 20
+#: How far the rows of a table may outgrow its file: each names a value of a dictionary in a few bits. Only a batch is
+#: held at a time, so this bounds time.
+_OF_ROWS = {"ratio": 1_000, "floor": 1 << 30}
 
 
 class ParquetFile(FileSource):
@@ -358,8 +393,14 @@ class ParquetFile(FileSource):
                 names = file.schema_arrow.names
                 check_columns(self.where, names)
                 wanted = [name for name in COLUMNS if name in names]
+                packed, size = self._path.stat().st_size, 0
+                groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+                check_growth(self.where, packed, sum(group.total_byte_size for group in groups), **_OF_ROWS)
                 for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
-                    yield from read_batch(batch)
+                    for row in read_batch(batch):
+                        size += len(row["nn_code"] or "")
+                        check_growth(self.where, packed, size, **_OF_ROWS)
+                        yield row
         except (pa.ArrowException, OSError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"{self._path}: cannot be read as Parquet: {reason}; write or fetch it again") from error
@@ -367,10 +408,16 @@ class ParquetFile(FileSource):
 
 def _rows_at_a_time(metadata: pq.FileMetaData, wanted: list[str]) -> int:
     """Return how many rows fit a batch where they are largest, by the sizes that the file states."""
-    largest = 1
+    largest = named = 1
     for place in range(metadata.num_row_groups):
         group = metadata.row_group(place)
-        columns = (group.column(i) for i in range(group.num_columns))
-        size = sum(part.total_uncompressed_size for part in columns if part.path_in_schema.split(".")[0] in wanted)
-        largest = max(largest, size // max(group.num_rows, 1))
-    return max(1, min(_READ_ROWS, BATCH_CHARACTERS // largest))
+        columns = [group.column(i) for i in range(group.num_columns)]
+        sizes = [part.total_uncompressed_size for part in columns if part.path_in_schema.split(".")[0] in wanted]
+        largest = max(largest, sum(sizes) // max(group.num_rows, 1))
+        named = max([named, *(part.total_uncompressed_size for part in columns if _is_dense(part))])
+    return max(1, min(_READ_ROWS, BATCH_CHARACTERS // largest, _UNFOLDED_BYTES // named))
+
+
+def _is_dense(column: pq.ColumnChunkMetaData) -> bool:
+    """Return whether a part of a column is so much compressed that one value of its dictionary may be all of it."""
+    return bool(column.total_uncompressed_size > RATIO * column.total_compressed_size)

@@ -1,12 +1,13 @@
 """Rows of a folder: Python files, Parquet files, or the blocks of an extraction."""
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from curate.sources.files import ParquetFile, build_broken_row, describe_file, read_row
+from curate.sources.files import MAX_RECORD_BYTES, ParquetFile, build_broken_row, describe_file, read_row
 from curate.sources.rows import RowSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
@@ -90,7 +91,10 @@ class PythonFolder(FolderSource):
         return hashlib.sha256(content).hexdigest(), len(content)
 
     def _read(self, file: Path) -> bytes:
-        return locate_inside(self._folder, file).read_bytes()
+        target = locate_inside(self._folder, file)
+        if target.stat().st_size > MAX_RECORD_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_RECORD_BYTES >> 20} MiB", str(file))
+        return target.read_bytes()
 
 
 class ParquetFolder(FolderSource):

@@ -36,6 +36,7 @@ from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.foreign import check_growth
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
@@ -343,7 +344,7 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
             target = distribution.folder.parent
             if _read_distribution(target) is not None:
                 return distribution
-            _extract(archive, folder / "files")
+            _extract(archive, wheel.stat().st_size, folder / "files")
     except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
         raise UserError(f"its wheel is not readable: {error}") from error
     except OSError as error:
@@ -361,11 +362,12 @@ def _read_metadata(archive: zipfile.ZipFile) -> PackageFacts:
     return read_facts({members[0]: archive.read(members[0])})
 
 
-def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
+def _extract(archive: zipfile.ZipFile, packed: int, folder: Path) -> None:
     """Write the modules and metadata of a wheel, without scripts, headers and links."""
     members = [member for member in archive.infolist() if not member.is_dir()]
     if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > MAX_UNPACKED_BYTES:
         raise UserError(_TOO_LARGE)
+    check_growth("its wheel", packed, sum(member.file_size for member in members))
     for member in members:
         path = module_path(member.filename)
         if not is_safe(member.filename) or (path and not is_safe(path)):

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
@@ -31,6 +32,7 @@ from extract.sources.contents import (
 )
 from extract.sources.store import keep_source, read_source, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.foreign import BoundedStream, check_growth
 from lemur_core.files.pip import AbsentError, download, latest_version
 from lemur_core.files.progress import note
 
@@ -233,18 +235,17 @@ def _record_hash(data: bytes) -> str:
 #: Limits on a whole archive, including the parts that are not read.
 _MAX_MEMBERS = 300_000
 _MAX_UNPACKED_BYTES = 2 << 30
-_MAX_READ_BYTES = 64 << 20
 
 
-Opener = Callable[[Path], io.BufferedIOBase | io.RawIOBase]
+Opener = Callable[[BinaryIO], IO[bytes] | io.BufferedIOBase]
 Choose = Callable[[list[str]], Iterable[str]]
 
 _OPENERS: dict[str, Opener] = {
-    ".tar.gz": gzip.GzipFile,
-    ".tgz": gzip.GzipFile,
-    ".tar.bz2": bz2.BZ2File,
-    ".tar.xz": lzma.LZMAFile,
-    ".tar": io.FileIO,
+    ".tar.gz": gzip.open,
+    ".tgz": gzip.open,
+    ".tar.bz2": bz2.open,
+    ".tar.xz": lzma.open,
+    ".tar": lambda file: file,
 }
 _ZIPS = (".whl", ".zip")
 _DATA_FOLDER = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(?P<rest>.+)")
@@ -280,6 +281,7 @@ def _read_zip(path: Path, choose: Choose) -> dict[str, bytes]:
         plain = {member.filename: member for member in members if not member.is_dir() and is_plain(member)}
         chosen = sorted(set(choose(list(plain))))
         check_bounds(path.name, (plain[name].file_size for name in chosen))
+        check_growth(path.name, path.stat().st_size, sum(plain[name].file_size for name in chosen))
         return {name: _read_bounded(archive, plain[name]) for name in chosen}
 
 
@@ -316,8 +318,9 @@ def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
 @contextlib.contextmanager
 def _open_tar(path: Path, opener: Opener) -> Iterator[tarfile.TarFile]:
     with (
-        opener(path) as file,
-        _Bounded(path.name, file) as bounded,
+        path.open("rb") as packed,
+        opener(packed) as content,
+        BoundedStream(path.name, packed, content, _MAX_UNPACKED_BYTES) as bounded,
         tarfile.open(fileobj=bounded, mode="r|", errorlevel=2) as archive,
     ):
         yield archive
@@ -327,23 +330,6 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     for count, member in enumerate(archive, start=1):
         _check_count(path, count)
         yield member
-
-
-class _Bounded(io.RawIOBase):
-    """A decompressed stream that raises an error before it exhausts memory or time."""
-
-    def __init__(self, where: str, file: io.BufferedIOBase | io.RawIOBase) -> None:
-        self._where, self._file, self._left = where, file, _MAX_UNPACKED_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(min(size, _MAX_READ_BYTES) if size >= 0 else _MAX_READ_BYTES) or b""
-        self._left -= len(data)
-        if self._left < 0:
-            raise UserError(f"{self._where}: unpacks to more than {_MAX_UNPACKED_BYTES:,} bytes; not a source of code")
-        return data
 
 
 def _check_count(path: Path, count: int) -> None:

@@ -1,9 +1,11 @@
 """Read files of others without being led out of their folder, kept waiting, or flooded."""
 
 import errno
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any, BinaryIO
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import is_unicode, make_visible
@@ -56,3 +58,70 @@ def _list_special(path: Path) -> Iterator[Path]:
         return
     for above, _, names in os.walk(path):
         yield from (one for name in names if (one := Path(above, name)).exists() and not one.is_file())
+
+
+#: Content may have this many times the bytes that were read of its compressed form. Code shrinks to a quarter or a
+#: tenth; rows that repeat a code of some KB to 1 / 170 with gzip, whose longest match, 258 bytes, then takes 12 bits.
+RATIO = 200
+#: Content of this size is never too large: every machine has room for it, in memory and on disk.
+FLOOR_BYTES = 64 << 20
+_STEP = 1 << 20  # bytes decompressed at a time at most
+
+
+def check_growth(where: str, packed: int, size: int, *, ratio: int = RATIO, floor: int = FLOOR_BYTES) -> None:
+    """Check that content is not out of proportion to its compressed form, as that of a decompression bomb is.
+
+    Args:
+        where: the name of the file, for the message.
+        packed: bytes of the compressed form that were read.
+        size: bytes of content so far, or as the file states them.
+        ratio: the limit of `size / packed`, above a floor.
+        floor: bytes that are always allowed.
+    Raises: UserError if it is.
+    """
+    if size > floor + ratio * packed:
+        raise UserError(
+            f"{where}: {packed:,} bytes of it unpack to more than {floor + ratio * packed:,}, so it is not read;"
+            " if you trust it, unpack it yourself and name what is in it"
+        )
+
+
+class BoundedStream(io.RawIOBase):
+    """The content of a compressed file, which raises UserError before it exhausts memory or time.
+
+    Args:
+        where: the name of the file, for messages.
+        packed: the compressed file, whose position says how much was read.
+        content: the stream that decompresses it.
+        most: bytes of content at most, whatever was read.
+    """
+
+    def __init__(
+        self, where: str, packed: BinaryIO, content: IO[bytes] | io.BufferedIOBase, most: int | None = None
+    ) -> None:
+        self._where, self._packed, self._content, self._most, self._size = where, packed, content, most, 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some content.
+
+        Args: buffer: a writable buffer of bytes.
+        Returns: the number of bytes read; 0 at the end.
+        Raises: UserError if there is too much content.
+        """
+        data = self._content.read(min(len(buffer), _STEP))
+        self._size += len(data)
+        check_growth(self._where, self._packed.tell(), self._size)
+        if self._most is not None and self._size > self._most:
+            raise UserError(f"{self._where}: unpacks to more than {self._most:,} bytes")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close both streams."""
+        self._content.close()
+        self._packed.close()
+        super().close()

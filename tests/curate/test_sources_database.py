@@ -312,3 +312,15 @@ def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> 
     with pytest.raises(UserError) as caught:
         rows_of(path)
     assert str(caught.value) == f"{path}: {reason}"
+
+
+def test_a_database_out_of_proportion_is_not_unpacked(tmp_path: Path, curator_cache: Path) -> None:
+    path = tmp_path / "bomb.zst"
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as writer:
+        writer.write(b"SQLite format 3\x00")
+        for _ in range(200):
+            writer.write(bytes(1 << 20))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(UserError, match=r"bomb\.zst: [0-9,]+ bytes of it unpack to more than .* not read"):
+        rows_of(path)
+    assert not [file for file in (curator_cache / "lemur-db").rglob("*") if file.is_file()]

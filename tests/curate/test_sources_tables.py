@@ -379,3 +379,28 @@ def test_parquet_parameters(tmp_path: Path, values: pa.Array, expected: list[str
     found = read_table(tmp_path / "a.parquet", columns)
     assert [row["prm"] for row in found] == expected
     assert [row["problem"] for row in found] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.gz"])
+def test_a_file_out_of_proportion_is_not_read(tmp_path: Path, name: str) -> None:
+    with gzip.open(tmp_path / name, "wb") as file:
+        file.write(b'{"nn": "a", "nn_code": "' if "jsonl" in name else b"nn,nn_code\na,")
+        for _ in range(100):
+            file.write(b"x" * (1 << 20))
+    with pytest.raises(UserError, match=rf"{name}: (?:[0-9,]+ bytes of it unpack to more|line 2 is longer) than"):
+        list(open_source(str(tmp_path / name)).batches())
+
+
+def test_a_line_longer_than_a_record_is_one_broken_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.sources.files.MAX_RECORD_BYTES", 100)
+    lines = [
+        '{"nn": "a", "nn_code": "x = 1"}',
+        '{"nn": "b", "nn_code": "' + "y" * 950 + '"}',
+        '{"nn": "c", "nn_code": "z = 1"}',
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    rows = [row for batch in open_source(str(tmp_path / "a.jsonl")).batches() for row in batch.to_pylist()]
+    assert [row["problem"] for row in rows] == [None, "line 2: longer than 0 MiB", None]
+    (tmp_path / "a.csv").write_text("nn,nn_code\na,x\nb," + "y" * 950)
+    with pytest.raises(UserError, match=r"a\.csv: line 3 is longer than 0 MiB; not a table of networks"):
+        list(open_source(str(tmp_path / "a.csv")).batches())

@@ -120,6 +120,23 @@ def test_a_tar_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str)
     assert "unpacks to more than 1,048,576 bytes" in refused(path, lambda names: [])
 
 
+@pytest.mark.parametrize("name", ["x.whl", "x.tar.gz", "x.tar.bz2", "x.tar.xz"])
+def test_an_archive_out_of_proportion_is_not_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    members = [(f"{number}.py", bytes(30 << 20)) for number in range(3)]
+    if name.endswith(".whl"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive_file:
+            for member, data in members:
+                archive_file.writestr(member, data)
+    else:
+        with tarfile.open(path, f"w:{name.rpartition('.')[2]}") as packed:
+            for member, data in members:
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                packed.addfile(info, io.BytesIO(data))
+    assert "bytes of it unpack to more than" in refused(path)
+
+
 @given(st.text(max_size=20))
 def test_a_safe_name_stays_below_its_folder(name: str) -> None:
     assert not is_safe("")
