@@ -28,7 +28,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from manifests.folders.manifest import Manifest, Stopwatch
-from manifests.records import is_guess
+from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 2

@@ -349,7 +349,7 @@ class Renderer:
     def _usable(self, module: Module, entry: LocalImport, target: External) -> bool:
         if target.runtime:
             return True
-        return not entry.guarded and is_required(module.source, target.package)
+        return not entry.guarded and is_required(module.source.requires, target.package)
 
     def _local_line(self, module: Module, entry: LocalImport, target: Target, checked: bool) -> str:
         bound = entry.alias.bound

@@ -25,9 +25,9 @@ from lemur_core.source.undefined import find_undefined_names
 from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance import SPECS, header_lines, minimized_path
+from manifests.provenance import SPECS, header_lines, is_guess, minimized_path
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.records import Block, is_guess
+from manifests.records import Block
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)

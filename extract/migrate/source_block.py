@@ -12,9 +12,10 @@ from extract.model.blocks import find_block
 from extract.model.specs import read_spec
 from extract.specs.make import StatedArguments, WorkingCalls, read_arguments
 from lemur_core.files.errors import UserError
+from manifests.provenance import is_guess
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
 from manifests.provenance.parts import read_parts
-from manifests.records import Block, Case, Observed, SpecArgument, is_guess
+from manifests.records import Block, Case, Observed, SpecArgument
 
 Shape = tuple[int, ...]
 

@@ -162,7 +162,7 @@ class DependencyGraph:
         result.local_targets = [self.library.target(module, entry.alias) for entry in statement.locals]
         for entry, target_of_local in zip(statement.locals, result.local_targets, strict=True):
             if isinstance(target_of_local, External) and not target_of_local.runtime and not entry.guarded:
-                if is_required(module.source, target_of_local.package):
+                if is_required(module.source.requires, target_of_local.package):
                     result.requires.add(target_of_local.package.split(".")[0])
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.sources import PackageSource
 from lemur_core.files.errors import UsageError
-from manifests.records import GUESS, is_guess
+from manifests.provenance import GUESS, is_guess
 
 #: Packages of the field whose distribution has the same name, with a dash for an underscore.
 _SAME_NAME: frozenset[str] = frozenset(
@@ -175,9 +174,9 @@ def is_stated(package: str, requires: Iterable[str], confirmed: Mapping[str, str
     return (confirmed or {}).get(top, "") in listed or _find_stated(top, listed) is not None
 
 
-def is_required(source: PackageSource, package: str) -> bool:
-    """Return whether a source's own metadata lists a package as a hard requirement."""
-    return _find_stated(package.split(".")[0], _drop_extras(source.requires)) is not None
+def is_required(requires: tuple[str, ...], package: str) -> bool:
+    """Return whether the metadata of a source, with these requirements, lists a package as a hard requirement."""
+    return _find_stated(package.split(".")[0], _drop_extras(requires)) is not None
 
 
 @functools.cache

@@ -21,9 +21,10 @@ from extract.resolve.distributions import parse_requirements
 from extract.resolve.modules import RUNTIME
 from extract.resolve.standins import replacement_source
 from extract.sources import PackageSource
+from manifests.provenance import is_guess
 from manifests.provenance.licenses import is_permissive
 from manifests.provenance.swhid import Swhid, directory_swhid
-from manifests.records import Block, is_guess
+from manifests.records import Block
 
 FORMAT = 1
 

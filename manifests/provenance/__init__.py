@@ -14,8 +14,16 @@ NAMES = "nn_block_names.json"  # of a run that only discovers: a list for `--nam
 #: Its code folders: closed files, and their minimized forms.
 FULL, MINIMIZED = "blocks/", "lean/"
 
+#: The marker of a requirement that only an import suggests; installers skip a requirement with such a marker.
+GUESS = 'extra == "guess"'
+
 #: The end of an error that quotes a line of a block's file, and its replacement where that line is not shown.
 QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
+
+
+def is_guess(requirement: str) -> bool:
+    """Return whether a requirement of a block is only suggested by the name of an import."""
+    return requirement.endswith(GUESS)
 
 
 def minimized_path(file: str) -> str:

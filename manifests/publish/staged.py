@@ -23,11 +23,19 @@ from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
 from manifests.folders.tables import CROISSANT
-from manifests.provenance import LINE, QUOTED_LINE, TABLE, find_blocking_licenses, find_inlined_blocks, minimized_path
+from manifests.provenance import (
+    LINE,
+    QUOTED_LINE,
+    TABLE,
+    find_blocking_licenses,
+    find_inlined_blocks,
+    is_guess,
+    minimized_path,
+)
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.records import TrainingRecord, is_guess
+from manifests.records import TrainingRecord
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"

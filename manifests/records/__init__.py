@@ -26,15 +26,6 @@ Agreement = Literal["same", "widths", "different"]
 LEVELS: tuple[Level, ...] = typing.get_args(Level)
 
 
-#: The marker of a requirement that only an import suggests; installers skip a requirement with such a marker.
-GUESS = 'extra == "guess"'
-
-
-def is_guess(requirement: str) -> bool:
-    """Return whether a requirement of a block is only suggested by the name of an import."""
-    return requirement.endswith(GUESS)
-
-
 def _check_object(text: str) -> str:
     try:
         if isinstance(json.loads(text), dict):
