@@ -22,6 +22,8 @@ from lemur.finished.folders import trace, verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
+from tests.builders.kills import assert_it_survives
+from tests.lemur.experts.conftest import SETTINGS, write_library
 
 STAGES = ("data", "adapt", "align", "route")
 
@@ -215,3 +217,13 @@ def test_a_killed_run_goes_on_to_the_same_bytes(settings_file: Path, tmp_path: P
     models = ["base/model/model.safetensors", "domains/alpha/expert/model/model.safetensors"]
     for name in models:
         assert sha256_file(tmp_path / "whole" / name) == sha256_file(tmp_path / "ended" / name)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_points_alignment_writes_the_same_bytes(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    write_library(place / "library")
+    (place / "experts.toml").write_text(SETTINGS)
+    steps = [["-q", "experts", stage, "experts.toml"] for stage in ("data", "adapt", "align")]
+    assert_it_survives(steps, place, "made", volatile=("manifest.json", ".lock"))

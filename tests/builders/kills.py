@@ -1,0 +1,90 @@
+"""Kill a command at a chosen change of the file system, as `kill -9` does: deterministic, unlike a kill after a time."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lemur_core.files.atomic import sha256_file
+
+#: Counts what the process writes, creates, renames and removes, and what it starts; ends it at the number that is asked for.
+_COUNTING = """
+import atexit, os, sys
+left, seen = int(os.environ.pop("KILL_AT")), 0
+def count(event, arguments):
+    global seen
+    writes = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "subprocess.Popen", "sqlite3.connect"):
+        seen += 1
+        if seen == left:
+            os.kill(os.getpid(), 9)
+sys.addaudithook(count)
+atexit.register(lambda: print("CHANGES", seen, file=sys.stderr))
+from lemur import main
+main()
+"""
+
+
+def run_counted(
+    arguments: Sequence[object], cwd: Path, kill_at: int, environment: Mapping[str, str]
+) -> tuple[int, int]:
+    """Run `lemur` with arguments in a folder, and kill it at a change of the file system; 0 for never.
+
+    Returns: its exit status, negative if it was killed, and how many changes it made, 0 if it was killed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _COUNTING, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "NO_COLOR": "1", **environment, "KILL_AT": str(kill_at)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    counts = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("CHANGES ")]
+    return done.returncode, int(counts[0]) if done.returncode == 0 else 0
+
+
+def digests(folder: Path, *, volatile: Sequence[str] = ()) -> dict[str, str]:
+    """Return the digest of each file below a folder, but for those that state times."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in volatile)
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
+
+
+def assert_it_survives(
+    steps: Sequence[Sequence[object]], place: Path, out: str, *, points: int = 20, volatile: Sequence[str] = ()
+) -> None:
+    """Assert that a command killed at evenly spread points, and run again, writes the same bytes and leaves no litter.
+
+    Args:
+        steps: arguments of commands that run one after the other in `place`; the last one is killed. What a killed run
+            has finished is there for the next one, so the points lie in different work.
+        place: a folder with what the commands read.
+        out: the name of what they write in it.
+        points: how often it is killed.
+        volatile: names of files that state times.
+    """
+    before = sorted(path.name for path in place.iterdir())
+
+    def environment(name: str) -> dict[str, str]:
+        scratch = place.parent / f"{name}-tmp"
+        scratch.mkdir(exist_ok=True)
+        return {"LEMUR_CURATOR_CACHE": str(place.parent / f"{name}-cache"), "TMPDIR": str(scratch)}
+
+    changes = [run_counted(step, place, 0, environment("whole"))[1] for step in steps][-1]
+    (place / out).rename(place.parent / "whole")
+    for step in steps[:-1]:
+        assert run_counted(step, place, 0, environment("killed"))[0] == 0
+    statuses = [
+        run_counted(steps[-1], place, 1 + changes * point // points, environment("killed"))[0]
+        for point in range(points)
+    ]
+    assert statuses.count(-signal.SIGKILL) >= points // 2, "a run that goes on has less to do, but most are killed"
+    assert run_counted(steps[-1], place, 0, environment("killed"))[0] == 0
+    whole, resumed = (digests(folder, volatile=volatile) for folder in (place.parent / "whole", place / out))
+    assert resumed == whole
+    assert sorted(path.name for path in place.iterdir()) == sorted([*before, out])
+    assert list((place.parent / "killed-tmp").iterdir()) == []
