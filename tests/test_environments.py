@@ -132,7 +132,7 @@ def test_every_import_of_the_product_is_declared() -> None:
         *sys.stdlib_module_names,
         "_typeshed",
     }  # the last is for type checkers
-    distributions = {"PIL": "pillow", "yaml": "pyyaml"}
+    distributions = {"PIL": "pillow", "yaml": "pyyaml", "kingfisher_sdk": "kingfisher-secret-scanner"}
     assert "networkx" in foreign
     assert {canonicalize_name(distributions.get(name, name)) for name in foreign} - declared == set()
 

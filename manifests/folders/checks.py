@@ -44,8 +44,20 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         if sha256_file(folder / name) != listed[name].sha256
     ]
     wrong += _page_faults(folder, every - present)
-    wrong += active_files(folder, sorted(present))
+    pages = _list_inner_pages(present)
+    for inner, files in pages.items():
+        wrong += [f"{inner}/{fault}" for fault in _page_faults(folder / inner, files)]
+    of_pages = {f"{inner}/{name}" for inner, files in pages.items() for name in files}
+    wrong += active_files(folder, sorted(present - of_pages))
     return check_faults("digests", wrong, f"{len(listed)} files as the manifest states")
+
+
+def _list_inner_pages(present: set[str]) -> dict[str, set[str]]:
+    """Return the files of the pages of finished folders in a folder, such as the runs of a study, by their folder."""
+    inner = sorted(name.removesuffix(f"/{FILE_NAME}") for name in present if name.endswith(f"/{FILE_NAME}"))
+    below = {at: {path.removeprefix(f"{at}/") for path in present if path.startswith(f"{at}/")} for at in inner}
+    pages = {at: set(filter(is_of_page, paths)) for at, paths in below.items()}
+    return {at: files for at, files in pages.items() if files}
 
 
 def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:

@@ -194,7 +194,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
 ) -> None:
     """Survivors are traced three times, as what a graph removes lets its neighbors in; two times where queued."""
     drawn = _Drawn()
-    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
+    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads, **_: drawn.run(tracer, payloads))
     monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
     options = CurateOptions(graph=graph)
     source = memory_source(rows, 20)
@@ -224,7 +224,7 @@ def test_a_delta_in_tasks_is_the_same(
     graph: Any, parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = _Drawn()
-    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
+    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads, **_: drawn.run(tracer, payloads))
     monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
     monkeypatch.setattr(strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of few records
     options = CurateOptions(graph=graph, lexical_threshold=1.0, structural_threshold=1.0)

@@ -138,7 +138,10 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: o
 def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
     out, outside = tmp_path / "out", tmp_path / "precious.txt"
     (out / "page").mkdir(parents=True)
-    fill(out, "old", "blocks/a.py", "../precious.txt", str(outside))  # a manifest may state what it likes
+    fill(out, "old", "blocks/a.py")
+    stated = json.loads((out / "manifest.json").read_text())
+    stated["outputs"] += [{**stated["outputs"][0], "path": path} for path in ("../precious.txt", str(outside))]
+    (out / "manifest.json").write_text(json.dumps(stated))  # it may state what it likes
     outside.write_text("precious")
     (out / "page/files.json").write_text(json.dumps({"index.html": "", "page/000.js": "", "notes.txt": ""}))
 
