@@ -55,13 +55,13 @@ def extract_in_tasks(
             begin(folder, plan)
             extractor.warm_index_once()  # sources are fetched and indexed here: tasks may have no network
         forget(folder, "write")
-        steps = _list_steps(folder, _Request(options, inputs, out, force), tasks)
+        steps = _list_steps(folder, _ExtractionRequest(options, inputs, out, force), tasks)
         jobs = run_steps(executor, steps, folder, workers, memory)
     return read_manifest(out) if jobs is None else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ExtractionRequest:
     """The extraction that tasks divide: `inputs` are the digests that the sources had when the run began."""
 
     options: Options
@@ -78,7 +78,7 @@ class _Request:
         return extractor
 
 
-def _list_steps(folder: Exchange, request: _Request, tasks: int) -> Iterator[Step]:
+def _list_steps(folder: Exchange, request: _ExtractionRequest, tasks: int) -> Iterator[Step]:
     if at_least(request.options.level, "emitted"):
         yield Step("emit", tasks, partial(_emit_slice, request), folder)
     if at_least(request.options.level, "executed"):
@@ -86,20 +86,20 @@ def _list_steps(folder: Exchange, request: _Request, tasks: int) -> Iterator[Ste
     yield Step("write", 1, partial(_write, request), folder)
 
 
-def _emit_slice(request: _Request, rank: int, tasks: int) -> None:
+def _emit_slice(request: _ExtractionRequest, rank: int, tasks: int) -> None:
     with request.open_extractor() as extractor:
         classes = select(extractor.warm_index_once(), request.options.selection).classes
         files = {place: number for number, place in enumerate(dict.fromkeys(item.module.file.blob for item in classes))}
         extractor.emit([item for item in classes if files[item.module.file.blob] % tasks == rank])
 
 
-def _validate_slice(request: _Request, rank: int, tasks: int) -> None:
+def _validate_slice(request: _ExtractionRequest, rank: int, tasks: int) -> None:
     with request.open_extractor(jobs=1) as extractor:
         mine = {source.name for source in extractor.facts.sources[rank::tasks]}
         deque(extractor.extract(select(extractor.warm_index_once(), request.options.selection), mine), maxlen=0)
 
 
-def _write(request: _Request, _rank: int, _tasks: int) -> None:
+def _write(request: _ExtractionRequest, _rank: int, _tasks: int) -> None:
     with request.open_extractor():  # the sources are as they were
         extract_to(request.out, replace(request.options, retry_failed=False), force=request.force)
 

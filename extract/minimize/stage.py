@@ -9,7 +9,7 @@ from typing import Any, cast
 from extract.arguments.messages import BlockUses, CallsToRun
 from extract.minimize.cuts import Watched
 from extract.minimize.cutter import Cutter, MinimizedText
-from extract.proofs.validate import BlockWithOriginal, WorkingCalls
+from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import never_run
@@ -52,7 +52,7 @@ class Stopped:
 class WatchAnswer:
     """The executed parts of a block. `sets`: further arguments in the corpus that work."""
 
-    sets: tuple[WorkingCalls, ...]
+    sets: tuple[ReportedCalls, ...]
     signature: Signed
     watched: Watched
 

@@ -77,7 +77,7 @@ class WorkingCall:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkingCalls:
+class ReportedCalls:
     """Calls that construct a block and, if it runs, call it."""
 
     init: WorkingCall
@@ -94,7 +94,7 @@ class SearchAnswer:
     level: Level
     kind: str | None = None
     error: str | None = None
-    arguments: WorkingCalls | None = None
+    arguments: ReportedCalls | None = None
     observed: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
@@ -242,7 +242,7 @@ def _verdict(reply: Reply[SearchAnswer]) -> BlockVerdict:
     )
 
 
-def _calls(calls: WorkingCalls) -> dict[str, Any]:
+def _calls(calls: ReportedCalls) -> dict[str, Any]:
     """Return calls as JSON values; without `forward` if there is none."""
     return {name: call for name, call in asdict(calls).items() if call is not None}
 

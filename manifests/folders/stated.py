@@ -44,7 +44,7 @@ class Group(Stated):
     kept: Count
 
 
-class Rows(Stated):
+class RowCounts(Stated):
     """Rows of the source by stage, of which `input` is the sum."""
 
     model_config = ConfigDict(extra="allow")
@@ -99,7 +99,7 @@ class SnapshotParameters(Stated):
 class SnapshotCounts(Stated):
     """The counts of a snapshot."""
 
-    rows: Rows = _ABSENT
+    rows: RowCounts = _ABSENT
     networks: Count = 0
     names: Count = 0
     codes: Count = 0
@@ -150,7 +150,7 @@ class ExtractionParameters(Stated):
     chat: dict[str, Any] | None = None
 
 
-class BlockGraphs(Stated):
+class GraphCounts(Stated):
     """Blocks with a graph."""
 
     blocks: Count = 0
@@ -160,7 +160,7 @@ class ExtractionCounts(Stated):
     """The counts of an extraction."""
 
     reached: Counts = {}
-    graphs: BlockGraphs = _ABSENT
+    graphs: GraphCounts = _ABSENT
     chat: ChatCounts = _ABSENT
 
 
@@ -173,7 +173,7 @@ class ExtractionDetails(Stated):
     unopened: dict[str, str] = {}
 
 
-class GridPoint(Stated):
+class ThresholdCounts(Stated):
     """Codes kept at one pair of thresholds."""
 
     lexical_threshold: Figure
@@ -188,7 +188,7 @@ class GridCounts(Stated):
     """The counts of a grid of thresholds."""
 
     codes: Count = 0
-    grid: list[GridPoint] = []
+    grid: list[ThresholdCounts] = []
 
 
 class SourceName(Stated):
@@ -211,7 +211,7 @@ class SearchParameters(Stated):
     data: str = ""
 
 
-class Runs(Stated):
+class RunCounts(Stated):
     """The number of runs of a study."""
 
     runs: Count = 0
@@ -243,8 +243,8 @@ STATED: dict[str, dict[str, Any]] = {
     "snapshot": {"parameters": SnapshotParameters, "counts": SnapshotCounts, "details": SnapshotDetails},
     "extraction": {"parameters": ExtractionParameters, "counts": ExtractionCounts, "details": ExtractionDetails},
     "sensitivity": {"parameters": SourceName, "counts": GridCounts},
-    "ablation": {"parameters": AblationParameters, "counts": Runs},
-    "search": {"parameters": SearchParameters, "counts": Runs},
+    "ablation": {"parameters": AblationParameters, "counts": RunCounts},
+    "search": {"parameters": SearchParameters, "counts": RunCounts},
     "synthesis": {"counts": dict[str, Attempts], "details": Shared},
     "experts-evaluation": {"counts": EvaluationCounts},
 }

@@ -275,7 +275,7 @@ class Block(Record):
         description="PEP 508, in addition to the standard library and the declared runtime"
     )
     swhid: str = Field(description="swh:1:cnt: of the file that defines it")
-    license: str = Field(description="SPDX expression of the source, or NOASSERTION")
+    license: str = Field(description="SPDX expression of the source, or as the head of its file states; or NOASSERTION")
     seconds: Seconds | None = Field(description="wall time of this block; null unless timings were requested")
     digest: Sha256 = Field(description="SHA-256 of the source's Python files")
     resolutions: tuple[str, ...] = Field(

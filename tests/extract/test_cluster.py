@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from extract.cluster import _list_steps, _Request
+from extract.cluster import _ExtractionRequest, _list_steps
 from extract.extractor import BlockExtractor, extract_to
 from extract.model.results import Options
 from extract.resolve.discover import select
@@ -75,7 +75,7 @@ def test_tasks_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "another cache"))
     with BlockExtractor(sources=options.sources, jobs=1) as extractor:
         digests = {source.name: source.digest for source in extractor.facts.sources}
-    request = _Request(options, digests, tmp_path / "in tasks", False)
+    request = _ExtractionRequest(options, digests, tmp_path / "in tasks", False)
     *slices, write = _list_steps(Exchange(tmp_path / "work"), request, 3)
     assert [step.name for step in slices] == ["emit", "sources"]
     for step in slices:

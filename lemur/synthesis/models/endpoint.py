@@ -49,7 +49,7 @@ class _Message(BaseModel):
     content: str | None
 
 
-class _Choice(BaseModel):
+class _AnswerChoice(BaseModel):
     message: _Message
     finish_reason: object = None
 
@@ -57,7 +57,7 @@ class _Choice(BaseModel):
 class _Completion(BaseModel):
     """The part of a chat completion that is used. What is only reported may have any type here: the answer counts."""
 
-    choices: list[_Choice] = Field(min_length=1)
+    choices: list[_AnswerChoice] = Field(min_length=1)
     usage: object = None
 
 
