@@ -217,8 +217,8 @@ def mutate(sample: Any, random: random.Random) -> Any:
         case 2 if isinstance(container, list):
             container.append(random.choice([part, *ODD]))
         case 3:
-            container[key] = random.choice(places)[0]
-            container[key] = copy.deepcopy(container[key]) if container[key] is not whole else None
+            other = random.choice(places)[0]
+            container[key] = None if other is whole else copy.deepcopy(other)
         case _:
             container[key] = random.choice(ODD)
     return whole[0] if whole else None

@@ -39,6 +39,7 @@ NOT_RUN = {
     r"lemur run ": "minutes: tests/lemur/test_run_command.py goes the way on generated images",
     r"lemur train (run|ablate|search) ": "minutes to hours of training: docs/training.md states machine and seconds",
     r"python -m benchmarks\.": "minutes",
+    r"lemur (verify delta2|curate (more\.parquet|delta[12]) )": "two deltas in conflict: tests/curate/test_delta.py makes such",
     r"lemur explain snapshot ga-667": "the snapshot of all of LEMUR, as `make run` writes it",
     r"lemur migrate PANDecoder ": "torchseg and smp, as docs/measured.md has them",
     r"lemur trace net ": "a training run",

@@ -177,7 +177,10 @@ def _mutate_table(data: bytes, random_: random.Random) -> bytes:
         cells[row] = _cell(cells[row], column.type, random_)
         table = table.set_column(place, name, pa.array(cells, column.type))
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    try:
+        pq.write_table(table, sink)
+    except pa.ArrowInvalid:  # a null where the type allows none: Arrow writes no such file
+        return data
     return bytes(sink.getvalue().to_pybytes())
 
 

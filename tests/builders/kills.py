@@ -87,4 +87,5 @@ def assert_it_survives(
     whole, resumed = (digests(folder, volatile=volatile) for folder in (place.parent / "whole", place / out))
     assert resumed == whole
     assert sorted(path.name for path in place.iterdir()) == sorted([*before, out])
-    assert list((place.parent / "killed-tmp").iterdir()) == []
+    whole, left = ({path.name for path in (place.parent / name).iterdir()} for name in ("whole-tmp", "killed-tmp"))
+    assert left <= whole, left - whole  # torch, too, has a folder there
