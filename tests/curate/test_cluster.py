@@ -216,7 +216,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
         assert tables(folder / "out") == expected
         assert sum(drawn.asked) == sum(traced)
         passes = 1 if graph != "survivors" else 3 if every_step is command._queue_steps else 4
-        assert plan.last_pass(9) == passes
+        assert plan.last_pass(len(list((folder / "work" / "graphs").iterdir())) + 1) == passes
 
 
 @pytest.mark.parametrize(("graph", "parts"), [("off", 2), ("survivors", 7), ("keep-different", 1)])
