@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import model_server, synthesis
+from tests.builders import synthesis
 from tests.builders.kills import assert_it_survives
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is of Linux")]
@@ -37,15 +37,3 @@ def test_extract(place: Path) -> None:
 def test_train_run(place: Path) -> None:
     options = ["--data", "synthetic", "--epochs", 2, "--images", 64, "--held-out", 32, "--device", "cpu"]
     assert_it_survives([["train", "run", "plain", *options, "--out", "run", "--force"]], place, "run", volatile=TIMES)
-
-
-def test_synthesize(place: Path) -> None:
-    """What was answered before a kill is not asked for again."""
-    write_package(place)
-    network = synthesis.network("SqueezeGate")
-    with model_server.serving(lambda request, number: f"```python\n{network}\n```") as server:
-        make = ["extract", "--source", "./alpha", "--out", "blocks"]
-        ask = ["synthesize", "--in", "blocks", "--out", "out", "--model", f"m@{server.url}", "--n", 4, "--rounds", 0]
-        assert_it_survives([make, [*ask, "--force"]], place, "out", volatile=TIMES)
-        questions = len({str(request) for request in server.requests})
-        assert len(server.requests) <= 2 * questions + 20, "at most those whose answers were on their way"
