@@ -21,6 +21,7 @@ from typing import Any
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.markdown import plural
+from lemur_core.sandbox.server.received import inflate
 from manifests.folders.active import is_active
 from manifests.folders.manifest import INDEX, PAGE_FILES, SHARDS, Manifest, Stopwatch, is_of_page, write_manifest
 from manifests.folders.reading import read_text
@@ -440,16 +441,16 @@ def has_page(folder: Path, page: Page) -> bool:
         target = Path(scratch)
         write_page(folder, page, target, links_back=False)
         every = [INDEX, *(path.relative_to(target).as_posix() for path in (target / SHARDS).glob("*.js"))]
-        return all(_unpack(target / name) == _unpack(folder / name) for name in every)
+        try:
+            return all(_unpack(target / name) == _unpack(folder / name) for name in every)
+        except ValueError:  # what is packed there cannot be what we pack
+            return False
 
 
 def _unpack(path: Path) -> list[str]:
-    """Return the text of a file of a page, its data in plain."""
+    """Return the text of a file of a page, its data in plain. Raises: ValueError as `inflate`."""
     parts = _DATA.split(read_text(path)) if path.is_file() else []
-    parts[1::2] = [
-        zlib.decompressobj().decompress(base64.b64decode(data), _MOST).decode("utf-8", "replace")
-        for data in parts[1::2]
-    ]
+    parts[1::2] = [inflate(base64.b64decode(data), _MOST).decode("utf-8", "replace") for data in parts[1::2]]
     return parts
 
 
