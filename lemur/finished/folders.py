@@ -71,14 +71,16 @@ def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | Non
         raise UserError(f"{folder}: contains {article(manifest.kind)}, not a delta; omit --against")
     if fault := stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
-    files = check_files(folder, manifest)
     if kind is None:
-        return [files]
+        return [check_files(folder, manifest)]
     more = {"against": against} if against else {}
     try:
         checks = kind.verify(folder, jobs=jobs, **more)
     except (MissingStatementError, *CHECK_ERRORS) as error:
-        return [files, Check(manifest.kind, ok=False, detail=f"cannot be checked: {describe(error)}")]
+        return [
+            check_files(folder, manifest),
+            Check(manifest.kind, ok=False, detail=f"cannot be checked: {describe(error)}"),
+        ]
     if (folder / INDEX).is_file() and all(check.ok for check in checks):
         checks += run_checks("page", lambda: _check_page(folder, manifest))
     return checks

@@ -10,7 +10,7 @@ from typing import Any
 
 from lemur_core.distributed.exchange import LOCK, Exchange
 from lemur_core.distributed.parts import ABOUT, DONE, PLAN, STARTED, STEPS
-from lemur_core.files.atomic import find_holder
+from lemur_core.files.atomic import find_holder, process_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 
@@ -132,9 +132,7 @@ class _RunView:
         if facts is None:
             return TaskStatus(rank, "waiting", "", "", ())
         job = facts.get("job")
-        where = f"host {facts['host']}, process {facts['pid']}, since {facts['since']}" + (
-            f", job {job}" if job else ""
-        )
+        where = process_text(facts) + (f", job {job}" if job else "")
         state, reason = self._judge(facts)
         return TaskStatus(rank, state, where, reason, tuple(self._read_log(step, rank)) if state != "waiting" else ())
 

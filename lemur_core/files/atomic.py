@@ -77,6 +77,11 @@ def describe_process() -> dict[str, str | int]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
+def process_text(process: Mapping[str, Any]) -> str:
+    """Return what `describe_process` states as text. Raises: LookupError if it lacks something."""
+    return f"host {process['host']}, process {process['pid']}, since {process['since']}"
+
+
 def find_holder(lock: Path) -> str | None:
     """Return which process holds a lock, by what its file says; None if no process does."""
     try:
@@ -92,8 +97,7 @@ def find_holder(lock: Path) -> str | None:
 def _read_holder(lock: Path) -> str:
     """Return what a lock file says about its holder; nothing if an older release wrote it."""
     try:
-        holder = json.loads(lock.read_text(encoding="utf-8"))
-        return f"host {holder['host']}, process {holder['pid']}, since {holder['since']}"
+        return process_text(json.loads(lock.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 
@@ -248,20 +252,14 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(name: str) -> Iterator[Path]:
-    """Yield an empty temporary folder, and remove it at the end; what killed processes left under this name goes first.
+    """Yield an empty temporary folder, and remove it at the end; what killed processes left goes first.
 
     Args: name: what the folders are for, such as `publish`.
     """
     temporary = Path(tempfile.gettempdir())
-    _remove_abandoned(temporary / name)
-    folder = Path(tempfile.mkdtemp(prefix=f".{name}.{_MARK}", suffix=_PART, dir=temporary))
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        claim(handle)
-        yield folder
-    finally:
-        os.close(handle)
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_dead(temporary)
+    with make_scratch(temporary, name) as folder:
+        yield Path(folder)
 
 
 def check_writable(out: Path) -> None:

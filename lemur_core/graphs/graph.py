@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from lemur_core.sandbox.server.received import MAX_INFLATED_BYTES, clean_text, inflate
+from lemur_core.sandbox.server.received import INTEGERS, MAX_INFLATED_BYTES, clean_text, inflate
 
 TORCH = importlib.metadata.version("torch")
 #: The version of the stored form and of the rules that produce it.
@@ -185,7 +185,6 @@ def unpack(packed: str) -> dict[str, Any]:
     return stored
 
 
-_INTEGERS = range(-(2**63), 2**63)
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
@@ -211,7 +210,7 @@ def check_stored(stored: Any) -> None:
                 _check_argument(argument, counts)
             for dtype, shape in outputs:
                 _check_text(dtype)
-                if not all(type(size) is int and size in _INTEGERS for size in shape):
+                if not all(type(size) is int and size in INTEGERS for size in shape):
                     raise ValueError("a size is not an integer")
             counts.append(len(outputs))
         for node, output in (*stored["outputs"], *(ref for write in stored["writes"] for ref in write)):
@@ -234,7 +233,7 @@ def _check_argument(argument: Any, counts: Sequence[int]) -> None:
             raise ValueError("an argument is not a literal")
     elif kind is str:
         _check_text(argument)
-    elif (kind is int and argument not in _INTEGERS) or (kind is float and not isfinite(argument)):
+    elif (kind is int and argument not in INTEGERS) or (kind is float and not isfinite(argument)):
         raise ValueError("a number is out of range")
 
 

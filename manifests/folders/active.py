@@ -9,24 +9,11 @@ from manifests.folders.reading import read_bytes
 
 #: Suffixes of what a browser or a desktop runs. No command of ours writes one apart from its page.
 _RUN = frozenset(
-    {
-        *(
-            ".html",
-            ".htm",
-            ".xhtml",
-            ".xht",
-            ".shtml",
-            ".mht",
-            ".mhtml",
-            ".hta",
-            ".xml",
-            ".xsl",
-            ".xslt",
-            ".rdf",
-            ".pdf",
-        ),
-        *(".js", ".mjs", ".cjs", ".wasm", ".swf", ".svgz", ".desktop", ".url", ".webloc", ".lnk", ".command"),
-    }
+    (
+        *(".html", ".htm", ".xhtml", ".xht", ".shtml", ".mht", ".mhtml", ".hta", ".xml", ".xsl", ".xslt", ".rdf"),
+        *(".js", ".mjs", ".cjs", ".wasm", ".swf", ".svgz", ".pdf"),
+        *(".desktop", ".url", ".webloc", ".lnk", ".command"),
+    )
 )
 _SVG = ".svg"
 #: What the figures consist of.

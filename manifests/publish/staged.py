@@ -90,10 +90,10 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub accepts no file named {name}; create the folder again without it")
     _refuse_blocked_networks(folder, manifest)
-    without = find_blocked_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
+    without: dict[str, tuple[str, str]] = {}
     if manifest.kind == "extraction":
-        without = {**_find_guesses(folder), **without}
-    if manifest.kind == "snapshot":
+        without = {**_find_guesses(folder), **find_blocked_blocks(folder, read_parts(folder))}
+    elif manifest.kind == "snapshot":
         without = _find_blocked_codes(folder, manifest)
     if not without:
         yield Staged(manifest.kind, files, ())

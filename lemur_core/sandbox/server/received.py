@@ -12,7 +12,8 @@ from typing import Any
 MAX_DEPTH = 100
 #: The most that packed data may hold: the graph of a network with about 100,000 operations.
 MAX_INFLATED_BYTES = 16 * 2**20
-_INTEGERS = range(-(2**63), 2**63)  # what a column of a table holds
+#: What a column of a table holds.
+INTEGERS = range(-(2**63), 2**63)
 
 
 def clean_text(text: str) -> str:
@@ -42,7 +43,7 @@ def receive(value: object, *, any_number: bool = False, depth: int = 0) -> Any:
         return value
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
-    if isinstance(value, int) and value not in _INTEGERS:
+    if isinstance(value, int) and value not in INTEGERS:
         raise ValueError("an integer of more than 64 bits")
     return value
 

@@ -9,30 +9,22 @@ import pytest
 import torch
 
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, write_manifest
+from tests.builders import finished
 
 SOURCES = {"alpha": "alpha@1.0", "beta": "beta@2.0", "other": "other@0.1"}
-SETTINGS = """
-out = "made"
-[data]
-libraries = ["library"]
-blocks = 16
-marks = 8
-share = 0.25
-[data.domains]
-alpha = ["alpha"]
-beta = ["beta"]
+SETTINGS = f"""{finished.SETTINGS.rstrip()}
 [base]
 vocabulary = 320
-tiny = {width = 16, layers = 1, heads = 2}
-training = {steps = 6, batch = 8}
+tiny = {{width = 16, layers = 1, heads = 2}}
+training = {{steps = 6, batch = 8}}
 [expert]
-tiny = {width = 24, layers = 2, heads = 2}
-training = {steps = 6, batch = 8}
+tiny = {{width = 24, layers = 2, heads = 2}}
+training = {{steps = 6, batch = 8}}
 [projector]
 slots = 2
 layers = [0, -1]
 gate = true
-training = {steps = 6, batch = 8}
+training = {{steps = 6, batch = 8}}
 [tuned]
 steps = 2
 [router]
