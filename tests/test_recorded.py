@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 #: What is shown, neither run nor recorded, and why not.
 NEITHER = {
     "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
+    "lemur curate more.parquet --against": "two deltas in conflict: tests/curate/test_delta.py asserts the message",
     "lemur curate lemur --graph off": "needs Slurm: the line is asserted below, of a queue that runs nothing",
 }
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,7 +73,7 @@ def judged(index: FactsIndex) -> Iterator[list[tuple[Candidate, BlockVerdict]]]:
     """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validate, "_SEARCH_LIMITS", Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31))
-        patch.setattr(time, "sleep", lambda _seconds: None)
+        patch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
         yield list(validate_all(candidates(), index, "backward", jobs=1))
 
 
@@ -170,8 +169,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    # Of the retries alone: threads of other packages sleep in the same process.
     found: list[float] = []
-    monkeypatch.setattr(time, "sleep", found.append)
+    monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=found.append))
     return found
 
 
