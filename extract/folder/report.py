@@ -5,11 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from extract.folder.paper import categories_section, failures_section, headline_section, quality_section
-from extract.folder.paper_figures import CAPTIONS as PAPER_CAPTIONS
-from extract.folder.paper_figures import draw_paper
 from extract.folder.report_figures import draw_figures, draw_graphs
 from extract.model.results import RunFacts, at_least, count_reached, wilson
 from extract.proofs import name_resolution as bindings
@@ -52,6 +49,8 @@ _SINGLE_BLOCKS = (
 #: Maximum number of notes to print; the manifest contains all.
 _PRINTED_NOTES = 10
 
+T = TypeVar("T")
+
 _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 
 
@@ -88,31 +87,26 @@ def write_report(
     drawn = draw_figures(folder / "figures", rows, counts, find_goal(facts.options.level))
     graphs = draw_graphs(folder / "figures", rows, traced)
     drawn |= {name: f"{name}.svg" for name in graphs}
-    drawn |= draw_paper(folder / "figures", rows, counts, timings=facts.options.timings)
-    captions = _CAPTIONS | PAPER_CAPTIONS | graphs
+    captions = _CAPTIONS | graphs
     sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
         (_head(facts, counts), ""),
-        (_levels(facts, counts), "paper_flow"),
+        (_levels(facts, counts), ""),
         (_targets(facts, counts), ""),
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
         *(([], name) for name in graphs),
         (_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
-        ([], "paper_sources"),
         (_missing_sources(facts), ""),
         (_describe_substitutes(facts), ""),
         (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
-        (categories_section(rows), "paper_categories"),
         (_failures(list_failures(rows), counts["blocks"]), "failures"),
-        (failures_section(rows), ""),
         (_sizes(rows, files), "sizes"),
         (_describe_minimized(rows, counts), ""),
-        (quality_section(rows), ""),
+        (_quality(rows), ""),
         (_licences(counts), ""),
         (_equivalence(counts), ""),
         (bindings.section(rows, counts["names"]), ""),
         (_this_run(facts, rows, measured), ""),
-        (headline_section(facts, counts, measured), "paper_throughput"),
     ]
     lines: list[str] = []
     number = 0
@@ -348,7 +342,7 @@ def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
         return []
     n_files = sorted(files[row.block] for row in rows if row.code is not None)
     cells = [
-        [label, *(count(values[min(len(values) - 1, int(fraction * len(values)))]) for fraction in (0, 0.5, 0.9, 1))]
+        [label, *map(count, _quantiles(values, (0, 0.5, 0.9, 1)))]
         for label, values in (("lines of a closed file", lengths), ("source files", n_files))
     ]
     return _section("Size", ["", "least", "median", "90 %", "most"], cells)
@@ -365,10 +359,8 @@ def _describe_minimized(rows: Sequence[Block], counts: Mapping[str, Any]) -> lis
         ("lines of a lean form", sorted(row.lean_lines or 0 for row in known)),
         ("lines of the same blocks in full", sorted(row.n_lines or 0 for row in known)),
     ):
-        quantiles = (
-            count(lengths[min(len(lengths) - 1, int(fraction * len(lengths)))]) for fraction in (0, 0.5, 0.9, 1)
-        )
-        cells.append([label, *quantiles, f"{sum(lengths) / len(lengths):,.0f}"])
+        quantiles = _quantiles(lengths, (0, 0.5, 0.9, 1))
+        cells.append([label, *map(count, quantiles), f"{sum(lengths) / len(lengths):,.0f}"])
     reasons = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error is not None)
     summary = "; ".join(f"{plain(reason)} ({count(number)})" for reason, number in reasons.most_common())
     intro = (
@@ -377,6 +369,24 @@ def _describe_minimized(rows: Sequence[Block], counts: Mapping[str, Any]) -> lis
         + (f" Of the others: {summary}." if summary else "")
     )
     return _section("Lean forms", ["", "least", "median", "90 %", "most", "mean"], cells, intro=intro)
+
+
+def _quality(rows: Sequence[Block]) -> list[str]:
+    """Return the section on the code quality of the closed files, by LEMUR's score."""
+    scores = sorted(row.quality for row in rows if row.quality is not None)
+    if not scores:
+        return []
+    mean, full = sum(scores) / len(scores), sum(score == 1 for score in scores)
+    quantiles = [f"{score:.2f}" for score in _quantiles(scores, (0, 0.1, 0.5))]
+    cells = [count(len(scores)), *quantiles, f"{mean:.3f}", percent(full, len(scores))]
+    note = (
+        "1.0 less 0.05 an error, 0.02 a warning (Pyflakes), 0.01 a line over 120 characters or a function of a"
+        " complexity above 10 (Radon): LEMUR's score, over the whole lean form, or the closed file where there is none;"
+        " column `quality`."
+        " NN-RAG's paper names a code quality score, and gives neither its definition nor a figure."
+    )
+    heads = ["files", "least", "10 %", "median", "mean", "without a finding"]
+    return ["## Code quality", "", *table(heads, [cells], 0), note, ""]
 
 
 def _licences(counts: Mapping[str, Any]) -> list[str]:
@@ -444,6 +454,11 @@ def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> lis
     lines += table(["cache", "known before", "new", "hits"], body)
     lines += [f"Peak memory of the main process: {measured.peak_memory_bytes / 2**20:,.0f} MiB.", ""]
     return lines
+
+
+def _quantiles(ordered: Sequence[T], fractions: Sequence[float]) -> list[T]:
+    """Return the values at these fractions of a sorted sequence that is not empty."""
+    return [ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] for fraction in fractions]
 
 
 def share(part: int, whole: int) -> str:

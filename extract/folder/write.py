@@ -12,7 +12,6 @@ from typing import Any
 from extract.chat.build import build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock, CodeRights, read_rights
 from extract.folder.page import extraction_page
-from extract.folder.paper import qualities
 from extract.folder.report import write_report
 from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
@@ -22,9 +21,11 @@ from extract.specs.splits import SplitAssignment, assign_splits, write_spec_tabl
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plural, table
+from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.distinct import Distinct, count_distinct
 from lemur_core.similarity.features.text import split_tokens
+from lemur_core.source.quality import code_quality
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.folders.formats import EXTRACTION, Card
 from manifests.folders.frame import finish
@@ -53,6 +54,8 @@ _OF_SOURCES = (
 _LONGEST = 160
 _DIGITS = 8
 _ODD = re.compile(r"[^A-Za-z0-9._@+-]")
+_FEW = 60  # files; with fewer, starting processes costs more than it saves
+_BATCH = 40  # files per worker call
 _RESERVED = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)})
 
 
@@ -105,6 +108,35 @@ def write_extraction(
             measured=watch.measured(),
         )
         return finish(folder, manifest, extraction_page, watch)
+
+
+def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
+    """Return LEMUR's score of each code, in 0..1, with Pyflakes, whatever else is installed; None if unavailable.
+
+    Also None if a code does not parse, or is nested too deeply for the analyzers.
+    """
+    indices = [index for index, code in enumerate(codes) if code is not None]
+    texts = [codes[index] or "" for index in indices]
+    if len(texts) <= _FEW:
+        scores = [_quality(text) for text in texts]
+    else:
+        batches = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
+        scores = [score for batch in map_chunks(_quality, batches, _no_score, jobs) for score in batch]
+    by_row: list[float | None] = [None] * len(codes)
+    for index, score in zip(indices, scores, strict=True):
+        by_row[index] = score
+    return by_row
+
+
+def _quality(code: str) -> float | None:
+    try:
+        return code_quality(code, "block", python=None).score
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _no_score(_: str) -> None:
+    """Return no score for a file that crashes a worker."""
 
 
 def _write_blocks(

@@ -12,7 +12,7 @@ from extract.model.blocks import find_block
 from extract.model.specs import read_spec
 from extract.specs.make import StatedArguments, WorkingCalls, read_arguments
 from lemur_core.files.errors import UserError
-from manifests.provenance import is_guess
+from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
 from manifests.provenance.parts import read_parts
 from manifests.records import Block, Case, Observed, SpecArgument
@@ -195,3 +195,8 @@ def _pairs(cases: tuple[Case, ...]) -> Iterator[tuple[Shape, Shape]]:
             before, after = (tuple(map(int, one[1].split("x"))) for one in matches if one)
             if len(before) > 1 and len(after) > 1:
                 yield before, after
+
+
+def read_header(code: str) -> list[str]:
+    """Return the comment lines at the top of a closed file, without `# `."""
+    return [line.removeprefix("#").removeprefix(" ") for line in header_lines(code)]

@@ -188,9 +188,14 @@ class StatedArguments:
         values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
         return values | dict(self.kwargs or {})
 
+    @property
+    def parts(self) -> list[str]:
+        """The arguments as they are written in a call."""
+        return [*self.args, *(f"{name}={value}" for name, value in (self.kwargs or {}).items())]
+
     def text(self) -> str:
         """Return the arguments as they are written between parentheses."""
-        return ", ".join([*self.args, *(f"{name}={value}" for name, value in (self.kwargs or {}).items())])
+        return ", ".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

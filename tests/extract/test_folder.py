@@ -53,7 +53,7 @@ def test_every_file_is_there(written: Path) -> None:
         for s in ("alpha@1.0", "beta@2.0")
         for n in ("Attention", "Scale", "Broken", "Einops")
     }
-    drawn = ("sources", "failures", "sizes", "paper_sources", "paper_categories", "paper_flow")
+    drawn = ("sources", "failures", "sizes")
     figures = {f"figures/{name}.png" for name in drawn}
     tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}

@@ -31,7 +31,7 @@ from extract.migrate.messages import (
     NoFit,
     PointToTry,
 )
-from extract.migrate.source_block import SourceBlock, load_source_block
+from extract.migrate.source_block import SourceBlock, load_source_block, read_header
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
@@ -39,7 +39,7 @@ from lemur_core.sandbox.cached import CachedSandbox, may_pass
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.text import parse_code
 from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
-from manifests.provenance import header_lines, provenance_lines
+from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
@@ -385,14 +385,9 @@ def _notice(source_block: SourceBlock, point: InsertionPoint) -> Iterator[str]:
         yield f"SPDX-License-Identifier: {source_block.license}"
     if not is_permissive(source_block.license):
         yield "The licence is not known to let changed copies be passed on: for local use."
-    for line in _read_header(source_block.code)[1:]:
+    for line in read_header(source_block.code)[1:]:
         if line and not line.startswith(_REPEATED_LINES):
             yield line
-
-
-def _read_header(code: str) -> list[str]:
-    """Return the comment lines at the top of a closed file."""
-    return [line.removeprefix("#").removeprefix(" ") for line in header_lines(code)]
 
 
 def describe_proof(migrated: MigratedNetwork) -> str:

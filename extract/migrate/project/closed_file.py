@@ -77,12 +77,6 @@ class ClosedFile:
         return sorted(units.values(), key=lambda unit: unit.start)
 
     @property
-    def header(self) -> list[str]:
-        """The comment lines at its top, without `# `."""
-        head = self.text.decode().partition("\n\n")[0].split("\n")
-        return [line.removeprefix("#").removeprefix(" ") for line in head if line.startswith("#")]
-
-    @property
     def globals(self) -> set[str]:
         """The names that it binds, except placeholders for names used only in annotations (`Name = object`)."""
         hollow = {

@@ -3,14 +3,13 @@
 import builtins
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from extract.migrate.codemod import USUAL
 from extract.migrate.project.closed_file import ClosedFile, used_names
-from extract.migrate.project.formatter import read_formatter
 from extract.migrate.project.layout import (
     ModuleLocation,
     Project,
@@ -22,7 +21,7 @@ from extract.migrate.project.layout import (
 )
 from extract.migrate.project.register import PackageExport, register
 from extract.migrate.project.trial import MigrationTrial, Proof, trial
-from extract.migrate.project.writing import SourceModule, module_text, smoke_text
+from extract.migrate.project.writing import Compared, SourceModule, module_text, read_formatter, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
 from extract.resolve.distributions import is_stated, list_distributions
@@ -135,8 +134,8 @@ def plan_migration(folder: Path, block: str, root: Path, options: ProjectOptions
     return plan
 
 
-def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, force: bool) -> Mapping[str, Any]:
-    """Decide which definitions of the project to reuse. Returns: the facts for a smoke test.
+def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, force: bool) -> Compared:
+    """Decide which definitions of the project to reuse. Returns: what the block was seen to do.
 
     Raises: UserError if the project already has the block and `force` is false.
     """
@@ -148,7 +147,7 @@ def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, fo
         for name, is_class in {row.name: True, **dict(file.definitions())}.items()
     }
     answer = bench.compare(wanted)
-    for (name, options), reasons in zip(wanted.items(), answer["refused"], strict=True):
+    for (name, options), reasons in zip(wanted.items(), answer.refused, strict=True):
         outcomes = list(zip(options, reasons, strict=True))
         same = next((option for option, reason in outcomes if not reason), None)
         if same is None:
@@ -165,7 +164,7 @@ def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, fo
     return answer
 
 
-def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: Mapping[str, Any]) -> Proof:
+def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: Compared) -> Proof:
     """Generate the text of all files and verify them."""
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)

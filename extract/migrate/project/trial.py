@@ -8,12 +8,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from extract.migrate.project.layout import ModuleLocation, Project, ProjectDefinition, TestPlace
-from extract.migrate.project.writing import SourceModule
+from extract.migrate.project.writing import Compared, SourceModule
 from extract.minimize.stage import SIGN, Signed, Stopped, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
@@ -26,21 +26,6 @@ LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
 _GUEST = "extract.migrate.project.equivalent_definition_guest"
 _PRINTED = "repr"  # the one step in which a project's class may differ: it may have another name
 _MISSING = "No module named"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The comparison of definitions, and the facts for a smoke test; see `compare_definitions` of the guest."""
-
-    refused: tuple[tuple[str, ...], ...]
-    returns: Any
-    shapes: tuple[tuple[int, ...], ...]
-    trains: bool
-    reached: tuple[int, int]
-    frozen: bool
-    differentiable: bool
-    complex: bool
-    floating: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +111,18 @@ class MigrationTrial:
     _folders: list[Path] = field(default_factory=list)  # with the required packages
     _complete: bool = False  # whether they include the project's requirements
 
-    def compare(self, wanted: Mapping[str, Sequence[ProjectDefinition]]) -> Mapping[str, Any]:
+    def compare(self, wanted: Mapping[str, Sequence[ProjectDefinition]]) -> Compared:
         """Compare definitions of the block's file with those of the project.
 
         Args: wanted: name in the block's file -> candidate definitions of the project.
-        Returns: the answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
+        Returns: why they differ, and what the block was seen to do.
         Raises: UserError if the block does not run.
         """
         listed = [{"name": name, "modules": [one.module for one in same]} for name, same in wanted.items()]
         (reply,) = self._run([(COMPARE, {"code": self.donated.code, "wanted": listed})])
         if not isinstance(reply.answer, Compared):
             raise UserError(f"{self.donated.row.block}: does not run here: {_error(reply)}; nothing was written")
-        return asdict(reply.answer)
+        return reply.answer
 
     def prove(
         self, place: ModuleLocation, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()

@@ -1,17 +1,24 @@
-"""Text of the files of a migration into a project: the new module and its smoke test."""
+"""Text of the files of a migration into a project: the new module and its smoke test, formatted as the project does."""
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 import textwrap
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from extract.migrate.codemod import USUAL
 from extract.migrate.project.closed_file import ClosedFile, used_names
 from extract.migrate.project.layout import ModuleLocation, ProjectDefinition, TestPlace
+from extract.migrate.source_block import read_header
 from extract.model.categories import to_snake_case
-from extract.specs.make import StatedArguments, WorkingCalls
+from extract.specs.make import WorkingCalls
 from lemur_core.source.imports import Import, import_section
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
@@ -49,6 +56,27 @@ class SourceModule:
         return [text for call in calls if call is not None for text in (*call.args, *(call.kwargs or {}).values())]
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The comparison of a block's definitions with the project's, and the facts for its smoke test.
+
+    Attributes:
+        refused: by definition and candidate, the reason why they differ; "" if they do not.
+        returns: structure of the output, as `extract.proofs.trace_guest.describe_structure` states it.
+        reached: number of parameters with gradients, and of trainable parameters.
+    """
+
+    refused: tuple[tuple[str, ...], ...]
+    returns: Any
+    shapes: tuple[tuple[int, ...], ...]
+    trains: bool
+    reached: tuple[int, int]
+    frozen: bool
+    differentiable: bool
+    complex: bool
+    floating: tuple[bool, ...]
+
+
 # --- the module -------------------------------------------------------------------------------------------------------
 
 
@@ -63,7 +91,7 @@ def module_text(
     """
     body = file.body(reused)
     imports = {*body.imports, *(Import(one.module, name, False, name) for name, one in reused.items())}
-    lines = [f"# {line}".rstrip() for line in _header(donated, file, reused, body.gone)]
+    lines = [f"# {line}".rstrip() for line in _header(donated, reused, body.gone)]
     lines.append("")
     if body.future:
         lines += ["from __future__ import annotations", ""]
@@ -74,9 +102,7 @@ def module_text(
     return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + body.text + "\n"
 
 
-def _header(
-    donated: SourceModule, file: ClosedFile, reused: Mapping[str, ProjectDefinition], gone: Sequence[str]
-) -> list[str]:
+def _header(donated: SourceModule, reused: Mapping[str, ProjectDefinition], gone: Sequence[str]) -> list[str]:
     row = donated.row
     head = [
         f"{row.name}, moved here from {row.source} by `lemur migrate`.",
@@ -87,7 +113,7 @@ def _header(
         *provenance_lines("module", row.name, row.model_dump()),
         "",
     ]
-    rest = [line for line in file.header[1:] if line and not _REWRITTEN.match(line)]
+    rest = [line for line in read_header(donated.code)[1:] if line and not _REWRITTEN.match(line)]
     for name, definition in sorted(reused.items()):
         rest += _wrap(f"Not copied: {name}; {definition.dotted} is the same, and stands for it.")
     also = [name for name in gone if name not in reused]
@@ -118,12 +144,10 @@ def _wrap(text: str) -> list[str]:
 # --- the smoke test ---------------------------------------------------------------------------------------------------
 
 
-def smoke_text(
-    donated: SourceModule, file: ClosedFile, place: ModuleLocation, test: TestPlace, seen: Mapping[str, Any]
-) -> str:
+def smoke_text(donated: SourceModule, file: ClosedFile, place: ModuleLocation, test: TestPlace, seen: Compared) -> str:
     """Return the smoke test: construct with the working arguments, run forward and backward, check the shape.
 
-    Args: seen: answer of `extract.migrate.project.equivalent_definition_guest.compare_definitions`.
+    Args: seen: what the block was seen to do in the copy of the project.
     """
     name = donated.row.name
     imports = {USUAL["torch"]}
@@ -146,7 +170,7 @@ def smoke_text(
         "",
         "",
     ]
-    title = f"test_{to_snake_case(name)}_runs_forward" + "_and_backward" * seen["differentiable"]
+    title = f"test_{to_snake_case(name)}_runs_forward" + "_and_backward" * seen.differentiable
     if test.style == "unittest":
         lines += [f"class Test{name}(unittest.TestCase):", f"    def {title}(self):"]
         lines += [f"        {line}".rstrip() for line in body]
@@ -156,19 +180,19 @@ def smoke_text(
     return "\n".join(lines) + "\n"
 
 
-def _setup(donated: SourceModule, seen: Mapping[str, Any]) -> list[str]:
+def _setup(donated: SourceModule, seen: Compared) -> list[str]:
     call = donated.worked.init
-    lines = ["torch.manual_seed(0)", *_call_lines("block = ", donated.row.name, _parts(call))]
-    return lines if seen["trains"] else [*lines, "block.eval()"]
+    lines = ["torch.manual_seed(0)", *_call_lines("block = ", donated.row.name, call.parts)]
+    return lines if seen.trains else [*lines, "block.eval()"]
 
 
-def _checks(donated: SourceModule, seen: Mapping[str, Any]) -> list[str]:
+def _checks(donated: SourceModule, seen: Compared) -> list[str]:
     """Return the forward call, the check of shapes, and the backward call if anything is differentiable."""
-    reached, wanted = seen["reached"]
-    lines, parts = _forward_arguments(donated, by_input=seen["differentiable"] and not wanted)
+    reached, wanted = seen.reached
+    lines, parts = _forward_arguments(donated, by_input=seen.differentiable and not wanted)
     has_leaf = bool(lines)
-    returns, shapes = seen["returns"], [tuple(shape) for shape in seen["shapes"]]
-    total = "output.abs().sum()" if seen["complex"] else "output.sum()"
+    returns, shapes = seen.returns, list(seen.shapes)
+    total = "output.abs().sum()" if seen.complex else "output.sum()"
     if returns == "tensor":
         lines += [*_call_lines("output = ", "block", parts), f"assert output.shape == {shapes[0]}"]
     else:
@@ -176,14 +200,14 @@ def _checks(donated: SourceModule, seen: Mapping[str, Any]) -> list[str]:
         if not isinstance(returns, list) or any(item != "tensor" for item in returns):
             lines.append("outputs = [item for item in tree_leaves(outputs) if isinstance(item, torch.Tensor)]")
         lines.append(f"assert [tuple(output.shape) for output in outputs] == {shapes}")
-        some = "" if all(seen["floating"]) else " if output.requires_grad"
+        some = "" if all(seen.floating) else " if output.requires_grad"
         total = f"sum({total} for output in outputs{some})"
-    if not seen["differentiable"]:
+    if not seen.differentiable:
         return lines
     lines.append(f"{total}.backward()")
     if reached:
         quantifier = "all" if reached == wanted else "any"
-        some = " if parameter.requires_grad" if seen["frozen"] else ""
+        some = " if parameter.requires_grad" if seen.frozen else ""
         lines.append(f"assert {quantifier}(parameter.grad is not None for parameter in block.parameters(){some})")
     elif has_leaf:
         lines.append("assert given.grad is not None")
@@ -194,7 +218,7 @@ def _forward_arguments(donated: SourceModule, *, by_input: bool) -> tuple[list[s
     """Return the lines before the forward call, and its arguments; with `by_input`, the first tensor is a leaf."""
     call = donated.worked.forward
     assert call is not None
-    parts = _parts(call)
+    parts = call.parts
     for index, part in enumerate(parts if by_input else []):
         match = _TENSOR.match(part)
         if match and isinstance(ast.parse(part[match.start(1) :], mode="eval").body, ast.Call):
@@ -203,11 +227,75 @@ def _forward_arguments(donated: SourceModule, *, by_input: bool) -> tuple[list[s
     return [], parts
 
 
-def _parts(call: StatedArguments) -> list[str]:
-    return [*call.args, *(f"{name}={text}" for name, text in (call.kwargs or {}).items())]
-
-
 def _call_lines(before: str, name: str, parts: Sequence[str]) -> list[str]:
     """Return a call, with one argument per line if it would be too long."""
     line = f"{before}{name}({', '.join(parts)})"
     return [line] if len(line) <= _CODE else [f"{before}{name}(", *(f"    {part}," for part in parts), ")"]
+
+
+# --- the project's own formatter --------------------------------------------------------------------------------------
+
+#: Formatter -> its arguments for text on the standard input; the path of the file follows them.
+_FORMATTERS = {
+    "isort": ("-", "--quiet", "--filename"),
+    "black": ("-", "--quiet", "--stdin-filename"),
+    "ruff": ("format", "-", "--quiet", "--stdin-filename"),
+}
+_CONFIGURATIONS = {"isort": (".isort.cfg",), "black": (), "ruff": ("ruff.toml", ".ruff.toml")}
+_FORMAT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Formatter:
+    """The configured formatters of a project that are installed: name -> path of the program, in the order to run."""
+
+    root: Path
+    programs: Mapping[str, str]
+
+    def format(self, files: Mapping[str, str]) -> tuple[dict[str, str], str]:
+        """Format new files.
+
+        Args: files: path below the project -> text.
+        Returns: the new texts, and a note for the user; "" if the project configures no formatter that is installed.
+        """
+        texts = dict(files)
+        for name, program in self.programs.items():
+            for path in files:
+                texts[path] = _run_formatter([program, *_FORMATTERS[name], path], texts[path], self.root)
+                if not texts[path]:  # a wrong configuration or version: its users see its message when they run it
+                    return dict(
+                        files
+                    ), f"format    {name}, which the project configures, failed on {path}: left as it was"
+        return texts, f"format    {' and '.join(self.programs)}, as the project configures" if self.programs else ""
+
+
+def read_formatter(root: Path) -> Formatter:
+    """Read which formatters a project configures, in files of its root folder, and find the installed ones.
+
+    Ruff is often configured as a linter alone, so Black takes precedence over it.
+    """
+    try:
+        tools = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, ValueError):
+        tools = {}
+    named = [
+        name
+        for name, files in _CONFIGURATIONS.items()
+        if name in tools or any((root / file).is_file() for file in files)
+    ]
+    chosen = [name for name in named if name != "ruff" or "black" not in named]
+    # The programs of this environment need not be on the path.
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    programs = {name: program for name in chosen if (program := shutil.which(name, path=folders)) is not None}
+    return Formatter(root, programs)
+
+
+def _run_formatter(command: list[str], text: str, folder: Path) -> str:
+    """Return the formatted text; "" if the formatter failed."""
+    try:
+        done = subprocess.run(
+            command, input=text.encode(), capture_output=True, cwd=folder, timeout=_FORMAT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode() if done.returncode == 0 else ""

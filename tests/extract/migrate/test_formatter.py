@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.migrate.project.formatter import read_formatter
+from extract.migrate.project.writing import read_formatter
 
 UPPER = f"#!{sys.executable}\nimport sys\nprint(sys.stdin.read().upper() + ' '.join(sys.argv[1:]), end='')\n"
 FAILING = f"#!{sys.executable}\nraise SystemExit('no such version')\n"

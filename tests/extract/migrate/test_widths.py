@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from extract.migrate.widths import MOST_CALLS, calls
+from extract.migrate.insertion_points import MOST_CALLS, calls
 from extract.specs.make import StatedArguments
 from manifests.records import SpecArgument
 

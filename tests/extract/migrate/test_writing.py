@@ -10,14 +10,15 @@ import pytest
 from extract.migrate.project.closed_file import ClosedFile
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
-from extract.migrate.project.writing import SourceModule, license_notice, module_text, smoke_text
+from extract.migrate.project.writing import Compared, SourceModule, license_notice, module_text, smoke_text
 from extract.specs.make import read_arguments
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, projects
 
 SEEN: dict[str, Any] = {
+    "refused": (),
     "returns": "tensor",
-    "shapes": [[2, 6, 5, 5]],
+    "shapes": ((2, 6, 5, 5),),
     "trains": True,
     "reached": [4, 4],
     "frozen": False,
@@ -37,7 +38,7 @@ def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, A
     project = read_project(projects.make(folder / "p", projects.SRC))
     place = choose_place(project, "Residual", "Other")
     file = ClosedFile(code, "Residual")
-    return smoke_text(donated, file, place, choose_test(project, place), {**SEEN, **seen})
+    return smoke_text(donated, file, place, choose_test(project, place), Compared(**{**SEEN, **seen}))
 
 
 def body(text: str) -> str:
@@ -68,7 +69,7 @@ def body(text: str) -> str:
         (["x"], {"differentiable": False}, "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n"),
         (
             ["x"],
-            {"returns": ["tensor", "tensor"], "shapes": [[2], [3, 1]], "floating": [True, False], "trains": False},
+            {"returns": ["tensor", "tensor"], "shapes": ((2,), (3, 1)), "floating": [True, False], "trains": False},
             "    outputs = block(x)\n    assert [tuple(output.shape) for output in outputs] == [(2,), (3, 1)]\n"
             "    sum(output.sum() for output in outputs if output.requires_grad).backward()\n"
             "    assert all(parameter.grad is not None for parameter in block.parameters())\n",

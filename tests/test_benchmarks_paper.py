@@ -1,6 +1,5 @@
 """The metrics of the NN-RAG paper: its categories, classes of failure and tables, counted from the rows."""
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,28 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder.paper import (
+from benchmarks.paper import (
     CATEGORIES,
+    COLUMNS,
     FAILURES,
     NEITHER,
     Headline,
+    categories_section,
     count_failures,
+    draw_paper,
     failures_section,
-    qualities,
+    headline_section,
     to_paper_category,
     to_paper_failure,
 )
 from extract.model import categories
+from extract.model.blocks import read_blocks
 from extract.resolve.symbols import Reason
 from lemur_core.sandbox import Status
-from lemur_core.source.quality import code_quality
+from manifests.folders.manifest import read_manifest
 from tests.builders import extractions
 
-FIGURES = {"paper_sources", "paper_categories", "paper_flow"}
+FIGURES = {"paper_sources.png", "paper_categories.png", "paper_flow.png"}
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +40,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "out"
 
 
-def rows_of(folder: Path, title: str) -> list[list[str]]:
-    section = (folder / "report.md").read_text(encoding="utf-8").partition(f"# {title}\n")[2].partition("\n#")[0]
-    lines = [line for line in section.split("\n") if line.startswith("|")]
+def cells_of(section: list[str]) -> list[list[str]]:
+    lines = [line for line in section if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -122,22 +124,17 @@ def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_tables(written: Path) -> None:
-    by_category = {cells[0]: cells[2:] for cells in rows_of(written, "By category of the paper")}
+    rows = read_blocks(written, COLUMNS)
+    by_category = {cells[0]: cells[2:] for cells in cells_of(categories_section(rows))}
     assert list(by_category) == list(CATEGORIES)
     assert by_category["Attention mechanisms"] == ["2", "20.0 %", "2", "100 %", "~180"]
     assert by_category["Utility modules"] == ["8", "80.0 %", "4", "50.0 %", "~289"]
-    assert rows_of(written, "Failures by the paper's classes")[0][1:] == [
-        "`native_op` 2",
-        "2",
-        "50.0 %",
-        "~87 (25.0 %)",
-    ]
-    headline = {cells[0]: cells[1] for cells in rows_of(written, "Table 3 of NN-RAG's paper")}
+    assert cells_of(failures_section(rows))[0][1:] == ["`native_op` 2", "2", "50.0 %", "~87 (25.0 %)"]
+    headline = {cells[0]: cells[1] for cells in cells_of(headline_section(read_manifest(written)))}
     assert headline["total blocks targeted"] == "11"  # ten classes, and the name that none has
     assert headline["successfully extracted"] == "8"
     assert headline["extraction success rate"] == "72.7 %"
     assert headline["validation pass rate, 95 % Wilson interval"].startswith("54.5 %, ")
-    assert headline["cache hit rate of this run"] == "75.0 %"
     lines = pq.read_table(written / "blocks.parquet", columns=["n_lines"])["n_lines"].to_pylist()
     assert headline["total generated code, lines"] == str(sum(number or 0 for number in lines))
 
@@ -150,7 +147,7 @@ def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
         [of],
         level="parsed",
     )
-    headline = {cells[0]: cells[1] for cells in rows_of(tmp_path / "out", "Table 3 of NN-RAG's paper")}
+    headline = {cells[0]: cells[1] for cells in cells_of(headline_section(read_manifest(tmp_path / "out")))}
     assert headline["validated and executable"] == "–"
     assert headline["successfully extracted"] == "1"
 
@@ -161,32 +158,9 @@ def test_the_headline_counts_names_that_are_missing() -> None:
 
 
 def test_figures(written: Path, tmp_path: Path) -> None:
-    """Throughput only if seconds are recorded: without it, the figures are the same in every run."""
-    names = {path.stem for path in (written / "figures").glob("paper_*.png")}
-    assert names == FIGURES | {"paper_throughput"}
-    sources = [extractions.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
-    extractions.write(tmp_path / "out", extractions.results(sources), sources)
-    assert {path.stem for path in (tmp_path / "out" / "figures").glob("paper_*.png")} == FIGURES
-    text = (written / "report.md").read_text(encoding="utf-8")
-    places = [int(place) for place in re.findall(r"\*Figure (\d+)\.", text)]
-    assert places == list(range(1, len(places) + 1))
-
-
-# --- quality ------------------------------------------------------------------------------------------------------------
-
-
-def test_quality_stands_in_the_table(written: Path) -> None:
-    table = pq.read_table(written / "blocks.parquet", columns=["code", "quality"])
-    codes, scores = (table[name].to_pylist() for name in ("code", "quality"))
-    assert scores == [code and code_quality(code, "x", python=None).score for code in codes]
-    assert {None, 1.0, 0.96} == set(scores)  # not emitted, clean, with two unused imports
-    (cells,) = rows_of(written, "Code quality")
-    assert cells[0] == "8"
-    assert cells[-1] == "75.0 %"
-
-
-def test_quality_of_many_is_that_of_each() -> None:
-    codes = [None, "x = (", "import os\n", "x = y\n", *["a = 1\n"] * 70]
-    assert qualities(codes, jobs=1) == [None, None, 0.98, 0.95, *[1.0] * 70]
-    assert qualities(codes[:4]) == [None, None, 0.98, 0.95]
-    assert qualities([]) == []
+    """Throughput is drawn only if seconds are recorded."""
+    rows, counts = read_blocks(written, COLUMNS), read_manifest(written).counts
+    assert set(draw_paper(tmp_path / "timed", rows, counts)) == FIGURES | {"paper_throughput.png"}
+    without = [row.model_copy(update={"seconds": None}) for row in rows]
+    assert set(draw_paper(tmp_path / "plain", without, counts)) == FIGURES
+    assert {path.name for path in (tmp_path / "plain").iterdir()} == FIGURES
