@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from extract.migrate.network.network import PRM, MigratedNetwork, MigrationError, TargetNetwork, migrate_named, open_box
+from extract.migrate.network import PRM, MigratedNetwork, MigrationError, TargetNetwork, migrate_named, open_box
 from extract.model.blocks import read_blocks
 from extract.model.results import wilson
 from extract.specs.make import read_arguments

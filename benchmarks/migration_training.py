@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.migration import host_of, hosts_in
-from extract.migrate.network.network import MigratedNetwork, TargetNetwork, migrate_named, open_box
+from extract.migrate.network import MigratedNetwork, TargetNetwork, migrate_named, open_box
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Sandbox, Status

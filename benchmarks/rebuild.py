@@ -14,8 +14,8 @@ from pathlib import Path
 
 from extract.model.blocks import read_blocks
 from extract.model.results import at_least
-from extract.model.specs import read_specs
 from extract.proofs.rebuild import RebuildOutcome, rebuild_rows
+from extract.specs.make import read_specs
 
 
 def main() -> None:

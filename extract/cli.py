@@ -89,8 +89,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
     """Show one block: provenance, level, what it needs, its code."""
-    from extract.model.blocks import show_block
-    from extract.model.specs import draw_block
+    from extract.model.blocks import draw_block, show_block
 
     if graph is not None:
         print(draw_block(folder, block, graph), file=sys.stderr)
@@ -197,7 +196,7 @@ def migrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
-    from extract.migrate.network.command import NetworkOptions, list_insertion_points, migrate_into_network
+    from extract.migrate.command import NetworkOptions, list_insertion_points, migrate_into_network
     from lemur_core.files.errors import UsageError
 
     if into.is_dir():

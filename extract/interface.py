@@ -16,11 +16,11 @@ from extract.folder.verify import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
-from extract.model.specs import graph_in, read_spec
 from extract.proofs.rebuild import rebuild_rows
 from extract.resolve.discover import Selection
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
+from extract.specs.make import graph_in, read_spec
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import hide_progress

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from curate.chat.network import NetworkFacts
 from curate.compute import graphs, runs
-from extract.migrate.network import network
+from extract.migrate import network
 from extract.migrate.project import trial
 from extract.minimize import stage as minimize
 from extract.proofs import name_resolution, rebuild, trace, validate

@@ -19,12 +19,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from extract.emit.closure import Closure, try_to_collect
-from extract.resolve.configurations import SUFFIX
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition
 from extract.resolve.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
 from extract.resolve.strings import PossibleValues, StringAnalysis, StringScope
-from extract.resolve.symbols import Finder, Imported, ModuleValue, StatementNode, Symbol
+from extract.resolve.symbols import SUFFIX, Finder, Imported, ModuleValue, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
 from lemur_core.source.facts import CLASS

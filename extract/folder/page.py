@@ -10,10 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from extract.model.results import count_reached
-from extract.specs.make import read_arguments
+from extract.specs.make import read_arguments, read_observed
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import deserialize
@@ -121,7 +119,7 @@ def _commonest(title: str, rows: Sequence[Block], column: str, intro: str) -> Vi
 
 
 def _entry(row: Block) -> Entry:
-    seen = _parse_observed(row.observed)
+    seen = read_observed(row)
     return Entry(
         name=row.name,
         note=row.block,
@@ -156,7 +154,7 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
 
 
 def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
-    seen = _parse_observed(row.observed)
+    seen = read_observed(row)
     minimized = row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
     worked = read_arguments(row.arguments)
@@ -206,10 +204,3 @@ def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -
         ("files", files),
         ("swhid", row.swhid),
     ]
-
-
-def _parse_observed(stored: str | None) -> Observed | None:
-    try:
-        return None if stored is None else Observed.model_validate_json(stored)
-    except ValidationError:
-        return None

@@ -1,7 +1,7 @@
 """Insertion points of a network: submodules that a block can replace or follow, and why it does not fit elsewhere.
 
 Candidates are chosen from the observed shapes of both. Whether the block runs with the sizes at an insertion point is
-tested by building it there (`extract.migrate.network.fitting`). If the number of channels differs, a 1x1 convolution is
+tested by building it there (`extract.migrate.fitting`). If the number of channels differs, a 1x1 convolution is
 added before or after the block, or a linear layer if the channels are the last dimension. A block that takes tokens, or
 maps with the channels last, is wrapped in a module that converts the layout.
 

@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from pydantic import ValidationError
 
 from extract.model.blocks import find_block
-from extract.model.specs import read_spec
-from extract.specs.make import StatedArguments, WorkingCalls, read_arguments
+from extract.specs.make import StatedArguments, WorkingCalls, read_arguments, read_observed, read_spec
 from lemur_core.files.errors import UserError
 from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
 from manifests.provenance.parts import read_parts
-from manifests.records import Block, Case, Observed, SpecArgument
+from manifests.records import Block, Case, SpecArgument
 
 Shape = tuple[int, ...]
 
@@ -166,10 +164,7 @@ def _choose_form(folder: Path, row: Block, *, lean: bool) -> Form:
 
 def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
     """Return input and output shapes and the parameter count. Raises: UserError if no case maps one tensor to one."""
-    try:
-        observed = Observed.model_validate_json(row.observed or "{}")
-    except ValidationError:
-        observed = None
+    observed = read_observed(row)
     pairs = tuple(_pairs(observed.cases)) if observed is not None else ()
     if observed is not None and observed.identity_in_eval and not observed.train_differs:
         raise UserError(

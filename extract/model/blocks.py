@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 import pyarrow.compute as pc
-from pydantic import ValidationError
 
-from extract.specs.make import WorkingCalls, read_arguments
+from extract.specs.make import WorkingCalls, graph_in, read_arguments, read_observed, read_spec
+from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from manifests.conversations.verify import find_conversation
@@ -24,7 +24,7 @@ from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, minimized_path
 from manifests.provenance.licenses import is_permissive
 from manifests.provenance.parts import read_requirements
-from manifests.records import Block, Observed, SpecChatRow
+from manifests.records import Block, SpecChatRow
 
 _NEAR = 5
 _COLUMNS = ("block", "name", "qualname", "source", "level")
@@ -316,9 +316,25 @@ def describe_block(block: NamedBlock) -> list[str]:
     elif row.lean_error is not None:
         items.append(("lean", f"none: {row.lean_error}"))
     if row.code is not None or row.lean_code is not None:
-        items += _describe_run(row.name, read_arguments(row.arguments), row.observed)
+        items += _describe_run(row, read_arguments(row.arguments))
     items += _list_items("also", block.others)
     return [make_visible(f"{label:<10}{text}") for label, text in items]
+
+
+def draw_block(folder: Path, wanted: str, path: Path) -> str:
+    """Draw the computation graph of a block in eval mode with its recorded arguments into an SVG file.
+
+    Returns: a message for the user.
+    Raises: The same as `find_block`; UserError if the folder does not contain the graph of the block; UsageError if the
+        file is not an `.svg`.
+    """
+    check_picture(path)
+    block = find_block(folder, wanted).row.block
+    spec = read_spec(folder, block)
+    graph = None if spec is None else graph_in(spec)
+    if graph is None:
+        raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
+    return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
 
 
 def _list_files(row: Block, needs: Mapping[str, Any]) -> list[str]:
@@ -333,18 +349,15 @@ def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     return pairs + ([("", f"and {len(items) - _MAX_ITEMS:,} more")] if len(items) > _MAX_ITEMS else [])
 
 
-def _describe_run(name: str, worked: WorkingCalls | None, stored: str | None) -> list[tuple[str, str]]:
+def _describe_run(row: Block, worked: WorkingCalls | None) -> list[tuple[str, str]]:
     """Return how it runs, and what was observed; empty if unknown."""
     items = []
     if worked is not None:
-        items.append(("runs as", f"block = {worked.constructor_call(name)}"))
+        items.append(("runs as", f"block = {worked.constructor_call(row.name)}"))
         items += [("", call)] if (call := worked.forward_call()) else []
-    try:
-        observed = None if stored is None else Observed.model_validate_json(stored)
-    except ValidationError:
-        return [*items, ("observed", "not readable; run `lemur verify`")]
+    observed = read_observed(row)
     if observed is None:
-        return items
+        return items if row.observed is None else [*items, ("observed", "not readable; run `lemur verify`")]
     cases = []
     for case in observed.cases:
         inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())

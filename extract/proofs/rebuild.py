@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from extract.arguments.messages import CallsToRun, CompanionCode, SpecRebuild
 from extract.model.blocks import find_block, read_blocks, read_needs
-from extract.model.specs import read_spec
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
 from extract.specs.algorithm import graphs_in_spec
+from extract.specs.make import read_spec
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from extract.resolve.configurations import ConfigResolver
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.distributions import is_required
 from extract.resolve.index import RUNTIME_NAMES
@@ -26,6 +25,7 @@ from extract.resolve.standins import (
     replacement_module,
 )
 from extract.resolve.symbols import (
+    ConfigResolver,
     How,
     Imported,
     ModuleValue,

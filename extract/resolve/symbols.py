@@ -1,7 +1,12 @@
-"""Symbols that a block's file can contain, and reasons why a class cannot become a block."""
+"""Symbols that a block's file can contain, and reasons why a class cannot become a block.
+
+Two kinds of symbols are looked up by a text: entries of registries, and configurations by model type (`GateConfig`,
+model type "gate").
+"""
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -10,6 +15,7 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition, Module
 from extract.sources import PackageSource
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
+from lemur_core.source.text import normalise
 
 
 class Imported(NamedTuple):
@@ -257,3 +263,48 @@ def is_registry_class(target: Definition) -> bool:
     """Return whether a name is a registry class."""
     facts = find_class_facts(target)
     return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+#: End of the names of configuration classes.
+SUFFIX = "Config"
+_TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)"', re.MULTILINE)
+
+
+class ConfigResolver:
+    """Finder of configurations by name in a library; each source is read once, on first use."""
+
+    def __init__(self, library: CorpusIndex) -> None:
+        self._library = library
+        self._typed: dict[str, dict[str, Definition]] = {}
+
+    def by_type(self, source: PackageSource) -> Mapping[str, Definition]:
+        """Return the configurations of a source that have a model type, by model type; the first by path wins."""
+        if source.name not in self._typed:
+            configurations: dict[str, Definition] = {}
+            for module in self._files(source):
+                name = ""
+                for kind, typed in _TYPED.findall(normalise(source.read(module.file))):
+                    name = kind.decode() or name
+                    if typed and name.endswith(SUFFIX):
+                        configurations.setdefault(typed.decode(), Definition(module, name))
+            self._typed[source.name] = configurations
+        return self._typed[source.name]
+
+    def find_model(self, config: Definition, endings: Iterable[str], near: Module) -> Definition | None:
+        """Return the model that a configuration is named after, by the first of these endings that matches a class.
+
+        A name visible in the file `near` is preferred to one in a file next to the configuration.
+        """
+        stem = config.name.removesuffix(SUFFIX)
+        neighbours = [item for item in self._files(config.module.source) if item.package == config.module.package]
+        candidates = (
+            self._library.lookup(module, stem + ending) for ending in endings for module in (near, *neighbours)
+        )
+        return next(
+            (item for item in candidates if isinstance(item, Definition) and find_class_facts(item) is not None), None
+        )
+
+    def _files(self, source: PackageSource) -> list[Module]:
+        return [module for module in self._library.by_path.values() if module.source is source]

@@ -7,7 +7,7 @@ The header that extraction writes above a block is not source: it names the bloc
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,14 @@ from extract.specs.algorithm import build_algorithm, infer_layout
 from extract.specs.behaviour import Behaviour, infer_behaviour, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
 from extract.specs.outline import SpecOutline, read_outline
+from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.serialization import deserialize
+from lemur_core.graphs.symbolic import at
 from lemur_core.similarity.features.text import split_tokens
+from manifests.folders.formats import EXTRACTION
+from manifests.folders.reading import check_regular
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
 
@@ -268,6 +274,45 @@ def read_lines(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
             yield line.removesuffix("\n")
+
+
+def read_specs(folder: Path, blocks: Collection[str] | None = None) -> Iterator[Spec]:
+    """Yield the specs of a folder, in order.
+
+    Args: blocks: ids of the blocks; all by default.
+    Raises: UserError if the file is missing or damaged.
+    """
+    # A line is long, and parsing it costs more than searching it: only those that mention a block are parsed.
+    markers = [json.dumps(block, ensure_ascii=False) for block in blocks or ()]
+    with EXTRACTION.reading(folder):
+        check_regular(folder / SPECS)
+        with (folder / SPECS).open(encoding="utf-8") as lines:
+            for line in lines:
+                if blocks is None or any(marker in line for marker in markers):
+                    spec = Spec.model_validate_json(line)
+                    if blocks is None or spec.block in blocks:
+                        yield spec
+
+
+def read_spec(folder: Path, block: str) -> Spec | None:
+    """Return the spec of a block; None if it has none.
+
+    Raises: UserError if the file is missing or damaged.
+    """
+    return next(read_specs(folder, (block,)), None)
+
+
+def graph_in(spec: Spec) -> Graph | None:
+    """Return the graph of a block in eval mode, at the sizes of its arguments; None if its spec states none.
+
+    Raises: UserError if the graph cannot be read.
+    """
+    if spec.algorithm is None:
+        return None
+    try:
+        return at(deserialize(spec.algorithm.eval, spec.algorithm.sizes))
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
 
 
 def line_faults(line: str | None, row: Block) -> Iterator[str]:

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 import extract
-from extract.model.blocks import describe_block, find_block, load_block, match, show_block
+from extract.model.blocks import describe_block, draw_block, find_block, load_block, match, show_block
 from extract.model.results import code_columns
-from extract.model.specs import draw_block
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import serialize
 from lemur_core.graphs.tracing.trace import trace

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from extract.migrate.messages import BrokenNetwork
-from extract.migrate.network.network import LIMITS
+from extract.migrate.network import LIMITS
 from lemur.synthesis.prompting.prompts import CLASSES, IN_SHAPE
 from lemur.synthesis.proving.messages import LearningTask, ScoreChange
 from lemur_core.sandbox.cached import CachedSandbox

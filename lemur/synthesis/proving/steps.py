@@ -35,7 +35,7 @@ from curate.model.options import CurateOptions
 from curate.published.novel import PRM, novel
 from extract.arguments.messages import BlockRun, CallsToRun
 from extract.migrate.messages import NetworkToProve
-from extract.migrate.network.network import LIMITS, PROVE
+from extract.migrate.network import LIMITS, PROVE
 from extract.proofs.trace import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.prompting.plan import Attempt, RequestedBlock

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extract.migrate.network.network import (
+from extract.migrate.network import (
     MigrationError,
     TargetNetwork,
     candidates,

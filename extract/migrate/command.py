@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.migrate.insertion_points import InsertionPoint
-from extract.migrate.network.network import (
+from extract.migrate.network import (
     MigratedNetwork,
     TargetNetwork,
     candidates,

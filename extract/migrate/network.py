@@ -134,12 +134,12 @@ class ObservedNetwork:
 
 
 OBSERVE = SandboxStage[ObservedNetwork | BrokenNetwork](
-    "extract.migrate.network.observing:observe", ObservedNetwork | BrokenNetwork, LIMITS, Retries.NONE
+    "extract.migrate.network_guest:observe", ObservedNetwork | BrokenNetwork, LIMITS, Retries.NONE
 )
 FIT = SandboxStage[tuple[Fit | NoFit, ...]](
-    "extract.migrate.network.fitting:fit", tuple[Fit | NoFit, ...], LIMITS, Retries.NONE
+    "extract.migrate.fitting:fit", tuple[Fit | NoFit, ...], LIMITS, Retries.NONE
 )
-PROVE = SandboxStage[NetworkProof]("extract.migrate.network.proving:prove", NetworkProof, LIMITS, Retries.NONE)
+PROVE = SandboxStage[NetworkProof]("extract.migrate.network_guest:prove", NetworkProof, LIMITS, Retries.NONE)
 
 
 class MigrationError(UserError):

@@ -1,1 +1,0 @@
-"""Insert a block into a network in a single file."""

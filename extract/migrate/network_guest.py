@@ -1,0 +1,373 @@
+"""Sandbox guest: observe the submodules of a LEMUR network, and verify it again once it has an inserted block.
+
+The network is built as LEMUR's trainer builds it.
+
+- Observe: for each case the network is constructed again and run in eval and train mode. Sizes that differ between the
+  cases, apart from the batch, depend on the image size or are random, so no constant in the code can represent them.
+  Finally the network is trained on one batch: a network that cannot learn is not tested with a block.
+- Prove: the new network is run at the sizes of the original; its outputs must have the same shapes. Then follow a
+  backward pass, one batch with its own `train_setup` and `learn`, and a trace of its graph, which shows whether the
+  block contributes to a result.
+"""
+
+import ast
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from extract.migrate.messages import BrokenNetwork, Case, MigrationStep, NetworkProof, NetworkToObserve, NetworkToProve
+from lemur_core.graphs.tracing.network import trace_network
+from lemur_core.graphs.tracing.trace import flatten_tensors
+from lemur_core.sandbox.net import (
+    NetError,
+    construct,
+    execute,
+    make_inputs,
+    seed_all,
+    sizes,
+    step,
+    stub_weights,
+    tuples,
+)
+
+_THREADS = 1
+
+#: Batch size for training; normalization over a batch needs several images.
+BATCH = 4
+
+
+@dataclass(slots=True)
+class _SeenModule:
+    """The calls of one module in one run."""
+
+    turn: int  # order of the first call among all modules
+    calls: int = 0
+    inputs: set[tuple[int, ...]] = field(default_factory=set)
+    outputs: set[tuple[int, ...]] = field(default_factory=set)
+    single: bool = True  # each call maps one real tensor to one real tensor
+
+
+def observe(request: NetworkToObserve) -> dict[str, Any] | BrokenNetwork:
+    """Run a network at several sizes and report the inputs and outputs of each submodule.
+
+    From each list of cases the first one that the network runs with is used; no case of the second list has to work.
+
+    Returns: the fields of `extract.migrate.network.ObservedNetwork`; for each called submodule those of
+        `extract.migrate.insertion_points.ObservedSubmodule`, ordered by the end of their first calls.
+    Raises: MemoryError and the like, which the sandbox reports.
+    """
+    torch.set_num_threads(_THREADS)
+    stub_weights()
+    ran: list[dict[str, Any]] = []
+    failure: NetError | None = None
+    for number, cases in enumerate(request.cases):
+        for case in cases:
+            try:
+                ran.append(_run(request, case, number))
+                break
+            except NetError as error:
+                failure = failure or error
+        if not ran:
+            assert failure is not None
+            return BrokenNetwork(failure.category, failure.detail)
+    paths = [path for path in ran[0]["places"] if all(path in one["places"] for one in ran)]
+    try:
+        learn(request.code, ran[0]["case"], request.prm)
+    except NetError as error:
+        return BrokenNetwork(error.category, error.detail)
+    places = [_merge([one["places"][path] for one in ran]) for path in paths]
+    return {
+        "cases": [one["case"] for one in ran],
+        "outputs": [one["output"] for one in ran],
+        "places": places,
+        "stars": _stars(request.code),
+    }
+
+
+def _run(request: NetworkToObserve, case: Case, seed: int) -> dict[str, Any]:
+    """Run one case. Raises: NetError."""
+    seed_all(seed)
+    file = execute(request.code)
+    net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm)).eval()
+    seen: dict[nn.Module, _SeenModule] = {}
+    for module in net.modules():
+        if module is not net:
+            module.register_forward_hook(_watcher(seen), with_kwargs=True)
+    inputs = make_inputs(dict(case))
+    with step("forward_failed", f"input {list(inputs.shape)}"), torch.no_grad():
+        output = net(inputs)
+        places = _places(net, seen)
+    with step("forward_failed", f"input {list(inputs.shape)} in train mode"), torch.no_grad():
+        net.train()(inputs)
+    if not isinstance(output, Tensor):
+        raise NetError("wrong_output", f"forward gives {type(output).__name__}, not a tensor")
+    return {"case": dict(case), "output": list(output.shape), "places": places}
+
+
+def learn(code: str, case: Case, prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
+    """Train a network on one batch, as LEMUR's trainer does.
+
+    Args: case: describes the images; the batch size is replaced by `BATCH`.
+    Returns: the file as a module, the network, and its output for the batch afterwards, in eval mode.
+    Raises: NetError.
+    """
+    seed_all(0)
+    case = with_batch(case)
+    file = execute(code)
+    net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(prm))
+    images, labels = make_inputs(case), torch.arange(BATCH) % int(case["out_shape"][0])
+    with step("train_setup_failed", "in train_setup(prm)"):
+        net.train_setup({**prm, "batch": BATCH})
+    with step("learn_failed", f"in learn(train_data), one batch of {BATCH}"):
+        net.train()
+        net.learn([(images, labels)])
+    with step("forward_failed", "after one batch was learned"), torch.no_grad():
+        return file, net, net.eval()(images)
+
+
+def with_batch(case: Case) -> dict[str, Any]:
+    """Return the case with `BATCH` images."""
+    return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
+
+
+def _stars(code: str) -> dict[str, list[str]]:
+    """Return module -> names that its star import in the file binds."""
+    bound = {}
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level and node.names[0].name == "*":
+            module = importlib.import_module(node.module)
+            public = [name for name in vars(module) if not name.startswith("_")]
+            bound[node.module] = sorted(getattr(module, "__all__", public))
+    return bound
+
+
+def _watcher(seen: dict[nn.Module, _SeenModule]) -> Any:
+    def watch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        one = seen.setdefault(module, _SeenModule(len(seen)))
+        one.calls += 1
+        if len(args) == 1 and not kwargs and all(map(_is_real, (args[0], output))):
+            one.inputs.add(tuple(args[0].shape))
+            one.outputs.add(tuple(output.shape))
+        else:
+            one.single = False
+
+    return watch
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, dict[str, Any]]:
+    """Return the description of each called submodule by path, in the order of the calls."""
+    names: dict[nn.Module, list[str]] = {}
+    for path, module in net.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(path)
+    places = {}
+    for module, one in sorted(seen.items(), key=lambda item: item[1].turn):
+        if module not in names:
+            continue  # it was created or removed during forward
+        path = names[module][0]
+        holder = net.get_submodule(path.rpartition(".")[0])
+        places[path] = {
+            "path": path,
+            "steps": _steps(net, path),
+            "kind": type(module).__name__,
+            "within": [type(holder).__name__, len(list(holder.children()))],
+            "parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "children": len(list(module.children())),
+            "shared": len(names[module]) > 1,
+            "calls": one.calls,
+            "inputs": sorted(map(list, one.inputs)),
+            "outputs": sorted(map(list, one.outputs)),
+            "single": one.single,
+        }
+    return places
+
+
+def _steps(net: nn.Module, path: str) -> str:
+    """Return the Python expression from the network to a submodule, e.g. `.layers[2].conv`; empty if there is none."""
+    text, holder = "", net
+    for name in path.split("."):
+        if isinstance(holder, nn.ModuleDict):
+            text += f"[{name!r}]"
+        elif isinstance(holder, nn.Sequential | nn.ModuleList) and name.isdecimal():
+            text += f"[{list(holder._modules).index(name)}]"
+        elif name.isidentifier():
+            text += f".{name}"
+        else:
+            return ""
+        holder = holder.get_submodule(name)
+    return text
+
+
+def _merge(ones: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the descriptions of a submodule from all cases."""
+    kept = {name: value for name, value in ones[0].items() if name not in ("calls", "inputs", "outputs", "single")}
+    return kept | {
+        "calls": max(one["calls"] for one in ones),
+        "inputs": [one["inputs"] for one in ones],
+        "outputs": [one["outputs"] for one in ones],
+        "single": all(one["single"] and one["kind"] == kept["kind"] for one in ones),
+    }
+
+
+# -- with an inserted block ------------------------------------------------------------------------------------------
+
+
+class _Failed(Exception):  # noqa: N818 (an outcome, not a fault)
+    """A failed step."""
+
+    def __init__(self, step: MigrationStep, why: str) -> None:
+        super().__init__(why)
+        self.step, self.why = step, why
+
+
+def prove(request: NetworkToProve) -> NetworkProof:
+    """Verify a network with an inserted block. Raises: MemoryError and the like, which the sandbox reports."""
+    torch.set_num_threads(_THREADS)
+    stub_weights()
+    proof = NetworkProof([])
+    try:
+        _prove(request, proof)
+    except _Failed as failure:
+        proof.failed, proof.why = failure.step, failure.why
+    return proof
+
+
+def _prove(request: NetworkToProve, proof: NetworkProof) -> None:
+    for number, (case, output) in enumerate(zip(request.cases, request.outputs, strict=True)):
+        net, _ = _build(request, case)
+        if number == 0:
+            proof.proved.append("builds")
+        _check_outputs(net, case, output)
+    proof.proved += ["runs", "shape"]
+    case = with_batch(request.cases[0])
+    net, blocks = _build(request, case)
+    trained = _trainable(blocks)
+    proof.parameters = len(trained)
+    _differentiate(net, case, blocks, trained)
+    proof.proved.append("gradients")
+    proof.moved = _check_learning(request)
+    proof.proved.append("learns")
+    proof.graph = _check_lead(request, type(blocks[0]).__qualname__)
+    proof.proved += [] if proof.graph else ["leads"]
+
+
+def _build(request: NetworkToProve, case: Case) -> tuple[Any, list[nn.Module]]:
+    """Build the network; also return the instances of the block's class at the insertion point."""
+    seed_all(0)
+    try:
+        file = execute(request.code)
+        net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm))
+    except NetError as error:
+        raise _Failed("builds", error.detail) from error
+    return net, _find_blocks(file, net, request)
+
+
+def _find_blocks(file: ModuleType, net: nn.Module, request: NetworkToProve) -> list[nn.Module]:
+    name, path = request.name, request.path
+    try:
+        holder = net.get_submodule(path)
+    except AttributeError as error:
+        raise _Failed("builds", f"there is no {path} in it: {error}") from error
+    blocks = [one for one in holder.modules() if isinstance(one, getattr(file, name))]
+    if not blocks:
+        raise _Failed("builds", f"no {name} is in {path} once it is constructed")
+    return blocks
+
+
+def _check_outputs(net: nn.Module, case: Case, expected: Sequence[int]) -> None:
+    inputs = make_inputs(dict(case))
+    try:
+        with step("runs", f"input {sizes(inputs.shape)}"), torch.no_grad():
+            output = net.eval()(inputs)
+    except NetError as error:
+        raise _Failed("runs", error.detail) from error
+    if not isinstance(output, Tensor) or list(output.shape) != list(expected):
+        received = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise _Failed("shape", f"gives {received} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
+    if not bool(torch.isfinite(output).all()):
+        raise _Failed("shape", "gives values that are not finite")
+
+
+def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]) -> None:
+    """Check that a finite gradient reaches each trainable parameter of the block, and its outputs."""
+    gave: list[Tensor] = []
+    hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
+    try:
+        with step("gradients", "train mode"):
+            outputs = [one for one in flatten_tensors(net.train()(make_inputs(dict(case)))) if one.requires_grad]
+            generator = torch.Generator().manual_seed(0)
+            weights = [torch.randn(one.shape, generator=generator) for one in outputs]
+            torch.autograd.backward(outputs, weights)  # raises if there are no outputs
+    except NetError as error:
+        raise _Failed("gradients", error.detail) from error
+    for hook in hooks:
+        hook.remove()
+    missing = sorted(name for name, one in trained.items() if one.grad is None)
+    if missing:
+        raise _Failed(
+            "gradients", f"none reaches {', '.join(missing[:4])}: {len(missing)} of {len(trained)} parameters"
+        )
+    wrong = sorted(name for name, one in trained.items() if not bool(torch.isfinite(_gradient(one)).all()))
+    if wrong:
+        raise _Failed("gradients", f"that of {wrong[0]} is not finite")
+    if not gave or all(one.grad is None for one in gave):
+        raise _Failed("gradients", "none reaches what the block gives")
+
+
+def _retain_gradient(output: Tensor) -> Tensor:
+    """Return the output of a block, with its gradient retained."""
+    if output.requires_grad:
+        output.retain_grad()
+    return output
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _check_learning(request: NetworkToProve) -> int:
+    """Train one batch with the network's own code. Returns: the number of parameters of the block that changed."""
+    _, blocks = _build(request, with_batch(request.cases[0]))  # with the same seed as for training
+    before = _trainable(blocks)
+    try:
+        file, net, output = learn(request.code, request.cases[0], request.prm)
+    except NetError as error:
+        raise _Failed("learns", f"{error.category}: {error.detail}") from error
+    if not bool(torch.isfinite(output).all()):
+        raise _Failed("learns", "one batch makes outputs that are not finite")
+    after = _trainable(_find_blocks(file, net, request))
+    moved = sum(
+        not torch.equal(old.detach(), new.detach()) for old, new in zip(before.values(), after.values(), strict=True)
+    )
+    if before and not moved:
+        raise _Failed("learns", "one batch changes no parameter of the block")
+    return moved
+
+
+def _trainable(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters of blocks, by name and number of the block."""
+    return {
+        f"{name} of {number}" if number else name: one
+        for number, block in enumerate(blocks)
+        for name, one in block.named_parameters()
+        if one.requires_grad
+    }
+
+
+def _check_lead(request: NetworkToProve, name: str) -> str | None:
+    """Check that operations of the block contribute to a result. Returns: the reason if that is unknown, else None."""
+    trace = trace_network({"code": request.code, "prm": dict(request.prm), "cases": [dict(request.cases[0])]})
+    if not trace["runs"]:
+        return f"{trace['category']}: {trace['error']}"
+    if name in trace["dead_classes"]:
+        raise _Failed("leads", "no operation of the block leads to a result")
+    return None
