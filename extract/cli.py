@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from extract.model.options import ExtractOptions
+from extract.model.options import ExtractOptions, MigrateOptions
+from lemur_core.files.atomic import check_free
+from lemur_core.files.errors import UsageError
 from manifests.options.in_tasks import Division
 from manifests.options.parameters import takes_options
 
@@ -48,7 +50,6 @@ def extract(
     """Turn classes of real repositories into closed, validated files, each with its provenance."""
     from extract import interface
     from extract.extractor import read_names
-    from lemur_core.files.atomic import check_free
 
     check_free(out, force=force)
     chosen = (*(names or ()), *(read_names(names_file) if names_file else ()))
@@ -125,11 +126,10 @@ def rebuild(
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
 
 
-_NETWORKS = "Into a network"
-
-
 @app.command(rich_help_panel=_PANEL)
+@takes_options
 def migrate(
+    *,
     block: Annotated[
         str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)
     ],
@@ -143,79 +143,23 @@ def migrate(
         ),
     ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="NEW.py",
-            help="File to write; default: next to the network, NET-BLOCK.py; in a project, by modules of its kind.",
-        ),
-    ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SITE",
-            help="after:PATH, replace:PATH or PATH of a submodule; default: the best one that can be proved.",
-            rich_help_panel=_NETWORKS,
-        ),
-    ] = None,
-    show_sites: Annotated[
-        bool,
-        typer.Option("--list", help="Only show all sites, with shapes and reasons.", rich_help_panel=_NETWORKS),
-    ] = False,
-    prm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help="Hyperparameters of the network; default: usual ones.", rich_help_panel=_NETWORKS
-        ),
-    ] = None,
-    in_shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NxCxHxW",
-            help="Of a batch; default: the first size of 64, 32, 224, 299.",
-            rich_help_panel=_NETWORKS,
-        ),
-    ] = None,
-    classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="The whole closed file, not the minimized form.", rich_help_panel="Into a project"),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Replace what exists; into a project, also what it has already or no permissive licence lets go.",
-        ),
-    ] = False,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox. Only for code you trust.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    options: MigrateOptions,
 ) -> None:
     """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
-    from extract.migrate.command import NetworkOptions, list_insertion_points, migrate_into_network
-    from lemur_core.files.errors import UsageError
-
     if into.is_dir():
-        if site or show_sites or prm or in_shape:
+        if options.site or options.show_sites or options.prm or options.in_shape:
             raise UsageError(f"--into {into}: is a project; --site, --list, --prm and --in-shape are for networks")
-        from extract.migrate.project import project
+        from extract.migrate.project.project import migrate_into_project
 
-        print(
-            project.migrate_into_project(
-                folder, block, into, project.ProjectOptions(out, full, dry_run, force, unsafe_no_sandbox, as_json)
-            )
-        )
+        print(migrate_into_project(folder, block, into, options))
         return
-    if full:
+    if options.full:
         raise UsageError(
             "--full: is for projects; into a network the full form goes where the minimized one does not do"
         )
-    if show_sites and (site or out or dry_run):
+    if options.show_sites and (options.site or options.out or options.dry_run):
         raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
-    options = NetworkOptions(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)
-    run = list_insertion_points if show_sites else migrate_into_network
+    from extract.migrate.command import list_insertion_points, migrate_into_network
+
+    run = list_insertion_points if options.show_sites else migrate_into_network
     print(run(folder, block, into, options))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.model.results import at_least
+from lemur_core.describe.picture import draw
 from lemur_core.files.figures import BLUE, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
 from lemur_core.graphs.graph import LEAVES
@@ -44,9 +45,9 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
         "failures": (counts["failures"], lambda figure: _failures(figure, counts["failures"])),
         "sizes": (lengths[1:], lambda figure: _sizes(figure, lengths)),
     }
-    drawn = {name: draw for name, (shown_when, draw) in drawings.items() if shown_when}
-    for name, draw in drawn.items():
-        save_figure(folder / f"{name}.png", draw)
+    drawn = {name: draw_one for name, (shown_when, draw_one) in drawings.items() if shown_when}
+    for name, draw_one in drawn.items():
+        save_figure(folder / f"{name}.png", draw_one)
     return {name: f"{name}.png" for name in drawn}
 
 
@@ -64,8 +65,6 @@ def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mappin
     }
     if not forms:
         return {}
-    from lemur_core.describe.picture import draw
-
     sizes = {block: sum(node.op not in LEAVES for node in form.nodes) for block, form in forms.items()}
     shared = Counter(traced[block]["graph"] for block in forms)
     often = min(forms, key=lambda block: (-shared[traced[block]["graph"]], -sizes[block], block))

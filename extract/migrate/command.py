@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +19,14 @@ from extract.migrate.network import (
     read_target_network,
 )
 from extract.migrate.source_block import load_source_block
+from extract.model.options import MigrateOptions
 from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from manifests.provenance.licenses import is_permissive
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkOptions:
-    """Options of a migration; see `lemur migrate --help`."""
-
-    out: Path | None = None
-    site: str | None = None
-    dry_run: bool = False
-    force: bool = False
-    prm: str | None = None
-    in_shape: str | None = None
-    classes: int = 10
-    unsafe: bool = False
-    as_json: bool = False
-
-
-def migrate_into_network(folder: Path, block: str, path: Path, options: NetworkOptions) -> str:
+def migrate_into_network(folder: Path, block: str, path: Path, options: MigrateOptions) -> str:
     """Insert a block of an extraction folder into a network's file.
 
     Returns: the text to print: the actions and the verified properties, or the diff for a dry run.
@@ -50,7 +36,7 @@ def migrate_into_network(folder: Path, block: str, path: Path, options: NetworkO
     if not options.dry_run:
         _check_out(out, force=options.force)
     target_network = _read_target(path, options)
-    with open_box(unsafe=options.unsafe) as box:
+    with open_box(unsafe=options.unsafe_no_sandbox) as box:
         moved = migrate_named(folder, block, target_network, box, site=options.site)
     if not options.dry_run:
         try:
@@ -64,13 +50,13 @@ def migrate_into_network(folder: Path, block: str, path: Path, options: NetworkO
     return "\n".join(_lines(moved, out))
 
 
-def list_insertion_points(folder: Path, block: str, path: Path, options: NetworkOptions) -> str:
+def list_insertion_points(folder: Path, block: str, path: Path, options: MigrateOptions) -> str:
     """List all insertion points of a network with how a block fits there, or why it does not.
 
     Raises: UserError if the network does not run.
     """
     target_network, source_block = _read_target(path, options), load_source_block(folder, block)
-    with open_box(unsafe=options.unsafe) as box:
+    with open_box(unsafe=options.unsafe_no_sandbox) as box:
         points = candidates(source_block, observe(target_network, box), box)
     if options.as_json:
         return json.dumps([_point_facts(point) for point in points])
@@ -90,7 +76,7 @@ def _check_out(out: Path, *, force: bool) -> None:
     check_writable(out)
 
 
-def _read_target(path: Path, options: NetworkOptions) -> TargetNetwork:
+def _read_target(path: Path, options: MigrateOptions) -> TargetNetwork:
     return read_target_network(path, _prm(options.prm), _shape(options.in_shape), options.classes)
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pyarrow.compute as pc
+from rich.console import Console
+from rich.syntax import Syntax
 
 from extract.specs.make import WorkingCalls, graph_in, read_arguments, read_observed, read_spec
 from lemur_core.describe.picture import check_picture, draw
@@ -378,8 +380,5 @@ def _describe_run(row: Block, worked: WorkingCalls | None) -> list[tuple[str, st
 
 def _print_coloured(code: str) -> None:
     """Print code in color, with control characters escaped, because the code is foreign."""
-    from rich.console import Console
-    from rich.syntax import Syntax
-
     safe = "\n".join(make_visible(line) for line in code.rstrip("\n").split("\n"))
     Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))

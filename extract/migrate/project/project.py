@@ -24,6 +24,7 @@ from extract.migrate.project.trial import MigrationTrial, Proof, trial
 from extract.migrate.project.writing import Compared, SourceModule, module_text, read_formatter, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
+from extract.model.options import MigrateOptions
 from extract.resolve.distributions import is_stated, list_distributions
 from extract.resolve.requirements import list_runtime_imports
 from extract.specs.make import read_arguments
@@ -34,18 +35,6 @@ from manifests.provenance import find_inlined_blocks
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 
 _MAX_LISTED = 3  # maximum number of the project's rejected definitions to list for one name
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectOptions:
-    """Options of a migration; see `lemur migrate --help`."""
-
-    out: Path | None = None
-    full: bool = False
-    dry_run: bool = False
-    force: bool = False
-    unsafe: bool = False
-    as_json: bool = False
 
 
 @dataclass(slots=True)
@@ -75,7 +64,7 @@ class MigrationPlan:
     notes: list[str] = field(default_factory=list)
 
 
-def migrate_into_project(folder: Path, block: str, root: Path, options: ProjectOptions) -> str:
+def migrate_into_project(folder: Path, block: str, root: Path, options: MigrateOptions) -> str:
     """Add a block of an extraction folder to a project.
 
     Returns: the text to print: the actions and the verified properties, or the diff for a dry run.
@@ -102,7 +91,7 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def plan_migration(folder: Path, block: str, root: Path, options: ProjectOptions) -> MigrationPlan:
+def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions) -> MigrationPlan:
     """Plan a migration and verify it in a copy of the project, without writing anything.
 
     Raises: UserError if there is no such block or project, the license forbids it, or the verification fails.
@@ -119,7 +108,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: ProjectOptions
             f"{donated.row.block}: the arguments with which it is known to run need {', '.join(unknown)}, which its"
             " file does not hold, so nothing can be proved; choose another block"
         )
-    with trial(donated, project, unsafe=options.unsafe) as bench:
+    with trial(donated, project, unsafe=options.unsafe_no_sandbox) as bench:
         seen = _compare(plan, file, bench, force=options.force)
         proof = _prove(plan, file, bench, seen)
         if proof.wrong and plan.reused:
@@ -205,7 +194,7 @@ def load_source_module(folder: Path, wanted: str, *, lean: bool = True) -> Sourc
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _make_plan(donated: SourceModule, project: Project, options: ProjectOptions) -> MigrationPlan:
+def _make_plan(donated: SourceModule, project: Project, options: MigrateOptions) -> MigrationPlan:
     row = donated.row
     existing = [
         path for path, text in _texts(project) if any(one.block == row.block for one in find_inlined_blocks(text))

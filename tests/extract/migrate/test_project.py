@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import extract.migrate.project.project as migration
-from extract.migrate.project.project import ProjectOptions, migrate_into_project
+from extract.migrate.project.project import migrate_into_project
 from extract.migrate.source_block import choose_form
+from extract.model.options import MigrateOptions
 from extract.model.results import Result, code_columns
 from lemur.finished.folders import trace
 from lemur_core.files.errors import UserError
@@ -46,9 +46,9 @@ def moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     """One migration into a project with equal definitions: first as a dry run, then written."""
     root = projects.make(tmp_path_factory.mktemp("src"), projects.SRC)
     before = everything(root)
-    shown = migrate_into_project(folder, "Residual", root, ProjectOptions(dry_run=True))
+    shown = migrate_into_project(folder, "Residual", root, MigrateOptions(dry_run=True))
     untouched = everything(root) == before
-    said = migrate_into_project(folder, "Residual", root, ProjectOptions())
+    said = migrate_into_project(folder, "Residual", root, MigrateOptions())
     return {
         "folder": folder,
         "root": root,
@@ -111,15 +111,15 @@ def test_a_dry_run_shows_what_is_then_written(moved: dict[str, Any], tmp_path: P
 @pytest.mark.slow
 def test_a_second_time_needs_force(moved: dict[str, Any], folder: Path) -> None:
     with pytest.raises(UserError, match=r"is there already: src/proj/layers/residual\.py; add --force"):
-        migrate_into_project(folder, "Residual", moved["root"], ProjectOptions())
-    migrate_into_project(folder, "Residual", moved["root"], ProjectOptions(force=True))
+        migrate_into_project(folder, "Residual", moved["root"], MigrateOptions())
+    migrate_into_project(folder, "Residual", moved["root"], MigrateOptions(force=True))
     assert everything(moved["root"]) == moved["after"]
 
 
 @pytest.mark.slow
 def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
     root = projects.make(tmp_path, projects.FLAT)
-    facts = json.loads(migrate_into_project(folder, "Residual", root, ProjectOptions(as_json=True)))
+    facts = json.loads(migrate_into_project(folder, "Residual", root, MigrateOptions(as_json=True)))
     assert facts["reused"] == {}
     why = {(one["name"], one["project"]): one["why"] for one in facts["refused"]}
     assert why["DropPath", "flatnet.DropPath.DropPath"] == "drop_path in it is not the same"
@@ -142,7 +142,7 @@ def test_what_the_project_s_formatter_changes_is_proved(folder: Path, tmp_path: 
     """Its equal definitions are looked for as before, and the text that is proved is the text that is written."""
     configured = projects.PYPROJECT + "[tool.ruff]\nline-length = 60\n"
     root = projects.make(tmp_path, {**projects.SRC, "pyproject.toml": configured})
-    facts = json.loads(migrate_into_project(folder, "Residual", root, ProjectOptions(as_json=True)))
+    facts = json.loads(migrate_into_project(folder, "Residual", root, MigrateOptions(as_json=True)))
     assert facts["reused"]["DropPath"] == "proj.layers.drop.DropPath"
     assert "format ruff, as the project configures" in facts["notes"]
     code = (root / NEW).read_text(encoding="utf-8").partition("import torch")[2]
@@ -159,7 +159,7 @@ def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path)
         "from .ops import make_divisible", "make_divisible = int"
     )
     root = projects.make(tmp_path, files)
-    facts = json.loads(migrate_into_project(folder, "Residual", root, ProjectOptions(as_json=True)))
+    facts = json.loads(migrate_into_project(folder, "Residual", root, MigrateOptions(as_json=True)))
     assert facts["reused"] == {}
     (why,) = {one["why"] for one in facts["refused"] if one["name"] == "make_divisible"}
     assert why.startswith("with it, proj.ops cannot be imported then: ImportError: cannot import name 'make_divisible'")
@@ -171,7 +171,7 @@ def test_what_cannot_be_proved_is_not_written(folder: Path, tmp_path: Path) -> N
     root = projects.make(tmp_path, projects.SRC, src__proj__layers__ops="import nowhere_to_be_found\n")
     before = everything(root)
     with pytest.raises(UserError, match=r"not proved in .*No module named 'nowhere_to_be_found'; nothing was written"):
-        migrate_into_project(folder, "Residual", root, ProjectOptions())
+        migrate_into_project(folder, "Residual", root, MigrateOptions())
     assert everything(root) == before
 
 
@@ -180,7 +180,7 @@ def test_what_the_project_has_is_not_brought(folder: Path, tmp_path: Path) -> No
     body = projects.BLOCK.partition("\n\n")[2]
     root = projects.make(tmp_path, projects.SRC, src__proj__layers__other=body)
     with pytest.raises(UserError, match=r"proj\.layers\.other\.Residual of the project is the same"):
-        migrate_into_project(folder, "Residual", root, ProjectOptions())
+        migrate_into_project(folder, "Residual", root, MigrateOptions())
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_an_error_while_writing_leaves_the_project_as_it_was(
 
     monkeypatch.setattr(Path, "replace", replace)
     with pytest.raises(UserError, match=r"test_residual\.py: cannot be written: No space left on device"):
-        migrate_into_project(folder, "Residual", root, ProjectOptions())
+        migrate_into_project(folder, "Residual", root, MigrateOptions())
     assert everything(root) == before
 
 
@@ -207,12 +207,12 @@ def test_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "x", projects.BLOCK, "GPL-3.0-only")
     root = projects.make(tmp_path / "p", projects.SRC)
     with pytest.raises(UserError, match=r"its licence, GPL-3\.0-only, is not known to be permissive, .* --force"):
-        migrate_into_project(folder, "Residual", root, ProjectOptions())
+        migrate_into_project(folder, "Residual", root, MigrateOptions())
     unknown = projects.make(tmp_path / "q", projects.SRC)
     (unknown / "pyproject.toml").unlink()
     with pytest.raises(UserError, match=r"and not the project's \(NOASSERTION\); --force"):
-        migrate_into_project(folder, "Residual", unknown, ProjectOptions())
-    said = migrate_into_project(folder, "Residual", root, ProjectOptions(force=True))
+        migrate_into_project(folder, "Residual", unknown, MigrateOptions())
+    said = migrate_into_project(folder, "Residual", root, MigrateOptions(force=True))
     assert "licence   GPL-3.0-only, NOT KNOWN TO BE PERMISSIVE" in said
     assert "# NOT KNOWN TO BE PERMISSIVE: " in (root / NEW).read_text(encoding="utf-8")
 
@@ -225,13 +225,13 @@ def test_bad_input_gets_one_line(folder: Path, tmp_path: Path) -> None:
         (root / "src/proj/my-block.py", "Python cannot import a module of this name"),
     ):
         with pytest.raises(UserError, match=said):
-            migrate_into_project(folder, "Residual", root, ProjectOptions(out=out))
+            migrate_into_project(folder, "Residual", root, MigrateOptions(out=out))
     with pytest.raises(UserError, match="is a package, not a project"):
-        migrate_into_project(folder, "Residual", root / "src/proj", ProjectOptions())
+        migrate_into_project(folder, "Residual", root / "src/proj", MigrateOptions())
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no Python code"):
-        migrate_into_project(folder, "Residual", tmp_path / "empty", ProjectOptions())
-    assert migration.ProjectOptions().out is None
+        migrate_into_project(folder, "Residual", tmp_path / "empty", MigrateOptions())
+    assert MigrateOptions().out is None
 
 
 def test_the_command_tells_projects_from_networks(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from extract.extractor import extract_to
-from extract.migrate.project.project import ProjectOptions, migrate_into_project
+from extract.migrate.project.project import migrate_into_project
+from extract.model.options import MigrateOptions
 from extract.model.results import Options as ExtractOptions
 from extract.resolve.discover import Selection
 from extract.sources import open_source
@@ -38,7 +39,7 @@ def test_a_block_of_one_package_in_another(released: tuple[Path, Path]) -> None:
     blocks, host = released
     before = {path: path.read_text(encoding="utf-8") for path in host.rglob("*.py")}
     for name in ("Conv2dStaticSamePadding", "MemoryEfficientSwish"):
-        facts = json.loads(migrate_into_project(blocks, name, host, ProjectOptions(as_json=True)))
+        facts = json.loads(migrate_into_project(blocks, name, host, MigrateOptions(as_json=True)))
         assert facts["proof"]["tests"] == 1
         assert facts["proof"]["steps"] >= 8
         assert facts["license"] == "Apache-2.0"
