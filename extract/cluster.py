@@ -7,12 +7,12 @@ in-process extraction, which finds all of them there. So all tasks must share th
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from extract.extractor import BlockExtractor, extract_to
+from extract.extractor import BlockExtractor, extract_to, open_extractor
 from extract.model.results import Options, at_least
 from extract.resolve.discover import select
 from lemur_core.distributed.exchange import Exchange
@@ -49,7 +49,7 @@ def extract_in_tasks(
     folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (like atomic_folder)
     check_memory(memory, STEP_KINDS)
     with folder.begun("another run works there"):
-        with _open_extractor(options) as extractor:
+        with open_extractor(options) as extractor:
             inputs = {source.name: source.digest for source in extractor.facts.sources}
             plan = {"options": asdict(options), "inputs": inputs, "tasks": tasks, "versions": package_versions()}
             begin(folder, plan)
@@ -71,7 +71,7 @@ class _ExtractionRequest:
 
     def open_extractor(self, **changes: Any) -> BlockExtractor:
         """Open the sources with some other options. Raises: UserError if one has changed."""
-        extractor = _open_extractor(replace(self.options, **changes))
+        extractor = open_extractor(replace(self.options, **changes))
         changed = [source.name for source in extractor.facts.sources if self.inputs.get(source.name) != source.digest]
         if changed:
             raise UserError(f"{changed[0]}: has changed since the run began; start again, with another --work")
@@ -102,7 +102,3 @@ def _validate_slice(request: _ExtractionRequest, rank: int, tasks: int) -> None:
 def _write(request: _ExtractionRequest, _rank: int, _tasks: int) -> None:
     with request.open_extractor():  # the sources are as they were
         extract_to(request.out, replace(request.options, retry_failed=False), force=request.force)
-
-
-def _open_extractor(options: Options) -> BlockExtractor:
-    return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})

@@ -239,6 +239,11 @@ def read_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+def open_extractor(options: Options) -> BlockExtractor:
+    """Return the extractor of a run. Raises: UserError if no source can be opened."""
+    return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})
+
+
 def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     """Extract as `options` specify and write the folder `out` atomically.
 
@@ -247,7 +252,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     Raises: UserError if a source, a name or `out` is invalid; RetryableError if an index or repository
         cannot be reached.
     """
-    with BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)}) as extractor:
+    with open_extractor(options) as extractor:
         facts = extractor.facts
         classes = extractor.warm_index_once()
         if not classes:

@@ -5,19 +5,17 @@ Everything here calls the modules below; the command line and programs therefore
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import ChatOptions
 from extract.extractor import extract_to
 from extract.folder.verify import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
 from extract.proofs.rebuild import rebuild_rows
-from extract.resolve.discover import Selection
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from extract.specs.make import graph_in, read_spec
@@ -42,22 +40,8 @@ def plan_extraction(
 ) -> Options:
     """Return the complete options of a run, as `extract_to` and `extract_in_tasks` take them."""
     options = options or ExtractOptions()
-    scope = (options.paths, options.symbols, options.limit, options.start_from)
-    return Options(
-        corpus=corpus,
-        sources=tuple(sources),
-        selection=Selection(tuple(names), options.repositories, *scope),
-        distributions=options.distributions,
-        index=options.index,
-        level=options.level,
-        retry_failed=options.retry_failed,
-        fidelity=options.fidelity,
-        jobs=jobs,
-        unsafe=options.unsafe_no_sandbox,
-        timings=options.timings,
-        seed=options.seed,
-        chat=ChatOptions(options.seed, options.chat_max_tokens, options.include_code) if options.chat else None,
-    )
+    stated = {field.name: getattr(options, field.name) for field in fields(options)}
+    return Options(**stated, corpus=corpus, sources=tuple(sources), names=tuple(names), jobs=jobs)
 
 
 def extract(

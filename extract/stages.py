@@ -146,7 +146,7 @@ class StageContext:
     def sandbox(self) -> _SandboxOptions:
         """The options of the sandbox for blocks with their requirements."""
         jobs = self.facts.options.jobs or available_cores()
-        return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": self.facts.options.unsafe}
+        return {"jobs": jobs, "runtime": self.runtime.folders, "unsafe": self.facts.options.unsafe_no_sandbox}
 
     def pair(self, block: PendingBlock) -> BlockWithOriginal:
         """Return how to run a block that reaches `forward`, and its original, without the folders of the latter."""

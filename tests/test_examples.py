@@ -20,7 +20,6 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.extractor import extract_to
 from extract.model.results import Options
-from extract.resolve.discover import Selection
 from tests import test_readme, test_tutorials
 
 HERE = Path(__file__).parent
@@ -82,7 +81,7 @@ def reason(command: str) -> str | None:
 def library(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An extraction of two of the README's blocks."""
     out = tmp_path_factory.mktemp("library") / "blocks"
-    extract_to(out, Options(sources=("timm@1.0.30",), selection=Selection(names=("SEModule", "BlurPool2d"))))
+    extract_to(out, Options(sources=("timm@1.0.30",), names=("SEModule", "BlurPool2d")))
     return out
 
 

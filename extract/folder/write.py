@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import build_chat, extraction_chat_card
+from extract.chat.build import ChatOptions, build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock, CodeRights, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.report import write_report
@@ -241,9 +241,10 @@ def write_dataset(
     groups = len({split_place.cluster for split_place in places})
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
     chat = None
-    if options.chat is not None:
+    if options.chat:
         chat_blocks = [ChatBlock(*values) for values in zip(specs, places, codes, lean, strict=True)]
-        chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else CodeRights())
+        chat_options = ChatOptions(options.seed, options.chat_max_tokens, options.include_code)
+        chat = build_chat(chat_blocks, chat_options, read_rights(folder) if options.include_code else CodeRights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
     write_extraction_card(folder, {TABLE: blocks, **rows}, specs, places, chat, facts.sources)

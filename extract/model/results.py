@@ -6,16 +6,13 @@ All counts are derived from the rows of the table, so that anyone can recompute 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-from extract.resolve import Policy
+from extract.model.options import ExtractOptions
 from extract.resolve.discover import Selection
 from extract.sources import PackageSource
 from manifests.records import LEVELS, Block, Level
-
-if TYPE_CHECKING:
-    from extract.chat.build import ChatOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +25,25 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of an extraction."""
+class Options(ExtractOptions):
+    """Everything that determines a run: the options of the user, and what they apply to."""
 
     corpus: str | None = None  # name of a shipped corpus or a JSON file; `quick` if there are no sources either
     sources: tuple[str, ...] = ()  # additional ones: NAME[@VERSION], git+URL[@REV] or a folder
-    selection: Selection = field(default_factory=Selection)
-    distributions: tuple[str, ...] = ()  # of imports that no metadata states: IMPORT=NAME
-    index: Policy = "missing"  # how files that are not in the index are treated
-    level: Level = "backward"  # highest level that blocks are validated at
-    retry_failed: bool = False  # run blocks again that failed in an earlier run
-    fidelity: bool = False  # compare running blocks with their originals, installed separately
+    names: tuple[str, ...] = ()  # bare names, qualified names or block ids; all classes if empty
     jobs: int | None = None  # processes; default: all cores
-    unsafe: bool = False  # run foreign code without a sandbox; only for code that you trust
-    timings: bool = False  # write each block's seconds into the table, whose bytes are then not reproducible
-    seed: int = 42  # selects the held-out specs and the wording of conversations
-    chat: "ChatOptions | None" = None  # how conversations are generated; None for none
+
+    @property
+    def selection(self) -> Selection:
+        """The classes that are selected among those of the sources."""
+        return Selection(self.names, self.repositories, self.paths, self.symbols, self.limit, self.start_from)
 
     def parameters(self) -> dict[str, Any]:
         """Return the options recorded in the manifest."""
-        names = ("level", "seed", "corpus", "sources", "distributions")
+        names = ("level", "seed", "corpus", "sources", "distributions", "unsafe_no_sandbox")
         scope = ("repositories", "paths", "symbols", "limit", "start_from")
-        stated = {name: getattr(self, name) for name in names} | {name: getattr(self.selection, name) for name in scope}
-        chat = None if self.chat is None else asdict(self.chat)
-        return {**stated, "chat": chat, "unsafe_no_sandbox": self.unsafe}
+        chat = {"seed": self.seed, "max_tokens": self.chat_max_tokens, "include_code": self.include_code}
+        return {name: getattr(self, name) for name in (*names, *scope)} | {"chat": chat if self.chat else None}
 
 
 @dataclass(slots=True)
@@ -71,7 +63,7 @@ class RunFacts:
     @property
     def targets(self) -> tuple[str, ...] | None:
         """The requested names, if the run was limited to names."""
-        return self.options.selection.names or None
+        return self.options.names or None
 
 
 def code_columns(code: str | None) -> dict[str, Any]:

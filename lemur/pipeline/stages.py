@@ -16,7 +16,6 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from extract.extractor import extract_to
 from extract.model.results import Options
-from extract.resolve.discover import Selection
 from lemur.finished.folders import STATE, verify_folder
 from lemur.pipeline.runner import Done, Stage, Summary, in_stage, run_stages
 from lemur_core.files.atomic import write_text
@@ -139,9 +138,9 @@ def make_blocks(plan: Plan, out: Path) -> None:
     options = Options(
         corpus=plan.corpus,
         sources=plan.sources,
-        selection=Selection(paths=plan.paths),
+        paths=plan.paths,
         jobs=plan.jobs,
-        unsafe=plan.unsafe,
+        unsafe_no_sandbox=plan.unsafe,
     )
     extract_to(out / BLOCKS, options, force=True)
 

@@ -13,7 +13,6 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.run.sensitivity import sensitivity
 from curate.sources import open_sources
-from extract.chat.build import ChatOptions
 from lemur.experts.domains.settings import load_settings
 from lemur.experts.evaluate import compute_majority, compute_scores
 from lemur.experts.folder import ANSWERS, EVALUATED
@@ -78,7 +77,7 @@ def _write_blocks(base: Path) -> Path:
     """Two blocks with graphs, specs and conversations."""
     codes = {name: (name, synthesis.HEAD + code) for name, code in synthesis.SOURCES.items()}
     (base / "traced").mkdir()
-    return synthesis.write(base, synthesis.traced(base / "traced", codes), chat=ChatOptions(include_code=True))
+    return synthesis.write(base, synthesis.traced(base / "traced", codes), chat=True)
 
 
 def _write_snapshots(base: Path) -> tuple[Path, Path]:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import ChatOptions
 from extract.model.results import Result, code_columns
 from extract.proofs.trace import trace_all
 from extract.proofs.validate import BlockWithOriginal
@@ -39,7 +38,7 @@ def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[st
         return {one.block: dict(one.answer or {}) for one in trace_all(pairs, index, jobs=1)}
 
 
-def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: ChatOptions | None = None, **facts: Any) -> Path:
+def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: bool = False, **facts: Any) -> Path:
     """The extraction folder of the two blocks, from what they compute. Args: facts: columns of their rows."""
     of = extractions.source(folder, "alpha@1.0")
     results = []
@@ -67,5 +66,5 @@ def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: ChatOptions
             **{**closed, **facts},
         )
         results.append(Result(row, ((of.name, row.path),), answer))
-    extractions.write(folder / "blocks", results, [of], level="backward", chat=chat)
+    extractions.write(folder / "blocks", results, [of], level="backward", chat=chat, include_code=chat)
     return folder / "blocks"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from extract.chat.build import ChatOptions
 from extract.chat.draft import ChatBlock
 from extract.minimize.header import MinimizedFile, minimized_columns
 from extract.model.results import Result, code_columns
@@ -105,10 +104,10 @@ def results(sources: Sequence[Any]) -> list[Result]:
 def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
     """Writes the extraction without figures."""
 
-    def write_to(out: Path, chat: ChatOptions | None = None, **facts: Any) -> Path:
+    def write_to(out: Path, **facts: Any) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-            extractions.write(out, results, sources, level="backward", chat=chat, **facts)
+            extractions.write(out, results, sources, level="backward", **facts)
         return out
 
     return write_to
@@ -117,7 +116,7 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def extraction(write: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With conversations and code."""
-    return write(tmp_path_factory.mktemp("chat") / "out", ChatOptions(include_code=True))
+    return write(tmp_path_factory.mktemp("chat") / "out", chat=True, include_code=True)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.chat.build import ChatOptions
 from extract.folder.verify import verify
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
@@ -104,10 +103,10 @@ def test_code_leaves_only_under_permissive_licences(extraction: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chat", "kinds", "absent"), [(ChatOptions(), set(KINDS[:4]), "with code"), (None, set(), "config_name: chat")]
+    ("chat", "kinds", "absent"), [(True, set(KINDS[:4]), "with code"), (False, set(), "config_name: chat")]
 )
-def test_without_the_options(write: Write, tmp_path: Path, chat: Any, kinds: set[str], absent: str) -> None:
-    folder = write(tmp_path / "out", chat)
+def test_without_the_options(write: Write, tmp_path: Path, chat: bool, kinds: set[str], absent: str) -> None:
+    folder = write(tmp_path / "out", chat=chat)
     assert {row["task"] for _, row in rows_of(folder, "chat")} == kinds
     assert (folder / "data" / "chat").exists() == bool(kinds)
     assert absent not in (folder / "README.md").read_text()
@@ -130,10 +129,10 @@ def test_copies_and_all_that_is_said_of_a_block_stay_in_one_split(extraction: Pa
 
 
 def test_the_same_in_every_run(extraction: Path, write: Write, tmp_path: Path) -> None:
-    again = write(tmp_path / "again", ChatOptions(include_code=True))
+    again = write(tmp_path / "again", chat=True, include_code=True)
     for path in ["README.md", "chat_drops.parquet", *(f.relative_to(again).as_posix() for f in again.glob("data/*/*"))]:
         assert (again / path).read_bytes() == (extraction / path).read_bytes(), path
-    other = write(tmp_path / "other", ChatOptions(seed=7, include_code=True), seed=7)
+    other = write(tmp_path / "other", chat=True, include_code=True, seed=7)
     one, two = ({row["messages"][1]["content"] for _, row in rows_of(folder, "chat")} for folder in (again, other))
     assert one != two, "another seed words and holds out otherwise"
 
