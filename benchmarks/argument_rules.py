@@ -56,7 +56,7 @@ PATTERNS: tuple[str, ...] = (
 #: Rules about the corpus: what is put in the place of which function.
 HINTS: dict[str, tuple[Any, str, Any]] = {
     "docstring examples": (usage, "examples_in", lambda *_: ((), ())),
-    "documented shapes": (usage, "documented_shapes", lambda *_: ()),
+    "documented shapes": (usage, "list_documented_shapes", lambda *_: ()),
     "calls": (finder.HintFinder, "_rate_sites", lambda *_: iter(())),
     "classes that parameters want": (companions.Companions, "of", lambda *_: iter(())),
     "classes that arguments name": (companions.Companions, "named", lambda *_: iter(())),
@@ -90,7 +90,7 @@ class BlockSet:
 
     def hints(self, blocks: Iterable[str]) -> dict[str, Mapping[str, object]]:
         """The hints of some blocks, read anew, never from the index."""
-        with mock.patch.object(usage, "usage_of", _read):
+        with mock.patch.object(usage, "read_usage", _read):
             finder = HintFinder(self._library, self._index, self._emitter)
             return {block: finder.hints_for(self._emitted[block].target).to_json() for block in blocks}
 

@@ -98,7 +98,7 @@ class BlockExtractor:
         Returns: The classes by priority of their source, then path and line.
         """
         if self._classes is None:
-            RUNTIME_NAMES.load(self.index.remembered(RUNTIME_NAMES.key()))
+            RUNTIME_NAMES.load(self.index.recall(RUNTIME_NAMES.key()))
             sources = self.facts.sources
             scope = [(source, file) for source in sources for file in source.files if source.in_scope(file.path)]
             self.index.add(scope)
@@ -107,7 +107,7 @@ class BlockExtractor:
             modules = [self.library.by_path[source.name, file.path] for source, file in scope]
             classes = self._discover(modules)
             self._classes = tuple(item for item in classes if item.module.source.asks_for(item.name, item.qualname))
-            self._note(_unmatched(sources, classes, self._classes))
+            self._note(_describe_unmatched(sources, classes, self._classes))
             self._keep_answers()
             self.watch.lap("discover")
         return self._classes
@@ -122,7 +122,7 @@ class BlockExtractor:
         scopes = [(source.name, source.digest, source.paths, source.exclude) for source in self.facts.sources]
         about = [DISCOVERY_VERSION, RUNTIME_NAMES.key(), scopes]
         key = "discovered:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
-        stored = self.index.remembered(key)
+        stored = self.index.recall(key)
         if stored is not None:
             listed = json.loads(stored)
             by_path = self.library.by_path
@@ -280,7 +280,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         return write_extraction(out, results, facts, extractor.watch, force=force)
 
 
-def _unmatched(
+def _describe_unmatched(
     sources: Iterable[PackageSource], classes: Iterable[TargetClass], chosen: Iterable[TargetClass]
 ) -> Iterator[str]:
     """Yield a note for each source none of whose classes match the symbols in the corpus."""

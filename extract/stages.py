@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted
-from extract.minimize.header import MinimizedFile, minimized_columns, write_header
+from extract.minimize.header import MinimizedFile, make_minimized_columns, write_header
 from extract.minimize.stage import RunnableBlock, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, by_size, code_columns
@@ -99,7 +99,7 @@ class PendingBlock:
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
             arguments=verdict.arguments,
             observed=verdict.observed,
-            **minimized_columns(self.minimized),
+            **make_minimized_columns(self.minimized),
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             **self.names,
@@ -238,12 +238,12 @@ def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None
         return
     executed = _reaching(blocks, "executed")
     folders = _folders_of_originals(executed)
-    files = [_bound_names(block, folders) for block in executed.values()]
+    files = [_make_bound_file(block, folders) for block in executed.values()]
     for block, columns in _track("names", len(files), compare_bindings(files, context.index, **context.sandbox)):
         executed[block].names = columns
 
 
-def _bound_names(block: PendingBlock, folders: Mapping[str, tuple[Path, ...]]) -> BoundFile:
+def _make_bound_file(block: PendingBlock, folders: Mapping[str, tuple[Path, ...]]) -> BoundFile:
     target, source = block.target, block.target.module.source
     assert block.emitted is not None
     stubs = sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME)

@@ -264,7 +264,7 @@ def test_an_odd_answer_is_nonsense_on_recall_too(value: Any) -> None:
     """As it may lie in a cache: JSON with whatever JSON in Python may hold."""
 
     class Kept:
-        def remembered(self, _key: str) -> bytes:
+        def recall(self, _key: str) -> bytes:
             return json.dumps(["ok", value, "", False]).encode()
 
         def remember(self, _key: str, _value: bytes) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from extract.chat.draft import (
     ChatBlock,
     CodeRights,
-    checked_text,
     describe,
     make_draft,
     not_run,
     repeats,
     shapes,
     specify,
+    text_to_check,
     write,
 )
 from extract.chat.verbalization import (
@@ -139,7 +139,7 @@ def _drop_copies(drafts: _Drafts, codes: dict[str, str]) -> _Drafts:
     about: dict[str, list[tuple[int, str]]] = defaultdict(list)  # block -> index and text of each draft
     for index, (block, kind, draft) in enumerate(drafts):
         if isinstance(draft, Draft):
-            text = checked_text(kind, draft.user, draft.assistant)
+            text = text_to_check(kind, draft.user, draft.assistant)
             for name in (block.spec.block, *draft.columns["others"]):
                 about[name].append((index, text))
     checked = list(drafts)

@@ -111,7 +111,7 @@ def repeats(texts: Iterable[str], code: str) -> list[bool]:
     return [find_repeat(text, source) is not None for text in texts]
 
 
-def checked_text(kind: str, user: str, assistant: str) -> str:
+def text_to_check(kind: str, user: str, assistant: str) -> str:
     """Return the part of a conversation that must not repeat code: everything, unless the answer is the code."""
     return user if kind == "write" else f"{user}\n{assistant}"
 

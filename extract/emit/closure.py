@@ -84,7 +84,7 @@ class Closure:
     )  # in order; also of the blocks kept around each
 
     @property
-    def ordered(self) -> Iterator[StatementNode]:
+    def nodes_in_order(self) -> Iterator[StatementNode]:
         """Yield the statements in the order of the groups."""
         for group in self.groups:
             yield from group.nodes
@@ -163,7 +163,7 @@ def _whole_try(node: StatementNode) -> Iterator[StatementNode]:
     for number in list_kept_blocks(node.module, node.statement):
         if node.module.facts.blocks[number].kind == "try":
             for other in node.module.facts.statements:
-                if any(block == number for block, _ in other.path) and node.module.taken(other):
+                if any(block == number for block, _ in other.path) and node.module.is_taken(other):
                     yield StatementNode(node.module, other)
 
 

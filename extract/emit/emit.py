@@ -141,7 +141,7 @@ class CachedEmitter(Emitter):
     def emit(self, target: TargetClass) -> Emitted | Unresolved:
         """Return the closed file of a class, or why there is none; from the index if stored there."""
         key = f"emitted:{self._key}:{target.block}"
-        kept = self._index.remembered(key)
+        kept = self._index.recall(key)
         outcome = None if kept is None else _loads(kept, target)
         if outcome is None:
             outcome = super().emit(target)
@@ -191,7 +191,7 @@ def _places(closure: Closure, names: BlockNames) -> dict[str, tuple[str, str]]:
     """Return the source file of each name that a block's file defines."""
     return {
         names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
-        for node in closure.ordered
+        for node in closure.nodes_in_order
         for name in (*node.statement.binds, *node.statement.late)
     }
 
@@ -271,7 +271,7 @@ def _with_glue(
 def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, list[str]]:
     """Return the lines that fill the registries, by the last statement that defines what they register."""
     last: dict[Definition, NodeKey] = {}
-    for node in closure.ordered:
+    for node in closure.nodes_in_order:
         for name in node.statement.binds:
             definition = Definition(node.module, name)
             last[definition] = max(node.key, last.get(definition, node.key))
@@ -341,7 +341,7 @@ def _header(closure: Closure, names: BlockNames, renderer: Renderer) -> list[str
         lines.append("# With definitions from:")
         lines += [f"#   {m.source.name} {m.file.path} ({m.license})" for m in others]
     changes = [f"named at the end: {line}" for line in _bind_nested(names, root)]
-    changes += [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
+    changes += [f"renamed {old} -> {new}" for _, old, new in names.list_renamed()]
     changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
     changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
     lines.append("# Changed: imports resolved and definitions brought together" + ("; also:" if changes else "."))
@@ -363,11 +363,11 @@ def _unready_annotation(closure: Closure, graph: DependencyGraph, names: BlockNa
     """Return whether an annotation refers to a name defined later or differently, or subscripts an undefined name."""
     position = {node.key: number for number, group in enumerate(closure.groups) for node in group.nodes}
     defined: dict[str, int] = {}
-    for node in closure.ordered:
+    for node in closure.nodes_in_order:
         for bound in node.statement.binds:
             name = names.of.get(Definition(node.module, bound), bound)
             defined[name] = position[node.key]
-    for node in closure.ordered:
+    for node in closure.nodes_in_order:
         text = node.module.text
         for use, target in graph.links(node).notes:
             if use.start < 0:

@@ -121,7 +121,7 @@ def _add_names(
     sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
     wanted = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
     if not known.whole:
-        candidates = sorted(node.module.bound()) if sure else words
+        candidates = sorted(node.module.list_bound()) if sure else words
         wanted += [name for name in candidates if re.fullmatch(pattern, name)]
     present, lacking = [], []
     for name in dict.fromkeys(wanted):
@@ -253,7 +253,7 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
 
 def _fill(closure: Closure, graph: DependencyGraph, container: Definition) -> None:
     missing: dict[str, int] = {}
-    for filling in graph.fillings.of(container, closure.root.module):
+    for filling in graph.fillings.list_fillings(container, closure.root.module):
         key = StatementNode(filling.module, filling.statement).key
         before = closure.nodes[key].decorators if key in closure.nodes else frozenset()
         node = StatementNode(filling.module, filling.statement, filling.decorators | before)

@@ -15,13 +15,14 @@ unless it is changed afterwards.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extract.emit.closure import Closure, StatementGroup
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
 from extract.resolve.discover import find_class_facts
 from extract.resolve.modules import Definition, Module
+from extract.resolve.registrations import post_order
 from extract.resolve.symbols import NodeKey, StatementNode
 from lemur_core.source.facts import AT_DEFINITION, CLASS
 
@@ -35,9 +36,9 @@ def order_statements(closure: Closure, graph: DependencyGraph) -> None:
     ordering = _Ordering(closure, graph, run_order)
     root = next(ordering.group_of[node.key] for node in graph.members(closure.root.root))
     needs = {key: ordering.needs(group) for key, group in ordering.groups.items()}
-    preferred = _post_order([root, *needs], lambda key: [*needs[key].hard, *needs[key].soft])
+    preferred = post_order([root, *needs], lambda key: [*needs[key].hard, *needs[key].soft])
     closure.groups = [ordering.groups[key] for key in _hard_order(preferred, needs)]
-    closure.linked = [(node, links) for node in closure.ordered for links in graph.iter_links(node)]
+    closure.linked = [(node, links) for node in closure.nodes_in_order for links in graph.iter_links(node)]
 
 
 @dataclass(slots=True)
@@ -152,38 +153,17 @@ def _list_reads(links: StatementLinks) -> Iterator[tuple[Definition, bool, bool]
             yield link.symbol, link.use.called, link.use.when == AT_DEFINITION
 
 
-def _post_order(starts: Iterable[GroupKey], needs: Callable[[GroupKey], Iterable[GroupKey]]) -> list[GroupKey]:
-    """Return depth-first post-order: dependencies first; a cycle is cut at the edge that closes it."""
-    seen: set[GroupKey] = set()
-    result: list[GroupKey] = []
-    for start in starts:
-        if start in seen:
-            continue
-        seen.add(start)
-        stack: list[tuple[GroupKey, Iterator[GroupKey]]] = [(start, iter(needs(start)))]
-        while stack:
-            key, waiting = stack[-1]
-            following = next((k for k in waiting if k not in seen), None)
-            if following is None:
-                stack.pop()
-                result.append(key)
-            else:
-                seen.add(following)
-                stack.append((following, iter(needs(following))))
-    return result
-
-
 def _hard_order(preferred: Sequence[GroupKey], needs: Mapping[GroupKey, _Needs]) -> list[GroupKey]:
     """Return the preferred order, corrected so that each group follows what it needs when it runs."""
 
     @functools.cache
     def reach(key: GroupKey) -> frozenset[GroupKey]:
         """Return everything that a group needs, directly or indirectly, before it runs."""
-        return frozenset(_post_order([key], lambda k: needs[k].hard))
+        return frozenset(post_order([key], lambda k: needs[k].hard))
 
     def read_when_called(key: GroupKey) -> Groups:
         """Return the groups read by functions that may be called while a group runs, and by those that these call."""
-        callees = _post_order(needs[key].started, lambda k: [*needs[k].called, *needs[k].started])
+        callees = post_order(needs[key].started, lambda k: [*needs[k].called, *needs[k].started])
         return dict.fromkeys(read for callee in callees for read in needs[callee].soft) | needs[key].noted
 
     def place(key: GroupKey) -> None:

@@ -36,7 +36,7 @@ class BlockNames:
     of: dict[Symbol, str]
     annotations: list[str]  # undefined names that only annotations use
 
-    def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
+    def list_renamed(self) -> Iterable[tuple[Symbol, str, str]]:
         """Yield the definitions whose name differs from the original."""
         for symbol, name in self.of.items():
             if isinstance(symbol, Definition | RegistrySymbol) and symbol.name != name:
@@ -50,7 +50,7 @@ def natural_name(symbol: Symbol) -> str:
 
 def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     """Choose a name for every symbol of a closure."""
-    nodes = list(closure.ordered)
+    nodes = list(closure.nodes_in_order)
     links = [(node, link) for node, node_links in closure.linked for link in node_links.links]
     symbols = _all_symbols(closure, nodes)
     hidden = _find_captures(links)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from extract.chat.draft import checked_text, repeats
+from extract.chat.draft import repeats, text_to_check
 from extract.folder.write import code_paths
 from extract.minimize.header import list_requirements
 from extract.model.results import at_least
@@ -77,7 +77,7 @@ def read_texts(folder: Path) -> ChatTexts:
     for _, row in chat_rows(folder):
         _, user, assistant = contents(row)
         for block in (row["block"], *row["others"]):
-            text = checked_text(row["task"], user, assistant)
+            text = text_to_check(row["task"], user, assistant)
             chat_texts.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
         if row["task"] == "write":
             chat_texts.codes[row["block"]] = read_fence(assistant, "python") or ""

@@ -229,7 +229,11 @@ def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple
     sizes = {old: new for index, (old, new) in enumerate(pairs) if index not in (0, axis) and old not in channels}
     inits = [
         source_block.init,
-        *([source_block.required_args] if source_block.required_args.text() != source_block.init.text() else []),
+        *(
+            [source_block.args_without_default]
+            if source_block.args_without_default.text() != source_block.init.text()
+            else []
+        ),
     ]
     for init in inits:
         yield from ((call, want_in) for call in calls(init, source_block.constructor, channels, sizes))
@@ -370,7 +374,7 @@ def _numbers_in_defaults(
     init: StatedArguments, constructor: Sequence[SpecArgument], channels: Mapping[int, Sequence[int]]
 ) -> Iterator[_Number]:
     """Yield the omitted parameters whose defaults equal a number of channels."""
-    names = {*init.named(constructor)}
+    names = {*init.by_parameter(constructor)}
     for parameter in constructor:
         default = parameter.default or ""
         if parameter.name not in names and default.isdecimal() and int(default) in channels:

@@ -170,11 +170,11 @@ class MigratedNetwork:
     failed: tuple[tuple[InsertionPoint, str], ...]
 
 
-def open_box(*, unsafe: bool = False, workers: int = 1) -> CachedSandbox:
+def open_box(*, unsafe: bool = False) -> CachedSandbox:
     """Return a sandbox for migrations as a context manager; it caches answers and starts with the first job."""
     return CachedSandbox(
         entries=[OBSERVE.guest, FIT.guest, PROVE.guest],
-        workers=workers,
+        workers=1,
         limits=LIMITS,
         unsafe=unsafe,
         preload=META_PRELOAD,

@@ -69,7 +69,7 @@ class SourceBlock:
         return replace(self, layout=last if self.axis == 1 else first)
 
     @property
-    def required_args(self) -> StatedArguments:
+    def args_without_default(self) -> StatedArguments:
         """The working arguments for which the constructor has no default."""
         optional = {one.name for one in self.constructor if one.default is not None}
         names = [one.name for one in self.constructor if one.kind == "positional"]

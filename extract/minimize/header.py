@@ -78,7 +78,7 @@ def write_header(
     return MinimizedFile(f"{head}\n\n{minimized.text.strip()}\n", requires, license_)
 
 
-def minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, Any]:
+def make_minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, Any]:
     """Return the columns of a block that describe its minimized file, or the reason why it has none."""
     if not isinstance(minimized, MinimizedFile):
         return {"lean_error": minimized}

@@ -141,7 +141,7 @@ class DependencyGraph:
         for match in _QUOTED.finditer(node.module.text, node.statement.start, node.statement.end):
             yield match[1].decode()
 
-    def parsed(self, module: Module, parse: Callable[[Module], T]) -> T:
+    def parse_once(self, module: Module, parse: Callable[[Module], T]) -> T:
         """Return the result of a parser on a file; cached for the next block."""
         if module not in self._parsed:
             self._parsed[module] = parse(module)

@@ -74,7 +74,7 @@ class Hierarchy:
         """Return the concrete nn.Module subclasses of a file, in order; the last of several with the same name."""
         classes: dict[str, TargetClass] = {}
         for facts in module.facts.classes:
-            if not module.taken(module.facts.statements[facts.statement]):
+            if not module.is_taken(module.facts.statements[facts.statement]):
                 continue
             is_module, has_forward, abstract = self._classify(module, facts)
             if not module.facts.statements[facts.statement].path:
@@ -87,7 +87,7 @@ class Hierarchy:
         """Yield those inside classes and functions; they may derive from one another."""
         siblings: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}
         for outer, facts in ((nested.outer, nested.facts) for nested in module.facts.nested):
-            if (outer, facts.name) in siblings or not module.taken(module.facts.statements[facts.statement]):
+            if (outer, facts.name) in siblings or not module.is_taken(module.facts.statements[facts.statement]):
                 continue
             is_module, has_forward, abstract = self._classify(module, facts)
             for base in facts.bases:
@@ -134,7 +134,7 @@ def find_class_facts(definition: Definition) -> ClassFacts | None:
     """Return the facts of the class that a definition binds; the last, if branches define several."""
     last = None
     for facts in definition.module.facts.classes:
-        if facts.name == definition.name and definition.module.taken(
+        if facts.name == definition.name and definition.module.is_taken(
             definition.module.facts.statements[facts.statement]
         ):
             last = facts

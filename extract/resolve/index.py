@@ -144,7 +144,7 @@ class FactsIndex:
 
     # -- results that depend only on the files ----------------------------------------------------------------------
 
-    def remembered(self, key: str) -> bytes | None:
+    def recall(self, key: str) -> bytes | None:
         """Return the result stored under a key; the key names everything that the result depends on."""
         if self.policy == "force":
             return None

@@ -91,12 +91,12 @@ class Module:
         if self._changing is None:
             self._changing = {}
             for statement in self.facts.statements:
-                if statement.touches and self.taken(statement):
+                if statement.touches and self.is_taken(statement):
                     for touched in set(statement.touches) - set(statement.binds):
                         self._changing.setdefault(touched, []).append(statement)
         return self._changing.get(name, ())
 
-    def bound(self) -> Iterable[str]:
+    def list_bound(self) -> Iterable[str]:
         """Return all names bound in branches that are taken."""
         return self._names()
 
@@ -105,7 +105,7 @@ class Module:
         self._names()
         return self._type_only.get(name, ())
 
-    def failed(self, name: str) -> Sequence[Statement]:
+    def list_failed(self, name: str) -> Sequence[Statement]:
         """Return the imports of a name in a `try` that fail in the declared runtime."""
         self._names()
         return self._failed.get(name, ())
@@ -113,7 +113,7 @@ class Module:
     def stars(self, *, types: bool = False) -> Iterable[Statement]:
         """Yield the star imports, the last first; with `types`, also those under TYPE_CHECKING."""
         for statement in reversed(self.facts.statements):
-            if statement.kind == STAR and (types or self.taken(statement)):
+            if statement.kind == STAR and (types or self.is_taken(statement)):
                 yield statement
 
     def _names(self) -> dict[str, list[Statement]]:
@@ -128,7 +128,7 @@ class Module:
         numbers = {s.number for s in tried}
         for statement in (*(s for s in self.facts.statements if s.number not in numbers), *tried):
             target = binders
-            if not self.taken(statement):
+            if not self.is_taken(statement):
                 in_try = any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
                 target = self._failed if in_try else self._type_only
             for name in statement.binds:
@@ -142,7 +142,7 @@ class Module:
             binders.setdefault(name, statements)
         return binders
 
-    def taken(self, statement: Statement) -> bool:
+    def is_taken(self, statement: Statement) -> bool:
         """Return whether a statement is outside of all branches that are statically not taken."""
         return all(self.is_suite_taken(block, suite) for block, suite in statement.path)
 
@@ -404,7 +404,7 @@ class CorpusIndex:
         submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
         if submodule is not None:
             return submodule
-        for statement in reversed(module.failed(name)):
+        for statement in reversed(module.list_failed(name)):
             for alias in statement.aliases:
                 if alias.bound == name:
                     tried = self.target(module, alias)
@@ -453,7 +453,7 @@ class CorpusIndex:
         exports = module.facts.exports
         if exports is not None:
             return list(exports)
-        names = dict.fromkeys(name for name in module.bound() if not name.startswith("_"))
+        names = dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
         for statement in module.stars():
             holder = self.target(module, statement.aliases[0])
             if isinstance(holder, Module) and id(holder) not in seen:

@@ -5,8 +5,8 @@ fills, the kernels of a `singledispatch` function. A copy of the container alone
 no code is run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from extract.resolve.discover import find_class_facts, follow
 from extract.resolve.modules import CorpusIndex, Definition, Module
@@ -25,6 +25,8 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
+
+T = TypeVar("T", bound=Hashable)
 
 _DEPTH = 3  # levels of functions that call a function that fills a container
 _OWN, _ARGUMENT, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.ObjectChange`
@@ -52,7 +54,7 @@ class Registrations:
         self._changed: dict[tuple[Definition, str, int], frozenset[Definition]] = {}
         self._hooks: dict[Definition, tuple[Definition, ...]] = {}
 
-    def of(self, target: Definition, root: Module) -> list[Filling]:
+    def list_fillings(self, target: Definition, root: Module) -> list[Filling]:
         """Return the statements that fill a container when `root` is imported, in execution order."""
         order = self.order(root)
         for module in order:
@@ -72,19 +74,8 @@ class Registrations:
     def order(self, root: Module) -> dict[Module, int]:
         """Return the modules that run when `root` is imported, with their indices in the order in which they finish."""
         if root not in self._orders:
-            order: dict[Module, int] = {}
-            seen = {root}
-            stack: list[tuple[Module, Iterator[Module]]] = [(root, iter(self._list_imported(root)))]
-            while stack:
-                module, waiting = stack[-1]
-                following = next((m for m in waiting if m not in seen), None)
-                if following is None:
-                    stack.pop()
-                    order[module] = len(order)
-                else:
-                    seen.add(following)
-                    stack.append((following, iter(self._list_imported(following))))
-            self._orders[root] = order
+            ordered = post_order([root], self._list_imported)
+            self._orders[root] = {module: position for position, module in enumerate(ordered)}
         return self._orders[root]
 
     def _list_imported(self, module: Module) -> tuple[Module, ...]:
@@ -92,7 +83,7 @@ class Registrations:
         if module not in self._imports:
             imported: dict[Module, None] = dict.fromkeys(self._with_packages(module, module.name))
             for statement in module.facts.statements:
-                if statement.kind in {IMPORT, STAR} and module.taken(statement):
+                if statement.kind in {IMPORT, STAR} and module.is_taken(statement):
                     for alias in statement.aliases:
                         dotted = self._library.absolute(module, alias)
                         if dotted:
@@ -116,7 +107,7 @@ class Registrations:
 
     def _look(self, module: Module) -> None:
         for statement in module.facts.statements:
-            if not module.taken(statement):
+            if not module.is_taken(statement):
                 continue
             for index, decorator in enumerate(statement.decorators):
                 if decorator.column == statement.column and decorator.chain:
@@ -301,3 +292,25 @@ class Registrations:
         if isinstance(target, Module) and attribute[1:]:
             target = self._library.lookup(target, attribute[1:])
         return (target, rest) if isinstance(target, Definition) else (None, ())
+
+
+def post_order(starts: Iterable[T], needs: Callable[[T], Iterable[T]]) -> list[T]:
+    """Return depth-first post-order: dependencies first; a cycle is cut at the edge that closes it."""
+    seen: set[T] = set()
+    result: list[T] = []
+    for start in starts:
+        if start in seen:
+            continue
+        seen.add(start)
+        # A stack of its own: chains of imports are longer than Python's.
+        stack: list[tuple[T, Iterator[T]]] = [(start, iter(needs(start)))]
+        while stack:
+            key, waiting = stack[-1]
+            following = next((k for k in waiting if k not in seen), None)
+            if following is None:
+                stack.pop()
+                result.append(key)
+            else:
+                seen.add(following)
+                stack.append((following, iter(needs(following))))
+    return result

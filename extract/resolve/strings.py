@@ -149,7 +149,7 @@ class StringAnalysis:
         return tuple(dict.fromkeys(known.texts)) if known.whole else ()
 
     def _file(self, module: Module) -> AnalyzedFile:
-        return self._graph.parsed(module, AnalyzedFile)
+        return self._graph.parse_once(module, AnalyzedFile)
 
     def values(self, node: ast.expr | None, scope: StringScope) -> PossibleValues:
         """Return the possible values of an expression: one run of the evaluator for each way through its choices."""
@@ -184,7 +184,7 @@ class StringAnalysis:
         if not isinstance(target, Definition):
             return None
         members = self._graph.members(target)
-        filled = self._graph.fillings.of(target, self._root.module)
+        filled = self._graph.fillings.list_fillings(target, self._root.module)
         assigned = self._file(target.module).assigned.get(target.name, [])
         rebound = any(target.name in statement.late for statement in target.module.facts.statements)
         if rebound or len(members) != 1 or members[0].statement.kind != ASSIGN or filled or len(assigned) != 1:
@@ -275,14 +275,14 @@ class _ChoiceRun(Evaluator[StringScope]):
             if key in self._running:
                 return UNKNOWN
             self._running.add(key)
-            value = self.choose([partial(self._bound, item, around) for item in bindings])
+            value = self.choose([partial(self._evaluate_binding, item, around) for item in bindings])
             self._running.discard(key)
             return value
         if name in {"__name__", "__package__"}:
             return scope.module.name if name == "__name__" else scope.module.package
         return self._constant(scope.module, name)
 
-    def _bound(self, binding: "_Binding", scope: StringScope) -> object:
+    def _evaluate_binding(self, binding: "_Binding", scope: StringScope) -> object:
         if binding.value is None:
             return UNKNOWN
         value = self.value(binding.value, binding.scope or scope)

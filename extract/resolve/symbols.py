@@ -199,7 +199,7 @@ class Registries:
         """Yield the files that register something; they are recognized by their text, so that only they are parsed."""
         for source in self._library.sources:
             key = f"registering:{source.name}:{source.digest}"
-            stored = self._index.remembered(key)
+            stored = self._index.recall(key)
             if stored is None:
                 paths = [f.path for f in source.files if any(mark in source.read(f) for mark in _MARKS)]
                 self._index.remember(key, json.dumps(paths).encode())
@@ -211,7 +211,7 @@ class Registries:
 
     def _registrations(self, module: Module) -> Iterator[tuple[Definition, Iterable[str], RegistryEntry]]:
         for statement in module.facts.statements:
-            if not module.taken(statement):
+            if not module.is_taken(statement):
                 continue
             for decorator in statement.decorators:
                 if (

@@ -57,7 +57,9 @@ def block_in(folder: Path, wanted: str) -> BlockComputation:
     """
     row = find_block(folder, wanted).row
     index = open_index(folder)
-    labels = index.labels.of(index.facts["block"].index(row.block)) if row.block in index.facts["block"] else {}
+    labels = (
+        index.labels.list_of_block(index.facts["block"].index(row.block)) if row.block in index.facts["block"] else {}
+    )
     if not labels:
         why = "its graph is of another form or another torch" if row.graph else "it has no graph: it was not traced"
         raise UserError(f"{row.block}: {why}; give another block")

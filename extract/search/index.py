@@ -164,7 +164,7 @@ class Labels:
         similarity: Floats = (shared / np.maximum(union, 1)).astype(np.float32)
         return similarity
 
-    def of(self, number: int) -> dict[str, int]:
+    def list_of_block(self, number: int) -> dict[str, int]:
         """Return the labels of one block with their counts."""
         places = np.flatnonzero(self.blocks == number)
         names = self.names[np.searchsorted(self.starts, places, side="right") - 1]

@@ -73,9 +73,9 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))
     facts = outline.classes.get(row.name)
     builds = dict(facts.builds) if facts else {}
-    init_values = worked.init.named(constructor) if worked else {}
+    init_values = worked.init.by_parameter(constructor) if worked else {}
     init = {name: format_expression(value) for name, value in init_values.items()}
-    called = worked.forward.named(forward) if worked and worked.forward else {}
+    called = worked.forward.by_parameter(forward) if worked and worked.forward else {}
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
@@ -188,7 +188,7 @@ class StatedArguments:
     args: tuple[str, ...] = ()
     kwargs: Mapping[str, str] | None = None
 
-    def named(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
+    def by_parameter(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
         """Return all arguments by name; positional ones by the name of their parameter."""
         names = positional_names(parameters)
         values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
@@ -216,10 +216,10 @@ class WorkingCalls:
         """Return the Python expression that constructs the block."""
         return f"{name}({self.init.text()})"
 
-    def forward_call(self, name: str = "block") -> str:
+    def forward_call(self) -> str:
         """Return the Python expression that calls the block; empty if it was not called."""
         called = "" if self.method in ("forward", "__call__") else f".{self.method}"
-        return f"{name}{called}({self.forward.text()})" if self.forward is not None else ""
+        return f"block{called}({self.forward.text()})" if self.forward is not None else ""
 
 
 def read_arguments(arguments: str | None) -> WorkingCalls | None:

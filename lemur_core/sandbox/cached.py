@@ -40,7 +40,7 @@ _ROOT = Path(__file__).parents[2]  # the folder of our packages
 class Store(Protocol):
     """A store of outcomes, each under a key that covers everything it depends on."""
 
-    def remembered(self, key: str) -> bytes | None:
+    def recall(self, key: str) -> bytes | None:
         """Return the value stored under a key, or None."""
 
     def remember(self, key: str, value: bytes) -> None:
@@ -171,7 +171,7 @@ class CachedSandbox:
         return "outcome:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def _look_up(self, job: Job, key: str) -> Outcome | None:
-        stored = self._store.remembered(key)
+        stored = self._store.recall(key)
         if stored is None:
             return None
         try:
@@ -216,7 +216,7 @@ class OutcomeStore:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def remembered(self, key: str) -> bytes | None:
+    def recall(self, key: str) -> bytes | None:
         """Return the value stored under a key, or None."""
         row = self._database.execute("SELECT outcome FROM outcomes WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.folder.verify import verify
-from extract.minimize.header import MinimizedFile, list_requirements, minimized_columns, write_header
+from extract.minimize.header import MinimizedFile, list_requirements, make_minimized_columns, write_header
 from extract.minimize.stage import MinimizeResult, RunnableBlock, list_sizes, minimize_all
 from extract.model.blocks import load_block, show_block
 from extract.model.results import Result
@@ -223,7 +223,7 @@ def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
 
 def results(folder: Path, lean: MinimizedFile) -> list[Result]:
     of = extractions.source(folder, "beta@1.0")
-    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **minimized_columns(lean))
+    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **make_minimized_columns(lean))
     return [Result(row.model_copy(update={"lean_error": None}), ((of.name, "beta/blocks.py"),))]
 
 
@@ -267,7 +267,7 @@ def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tm
     """The source files of a lean form are a subset of those of its full form."""
     of = extractions.source(tmp_path, "alpha@1.0")
     row = extractions.block(of, "Made", level="backward", error_kind=None, error=None)
-    lean = minimized_columns(MinimizedFile(extractions.code_of(row.block, "MIT"), (), "MIT"))
+    lean = make_minimized_columns(MinimizedFile(extractions.code_of(row.block, "MIT"), (), "MIT"))
     result = Result(row.model_copy(update={**lean, "lean_error": None}), ((of.name, "alpha/blocks.py"),))
     extractions.write(tmp_path / "out", [result], [of], level="backward")
     with stage_files(tmp_path / "out") as ready:

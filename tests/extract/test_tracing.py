@@ -239,7 +239,7 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
 def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
     index = open_index(sound)
     half = dict(list(block_in(sound, "alpha::Gate").labels.items())[::2])
-    exact = similarity(half, index.labels.of(1))
+    exact = similarity(half, index.labels.list_of_block(1))
     assert 0 < exact < 1
     assert index.labels.similar(half) == pytest.approx([exact, exact])
     hits, _ = find_similar(sound, index, BlockComputation("half", half, None, None), Filters(), 10)

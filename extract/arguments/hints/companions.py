@@ -34,7 +34,7 @@ class Companions:
         self._emitter = emitter
         self._emitted: dict[tuple[int, str], str | None] = {}
 
-    def of(self, module: Module, name: str) -> Iterator[Companion]:
+    def list_for(self, module: Module, name: str) -> Iterator[Companion]:
         """Yield the companions of a class, in the order of its parameters."""
         for method in ("__init__", "forward"):
             definer = self._usage.definer(module, name, method)
@@ -45,7 +45,7 @@ class Companions:
                 for wanted in inferred or self._list_annotated(module, name, definer[0], parameter):
                     yield from self._emit_companion(wanted, parameter.name, method)
 
-    def named(self, places: Iterable[tuple[Module, Sequence[str]]], block: TargetClass) -> Iterator[Companion]:
+    def list_named(self, places: Iterable[tuple[Module, Sequence[str]]], block: TargetClass) -> Iterator[Companion]:
         """Yield the classes that expressions name, as companions without a parameter.
 
         Args:

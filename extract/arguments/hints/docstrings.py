@@ -148,7 +148,7 @@ _START = re.compile(r"^\s*(?:Args?|Arguments?|Parameters?|Inputs?|Shapes?)\b")
 _END = re.compile(r"^\s*(?:Returns?|Outputs?|Yields?|Raises?)\b\s*:?|^\s*-?\s*(?:\*\*)?Outputs?(?:\*\*)?\s*:")
 
 
-def documented_shapes(text: str, arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def list_documented_shapes(text: str, arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield arguments and their documented shapes: `x: (B, N, C)`, "Tensor of shape (batch_size, seq_len, dim)"."""
     argument = ""
     ended = False

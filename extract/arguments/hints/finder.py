@@ -74,7 +74,7 @@ class HintFinder:
         return Hints(
             tuple(item.call for item in rated),
             tuple(dict.fromkeys(runs))[:_MAX_FORWARD],
-            (*self._companions.of(block.module, block.name), *self._companions.named(named, block)),
+            (*self._companions.list_for(block.module, block.name), *self._companions.list_named(named, block)),
             tuple(_shapes(forward)),
         )
 

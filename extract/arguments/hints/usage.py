@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from extract.arguments.hints.docstrings import Example, documented_shapes, examples_in
+from extract.arguments.hints.docstrings import Example, examples_in, list_documented_shapes
 from extract.arguments.hints.interpreter import CallSite, call_sites
 from extract.arguments.hints.model import Signature, find_method, read_signature
 from extract.resolve.discover import find_class_facts, follow
@@ -63,7 +63,7 @@ class Usage:
     def read(self, module: Module) -> FileUsage:
         """Return the calls and classes in one file."""
         if id(module) not in self._files:
-            self._files[id(module)] = usage_of(self._index, module.source, module.file)
+            self._files[id(module)] = read_usage(self._index, module.source, module.file)
         return self._files[id(module)]
 
     def sites(self, name: str) -> list[tuple[Module, CallSite]]:
@@ -113,10 +113,10 @@ class Usage:
 # -- one file --------------------------------------------------------------------------------------------------------
 
 
-def usage_of(index: FactsIndex, source: PackageSource, file: SourceFile) -> FileUsage:
+def read_usage(index: FactsIndex, source: PackageSource, file: SourceFile) -> FileUsage:
     """Return the calls and classes in a file; cached in the index by the file's content."""
     key = f"hints:{USAGE_VERSION}:{file.blob}"
-    stored = index.remembered(key)
+    stored = index.recall(key)
     if stored is not None:
         return _STORED.validate_json(stored)
     # What a worker could not parse is not parsed here, where it could end the run.
@@ -156,7 +156,7 @@ def _class(node: ast.ClassDef) -> ClassUsage:
         read_signature(init) if init is not None else None,
         passed if forward is not None else None,
         *examples,
-        tuple(dict.fromkeys(shape for text in texts for shape in documented_shapes(text, names))),
+        tuple(dict.fromkeys(shape for text in texts for shape in list_documented_shapes(text, names))),
         tuple(
             (item.target.id, ast.unparse(item.annotation))
             for item in node.body

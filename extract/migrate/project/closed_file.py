@@ -113,7 +113,7 @@ class ClosedFile:
 
         Args: replaced: names of definitions that come from elsewhere.
         """
-        full, now = self.needed_names(()), self.needed_names(replaced)
+        full, now = self.list_needed_names(()), self.list_needed_names(replaced)
         imports: list[Import] = []
         edits: list[Edit] = []
         gone: list[str] = []
@@ -145,7 +145,7 @@ class ClosedFile:
         bound = unit.binds or unit.touches
         return not bound or any(name in names for name in bound)
 
-    def needed_names(self, replaced: Collection[str]) -> set[str]:
+    def list_needed_names(self, replaced: Collection[str]) -> set[str]:
         """Return the names that the block's class needs, including replaced ones, but not what only these need."""
         names: set[str] = set()
         done: set[int] = set()
@@ -162,7 +162,7 @@ class ClosedFile:
                     waiting += [*unit.binds, *unit.uses]
 
 
-def used_names(expressions: Iterable[str]) -> list[str]:
+def list_used_names(expressions: Iterable[str]) -> list[str]:
     """Return the sorted names that expressions use, except those that they bind themselves, e.g. in comprehensions."""
     used: set[str] = set()
     for text in expressions:

@@ -46,7 +46,7 @@ class ProjectDefinition:
     category: str = ""
 
     @property
-    def dotted(self) -> str:
+    def full_name(self) -> str:
         """Its full name."""
         return f"{self.module}.{self.name}"
 
@@ -71,7 +71,7 @@ class Project:
     paths: frozenset[str]
     _modules: Mapping[str, str] = field(default_factory=dict)
 
-    def module_of(self, path: str) -> str:
+    def name_module(self, path: str) -> str:
         """Return the dotted name of an existing or new file."""
         if path in self._modules:
             return self._modules[path]
@@ -212,7 +212,7 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
     stem = _free_stem(project, folder, _stem(project, folder, name))
     path = f"{folder}/{stem}.py".lstrip("/")
     why = f"{folder or 'the root'} has {totals[folder]} modules, {of_kind}"
-    return ModuleLocation(path, project.module_of(path), why)
+    return ModuleLocation(path, project.name_module(path), why)
 
 
 def _place_at(project: Project, out: Path) -> ModuleLocation:
@@ -222,7 +222,7 @@ def _place_at(project: Project, out: Path) -> ModuleLocation:
         raise UserError(f"{out}: lies outside of {project.root}; name a file inside of it") from None
     if not re.fullmatch(r"(?:[^\W\d]\w*/)*[^\W\d]\w*\.py", path) or path.endswith(_INIT):
         raise UserError(f"{out}: Python cannot import a module of this name; name a new file NAME.py")
-    return ModuleLocation(path, project.module_of(path), "--out")
+    return ModuleLocation(path, project.name_module(path), "--out")
 
 
 def _stem(project: Project, folder: str, name: str) -> str:
@@ -259,14 +259,14 @@ def _free_stem(project: Project, folder: str, stem: str) -> str:
     """Return the name, with a number if it would hide a file, a folder, or a name of the package."""
     taken = {PurePosixPath(path).stem for path in project.paths if path.rpartition("/")[0] == folder}
     taken |= {path[len(folder) :].lstrip("/").partition("/")[0] for path in project.paths if path.startswith(folder)}
-    taken |= bound_names(project.trees.get(f"{folder}/{_INIT}".lstrip("/")))
+    taken |= list_bound_names(project.trees.get(f"{folder}/{_INIT}".lstrip("/")))
     number = 1
     while (candidate := stem if number == 1 else f"{stem}_{number}") in taken:
         number += 1
     return candidate
 
 
-def bound_names(tree: ast.Module | None) -> set[str]:
+def list_bound_names(tree: ast.Module | None) -> set[str]:
     """Return the names that module-level statements bind, except those of star imports."""
     names: set[str] = set()
     for node in ast.walk(tree) if tree is not None else ():
@@ -308,7 +308,7 @@ def choose_test(project: Project, place: ModuleLocation, replaces: str | None = 
     near: Counter[str] = Counter()
     for path, tree in project.tests.items():
         folder = path.rpartition("/")[0]
-        names = _imported_modules(tree)
+        names = _list_imported_modules(tree)
         package = place.module.rpartition(".")[0]
         near[folder] += 1 + 2 * any(name.startswith(package) for name in names if package)
     folder = min(near, key=lambda it: (-near[it], it)) if near else "tests"
@@ -333,7 +333,7 @@ def choose_test(project: Project, place: ModuleLocation, replaces: str | None = 
     )
 
 
-def _imported_modules(tree: ast.Module) -> set[str]:
+def _list_imported_modules(tree: ast.Module) -> set[str]:
     modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

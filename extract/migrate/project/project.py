@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.migrate.codemod import USUAL
-from extract.migrate.project.closed_file import ClosedFile, used_names
+from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import (
     ModuleLocation,
     Project,
@@ -100,7 +100,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions
     project = read_project(root)
     plan = _make_plan(donated, project, options)
     plan.notes += license_notes(donated, project, force=options.force)
-    used = used_names(donated.expressions)
+    used = list_used_names(donated.expressions)
     file = ClosedFile(donated.code, donated.row.name, used)
     unknown = [name for name in used if name not in file.globals | USUAL.keys() and not hasattr(builtins, name)]
     if unknown:
@@ -113,7 +113,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions
         proof = _prove(plan, file, bench, seen)
         if proof.wrong and plan.reused:
             reason = f"with it, {proof.wrong}"
-            plan.refused += [(name, one.dotted, reason) for name, one in sorted(plan.reused.items())]
+            plan.refused += [(name, one.full_name, reason) for name, one in sorted(plan.reused.items())]
             plan.reused = {}
             proof = _prove(plan, file, bench, seen)
     if proof.wrong:
@@ -140,14 +140,14 @@ def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, fo
         outcomes = list(zip(options, reasons, strict=True))
         same = next((option for option, reason in outcomes if not reason), None)
         if same is None:
-            plan.refused += [(name, one.dotted, reason) for one, reason in outcomes if name != row.name]
+            plan.refused += [(name, one.full_name, reason) for one, reason in outcomes if name != row.name]
         elif name != row.name:
             plan.reused[name] = same
         elif not force:
             raise UserError(
-                f"{row.block}: {same.dotted} of the project is the same ({same.path}); import that, or add --force"
+                f"{row.block}: {same.full_name} of the project is the same ({same.path}); import that, or add --force"
             )
-    needed_names = file.needed_names(plan.reused)
+    needed_names = file.list_needed_names(plan.reused)
     plan.reused = {name: option for name, option in plan.reused.items() if name in needed_names}
     plan.refused = [one for one in plan.refused if one[0] in needed_names]
     return answer
@@ -205,7 +205,7 @@ def _make_plan(donated: SourceModule, project: Project, options: MigrateOptions)
         )
     replaced = bool(existing) and options.out is None
     if replaced:
-        place = ModuleLocation(existing[0], project.module_of(existing[0]), "where it is already")
+        place = ModuleLocation(existing[0], project.name_module(existing[0]), "where it is already")
     else:
         place = choose_place(project, row.name, row.category, options.out)
         if (project.root / place.path).exists() and not options.force:
@@ -285,7 +285,7 @@ def _lines(plan: MigrationPlan) -> list[str]:
         f"block     {donated.row.block}, {'lean' if donated.lean else 'full'} form, {size}{whole}",
         f"place     {place.path}: {place.why}",
     ]
-    lines += [f"uses      {name}: {option.dotted} is the same" for name, option in sorted(plan.reused.items())]
+    lines += [f"uses      {name}: {option.full_name} is the same" for name, option in sorted(plan.reused.items())]
     lines += _describe_copies(plan.refused)
     if plan.registered is not None:
         lines.append(f"register  {plan.registered.why}")
@@ -318,7 +318,7 @@ def _facts(plan: MigrationPlan, *, written: bool) -> dict[str, Any]:
         "lean": plan.donated.lean,
         "license": row.license,
         "project_license": plan.project.source.license,
-        "reused": {name: option.dotted for name, option in sorted(plan.reused.items())},
+        "reused": {name: option.full_name for name, option in sorted(plan.reused.items())},
         "refused": [{"name": name, "project": other, "why": why} for name, other, why in plan.refused],
         "registered": plan.registered.why if plan.registered is not None else None,
         "proof": {"steps": plan.proof.steps, "tests": plan.proof.tests},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.project.layout import ModuleLocation, Project, bound_names
+from extract.migrate.project.layout import ModuleLocation, Project, list_bound_names
 
 _INIT = "__init__.py"
 
@@ -41,7 +41,7 @@ def register(project: Project, place: ModuleLocation, name: str) -> PackageExpor
         return PackageExport("", None, "the folder is not a package")
     raw = (project.source.root / path).read_bytes()
     module = cst.parse_module(raw)
-    package = project.module_of(path)
+    package = project.name_module(path)
     siblings = {
         one.module: one.path for one in project.defined if one.category and one.module.rpartition(".")[0] == package
     }
@@ -51,7 +51,7 @@ def register(project: Project, place: ModuleLocation, name: str) -> PackageExpor
         return PackageExport(path, None, f"{path} names {len(named)} of {len(siblings)} modules of its folder")
     if place.module in named:
         return PackageExport(path, None, f"{path} imports it already")
-    if name in bound_names(project.trees[path]):
+    if name in list_bound_names(project.trees[path]):
         return PackageExport(path, None, f"{path} has another {name}")
     star = sum(isinstance(node.names, cst.ImportStar) for _, node, _ in imports) * 2 > len(imports)
     dots = sum(bool(node.relative) for _, node, _ in imports) * 2 >= len(imports)

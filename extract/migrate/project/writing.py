@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.migrate.codemod import USUAL
-from extract.migrate.project.closed_file import ClosedFile, used_names
+from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import ModuleLocation, ProjectDefinition, TestPlace
 from extract.migrate.source_block import read_header
 from extract.model.categories import to_snake_case
@@ -115,7 +115,7 @@ def _header(donated: SourceModule, reused: Mapping[str, ProjectDefinition], gone
     ]
     rest = [line for line in read_header(donated.code)[1:] if line and not _REWRITTEN.match(line)]
     for name, definition in sorted(reused.items()):
-        rest += _wrap(f"Not copied: {name}; {definition.dotted} is the same, and stands for it.")
+        rest += _wrap(f"Not copied: {name}; {definition.full_name} is the same, and stands for it.")
     also = [name for name in gone if name not in reused]
     if also:
         rest += _wrap(f"Not copied, for nothing else needs it: {', '.join(also)}.")
@@ -152,7 +152,7 @@ def smoke_text(donated: SourceModule, file: ClosedFile, place: ModuleLocation, t
     name = donated.row.name
     imports = {USUAL["torch"]}
     own = {name}
-    for used in used_names(donated.expressions):
+    for used in list_used_names(donated.expressions):
         if used in USUAL:  # same meaning as in the argument search, even if the file binds these names
             imports.add(USUAL[used])
         elif used in file.globals:

@@ -149,7 +149,7 @@ class Asker:
         answers: dict[int, Answer | NoAnswer] = {}
         keys = [self._key(request) for request in requests]
         for place, key in enumerate(keys):
-            kept = None if self._again else self._store.remembered(key)
+            kept = None if self._again else self._store.recall(key)
             if kept is not None:
                 answers[place] = answer = read_answer(**json.loads(kept))
                 self.budget.book(answer)

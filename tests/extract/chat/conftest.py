@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extract.chat.draft import ChatBlock
-from extract.minimize.header import MinimizedFile, minimized_columns
+from extract.minimize.header import MinimizedFile, make_minimized_columns
 from extract.model.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import SplitAssignment
@@ -66,7 +66,10 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         code = extractions.code_of(block.block, source.license, body_of(name, width))
         observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
-            observed |= {**minimized_columns(MinimizedFile(f"{code}# Lean.\n", (), source.license)), "lean_error": None}
+            observed |= {
+                **make_minimized_columns(MinimizedFile(f"{code}# Lean.\n", (), source.license)),
+                "lean_error": None,
+            }
         rows.append(block.model_copy(update={**code_columns(code), **observed}))
     return rows
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.arguments.hints.usage import usage_of
+from extract.arguments.hints.usage import read_usage
 from extract.resolve import Policy
 from extract.resolve.index import UNREADABLE, VERSION, FactsIndex
 from extract.sources import PackageSource, open_source
@@ -66,7 +66,7 @@ def test_a_file_that_exhausts_the_parser_is_a_fault(source: PackageSource, path:
             index.add(files)
         read = {file.path: index.facts(source, file) for _, file in files}
         faults = {file.path: why for _, file, why in index.faults(files)}
-        assert usage_of(index, source, next(file for file in source.files if file.path == "minus.py")).classes == {}
+        assert read_usage(index, source, next(file for file in source.files if file.path == "minus.py")).classes == {}
     assert read["a.py"] == parse_file(TEXT.encode())
     assert [path for path, facts in read.items() if facts is UNREADABLE] == ["bad.py", "deep.py", "minus.py"]
     assert faults.keys() == {"bad.py", "deep.py", "minus.py"}
@@ -116,13 +116,13 @@ def test_what_is_no_python_is_reported(source: PackageSource, path: Path) -> Non
 
 def test_results_are_remembered(path: Path) -> None:
     with FactsIndex(path) as index:
-        assert index.remembered("key") is None
+        assert index.recall("key") is None
         index.remember("key", b"value")
     with FactsIndex(path) as index:
-        assert index.remembered("key") == b"value"
-        assert index.remembered("other") is None
+        assert index.recall("key") == b"value"
+        assert index.recall("other") is None
     with FactsIndex(path, policy="force") as index:
-        assert index.remembered("key") is None
+        assert index.recall("key") is None
 
 
 @pytest.mark.parametrize(

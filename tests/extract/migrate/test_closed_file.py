@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.migrate.project.closed_file import ClosedFile, used_names
+from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import read_project
 from lemur_core.source.undefined import find_undefined_names
 from tests.builders import projects
@@ -67,7 +67,7 @@ def test_candidates_are_of_the_same_name_and_kind_and_the_nearest_first(tmp_path
     )
 
     def candidates(name: str, is_class: bool) -> list[str]:
-        return [one.dotted for one in project.same_named(name, is_class=is_class, near="src/proj/layers")]
+        return [one.full_name for one in project.same_named(name, is_class=is_class, near="src/proj/layers")]
 
     assert candidates("DropPath", True) == ["proj.layers.drop.DropPath", "proj.drop.DropPath"]
     assert candidates("DropPath", False) == ["proj.twice.DropPath"]
@@ -75,7 +75,7 @@ def test_candidates_are_of_the_same_name_and_kind_and_the_nearest_first(tmp_path
 
 
 def test_names_that_expressions_use() -> None:
-    assert used_names(["[f(c, size) for c in widths]", "lambda x: x + y", "nn.ReLU"]) == [
+    assert list_used_names(["[f(c, size) for c in widths]", "lambda x: x + y", "nn.ReLU"]) == [
         "f",
         "nn",
         "size",
