@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from extract.folder.report_figures import draw_figures, draw_graphs
-from extract.model.results import RunFacts, at_least, count_reached, wilson
+from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
 from extract.proofs import name_resolution as bindings
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
@@ -70,7 +70,7 @@ def write_report(
     rows: Sequence[Block],
     files: Mapping[str, int],
     facts: RunFacts,
-    counts: Mapping[str, Any],
+    counts: RowCounts,
     distinct: Distinct,
     measured: Measured,
     traced: Mapping[str, Mapping[str, Any]],
@@ -160,7 +160,7 @@ def find_goal(level: Level) -> Level:
     return min(level, VALIDATED, key=LEVELS.index)
 
 
-def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+def _head(facts: RunFacts, counts: RowCounts) -> list[str]:
     """Return the heading: subject, result in one line, and deviations from the request."""
     goal = find_goal(facts.options.level)
     part, whole = counts["reached"][goal], counts["blocks"]
@@ -180,14 +180,14 @@ def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _further(facts: RunFacts, counts: Mapping[str, Any]) -> str:
+def _further(facts: RunFacts, counts: RowCounts) -> str:
     """Describe the levels beyond the one that the run is judged by."""
     ladder = LEVELS[LEVELS.index(find_goal(facts.options.level)) + 1 : LEVELS.index(facts.options.level) + 1]
     parts = [f"{count(counts['reached'][name])} `{name}`" for name in ladder]
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _levels(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+def _levels(facts: RunFacts, counts: RowCounts) -> list[str]:
     """Return the section that counts the blocks at each level, and those that stopped there."""
     whole = counts["blocks"]
     rows = []
@@ -202,7 +202,7 @@ def _levels(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     return _section("How far they came", ["level", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
 
 
-def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+def _targets(facts: RunFacts, counts: RowCounts) -> list[str]:
     """Return the section on the requested names: how many exist and which levels they reached."""
     if facts.targets is None:
         return []
@@ -261,7 +261,7 @@ def _rebuild_rows(counted: Mapping[str, int] | None, traced: int) -> list[list[s
     return [[what, count(counted[name]), percent(counted[name], traced)] for what, name in text]
 
 
-def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+def _graphs(facts: RunFacts, counts: RowCounts) -> list[str]:
     """Return the section on traced blocks and the number of different computations."""
     graphs, running = counts["graphs"], counts["reached"]["forward"]
     if not running:
@@ -348,7 +348,7 @@ def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
     return _section("Size", ["", "least", "median", "90 %", "most"], cells)
 
 
-def _describe_minimized(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
+def _describe_minimized(rows: Sequence[Block], counts: RowCounts) -> list[str]:
     """Return the section on lean forms: how many running blocks have one, their size, and why others have none."""
     counted, running = counts["lean"], counts["reached"]["forward"]
     if not counted["blocks"]:
@@ -389,12 +389,12 @@ def _quality(rows: Sequence[Block]) -> list[str]:
     return ["## Code quality", "", *table(heads, [cells], 0), note, ""]
 
 
-def _licences(counts: Mapping[str, Any]) -> list[str]:
+def _licences(counts: RowCounts) -> list[str]:
     rows = [[code_span(name), count(n), percent(n, counts["blocks"])] for name, n in counts["licenses"].items()]
     return _section("Licences", ["licence", "classes", "%"], rows)
 
 
-def _equivalence(counts: Mapping[str, Any]) -> list[str]:
+def _equivalence(counts: RowCounts) -> list[str]:
     """Return the result of the comparison with the originals."""
     whole = sum(counts["fidelity"].values())
     rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in counts["fidelity"].items()]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.model.results import at_least
+from extract.model.results import RowCounts, at_least
 from lemur_core.describe.picture import draw
 from lemur_core.files.figures import BLUE, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
@@ -30,7 +30,7 @@ _LABEL = 34  # characters
 _BOXES = 24  # of a graph; larger graphs are folded
 
 
-def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any], goal: Level) -> dict[str, str]:
+def draw_figures(folder: Path, rows: Sequence[Block], counts: RowCounts, goal: Level) -> dict[str, str]:
     """Draw all figures with data into `folder`.
 
     Args:

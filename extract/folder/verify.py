@@ -92,9 +92,9 @@ def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:
     stated.pop("targets", None)
     counts = count_rows(rows)
     wrong = [
-        f"{name}: {counts[name]} in the table, {stated.get(name)} stated"
-        for name in counts
-        if counts[name] != stated.get(name)
+        f"{name}: {number} in the table, {stated.get(name)} stated"
+        for name, number in counts.items()
+        if number != stated.get(name)
     ]
     return check_faults("counts", wrong, f"{len(rows):,} blocks by level, source, category and failure, as stated")
 

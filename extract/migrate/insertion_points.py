@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from extract.migrate.messages import Fit, NoFit, PointToTry
-from extract.migrate.source_block import Shape, SourceBlock
+from extract.migrate.messages import Fit, NoFit, ObservedSubmodule, PointToTry, Shape
+from extract.migrate.source_block import SourceBlock
 from extract.specs.make import StatedArguments
 from manifests.records import SpecArgument
 
@@ -32,23 +32,6 @@ MOST_CALLS = 24
 
 #: Layout in which N x C x H x W maps are passed to a block: unchanged; as N x L x C tokens; with the channels last.
 View = Literal["", "tokens", "last"]
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedSubmodule:
-    """An observed submodule of a network."""
-
-    path: str
-    steps: str  # the Python expression to reach it; empty if there is none
-    kind: str
-    within: tuple[str, int]  # type of its container, and the number of items in it
-    parameters: int
-    children: int
-    shared: bool
-    calls: int
-    single: bool
-    inputs: tuple[tuple[Shape, ...], ...]  # case -> shapes
-    outputs: tuple[tuple[Shape, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 Case = Mapping[str, Any]
+Shape = tuple[int, ...]
 #: The step at which a migration stopped. `closed` and the following are steps of the verification, in order.
 MigrationStep = Literal[
     "host", "site", "written", "closed", "builds", "runs", "shape", "gradients", "learns", "leads", "proved"
@@ -22,6 +23,40 @@ class NetworkToObserve:
     code: str
     prm: Mapping[str, Any]
     cases: Sequence[Sequence[Case]]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedSubmodule:
+    """An observed submodule of a network."""
+
+    path: str
+    steps: str  # the Python expression to reach it; empty if there is none
+    kind: str
+    within: tuple[str, int]  # type of its container, and the number of items in it
+    parameters: int
+    children: int
+    shared: bool
+    calls: int
+    single: bool
+    inputs: tuple[tuple[Shape, ...], ...]  # case -> shapes
+    outputs: tuple[tuple[Shape, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNetwork:
+    """The observed runs of a network.
+
+    Attributes:
+        cases: inputs that it ran with.
+        outputs: output shapes, by case.
+        places: its submodules that were called, in the order of the ends of their first calls.
+        stars: module -> names bound by its star import.
+    """
+
+    cases: tuple[Case, ...]
+    outputs: tuple[Shape, ...]
+    places: tuple[ObservedSubmodule, ...]
+    stars: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)

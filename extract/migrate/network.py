@@ -13,7 +13,6 @@ from typing import Any, get_args
 from extract.migrate.codemod import NET, expand_stars, insert_block
 from extract.migrate.insertion_points import (
     InsertionPoint,
-    ObservedSubmodule,
     apply_answer,
     best_first,
     build_query,
@@ -23,13 +22,16 @@ from extract.migrate.insertion_points import (
 from extract.migrate.messages import (
     BlockToFit,
     BrokenNetwork,
+    Case,
     Fit,
     MigrationStep,
     NetworkProof,
     NetworkToObserve,
     NetworkToProve,
     NoFit,
+    ObservedNetwork,
     PointToTry,
+    Shape,
 )
 from extract.migrate.source_block import SourceBlock, load_source_block, read_header
 from extract.minimize.cuts import LEFT_OUT
@@ -55,7 +57,6 @@ _PIXELS = (-2.0, 2.0)
 _TRIED = 4  # maximum insertion points to try if none is given
 _NAMED = 8
 _MAX_ERROR = 200  # characters of how the sandbox ended a job
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class TargetNetwork:
         """Digest of its text, UTF-8."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def cases(self) -> list[list[dict[str, Any]]]:
+    def cases(self) -> list[list[Case]]:
         """Return two lists of inputs; from each list the first that works is used.
 
         Those of the second list have another batch size and, if possible, another image size.
@@ -95,7 +96,7 @@ class TargetNetwork:
             shapes = [[(batch, channels, *sides)], [(batch + 1, channels, *larger), (batch + 1, channels, *sides)]]
         return [[self._case(shape) for shape in ones] for ones in shapes]
 
-    def _case(self, shape: Sequence[int]) -> dict[str, Any]:
+    def _case(self, shape: Sequence[int]) -> Case:
         output = [shape[0], self.classes]
         case = {"in_shape": list(shape), "out_shape": [self.classes], "output": output}
         return case | {"dtype": "float32", "values": _PIXELS, "words": 0}
@@ -115,22 +116,6 @@ def read_target_network(
     if not any(isinstance(node, ast.ClassDef) and node.name == NET for node in tree.body):
         raise UserError(f"{path}: defines no class Net; give a network that follows LEMUR's contract")
     return TargetNetwork(path.name, text, PRM | dict(prm), in_shape, classes)
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedNetwork:
-    """The observed runs of a target network.
-
-    Attributes:
-        cases: inputs that it ran with.
-        outputs: output shapes, by case.
-        stars: module -> names bound by its star import.
-    """
-
-    cases: tuple[Mapping[str, Any], ...]
-    outputs: tuple[Shape, ...]
-    places: tuple[ObservedSubmodule, ...]
-    stars: Mapping[str, Sequence[str]]
 
 
 OBSERVE = SandboxStage[ObservedNetwork | BrokenNetwork](

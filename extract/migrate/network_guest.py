@@ -13,14 +13,24 @@ The network is built as LEMUR's trainer builds it.
 import ast
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from extract.migrate.messages import BrokenNetwork, Case, MigrationStep, NetworkProof, NetworkToObserve, NetworkToProve
+from extract.migrate.messages import (
+    BrokenNetwork,
+    Case,
+    MigrationStep,
+    NetworkProof,
+    NetworkToObserve,
+    NetworkToProve,
+    ObservedNetwork,
+    ObservedSubmodule,
+    Shape,
+)
 from lemur_core.graphs.tracing.network import trace_network
 from lemur_core.graphs.tracing.trace import flatten_tensors
 from lemur_core.sandbox.net import (
@@ -52,18 +62,25 @@ class _SeenModule:
     single: bool = True  # each call maps one real tensor to one real tensor
 
 
-def observe(request: NetworkToObserve) -> dict[str, Any] | BrokenNetwork:
+@dataclass(frozen=True, slots=True)
+class _NetworkRun:
+    """One run of a network: its case, the shape of its output, and its submodules by path."""
+
+    case: Case
+    output: Shape
+    places: Mapping[str, ObservedSubmodule]
+
+
+def observe(request: NetworkToObserve) -> ObservedNetwork | BrokenNetwork:
     """Run a network at several sizes and report the inputs and outputs of each submodule.
 
     From each list of cases the first one that the network runs with is used; no case of the second list has to work.
 
-    Returns: the fields of `extract.migrate.network.ObservedNetwork`; for each called submodule those of
-        `extract.migrate.insertion_points.ObservedSubmodule`, ordered by the end of their first calls.
     Raises: MemoryError and the like, which the sandbox reports.
     """
     torch.set_num_threads(_THREADS)
     stub_weights()
-    ran: list[dict[str, Any]] = []
+    ran: list[_NetworkRun] = []
     failure: NetError | None = None
     for number, cases in enumerate(request.cases):
         for case in cases:
@@ -75,21 +92,17 @@ def observe(request: NetworkToObserve) -> dict[str, Any] | BrokenNetwork:
         if not ran:
             assert failure is not None
             return BrokenNetwork(failure.category, failure.detail)
-    paths = [path for path in ran[0]["places"] if all(path in one["places"] for one in ran)]
+    paths = [path for path in ran[0].places if all(path in one.places for one in ran)]
     try:
-        learn(request.code, ran[0]["case"], request.prm)
+        learn(request.code, ran[0].case, request.prm)
     except NetError as error:
         return BrokenNetwork(error.category, error.detail)
-    places = [_merge([one["places"][path] for one in ran]) for path in paths]
-    return {
-        "cases": [one["case"] for one in ran],
-        "outputs": [one["output"] for one in ran],
-        "places": places,
-        "stars": _stars(request.code),
-    }
+    places = tuple(_merge([one.places[path] for one in ran]) for path in paths)
+    cases, outputs = tuple(one.case for one in ran), tuple(one.output for one in ran)
+    return ObservedNetwork(cases, outputs, places, _stars(request.code))
 
 
-def _run(request: NetworkToObserve, case: Case, seed: int) -> dict[str, Any]:
+def _run(request: NetworkToObserve, case: Case, seed: int) -> _NetworkRun:
     """Run one case. Raises: NetError."""
     seed_all(seed)
     file = execute(request.code)
@@ -106,7 +119,7 @@ def _run(request: NetworkToObserve, case: Case, seed: int) -> dict[str, Any]:
         net.train()(inputs)
     if not isinstance(output, Tensor):
         raise NetError("wrong_output", f"forward gives {type(output).__name__}, not a tensor")
-    return {"case": dict(case), "output": list(output.shape), "places": places}
+    return _NetworkRun(case, tuple(output.shape), places)
 
 
 def learn(code: str, case: Case, prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
@@ -163,7 +176,7 @@ def _is_real(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, dict[str, Any]]:
+def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, ObservedSubmodule]:
     """Return the description of each called submodule by path, in the order of the calls."""
     names: dict[nn.Module, list[str]] = {}
     for path, module in net.named_modules(remove_duplicate=False):
@@ -174,19 +187,19 @@ def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, 
             continue  # it was created or removed during forward
         path = names[module][0]
         holder = net.get_submodule(path.rpartition(".")[0])
-        places[path] = {
-            "path": path,
-            "steps": _steps(net, path),
-            "kind": type(module).__name__,
-            "within": [type(holder).__name__, len(list(holder.children()))],
-            "parameters": sum(parameter.numel() for parameter in module.parameters()),
-            "children": len(list(module.children())),
-            "shared": len(names[module]) > 1,
-            "calls": one.calls,
-            "inputs": sorted(map(list, one.inputs)),
-            "outputs": sorted(map(list, one.outputs)),
-            "single": one.single,
-        }
+        places[path] = ObservedSubmodule(
+            path=path,
+            steps=_steps(net, path),
+            kind=type(module).__name__,
+            within=(type(holder).__name__, len(list(holder.children()))),
+            parameters=sum(parameter.numel() for parameter in module.parameters()),
+            children=len(list(module.children())),
+            shared=len(names[module]) > 1,
+            calls=one.calls,
+            single=one.single,
+            inputs=(tuple(sorted(one.inputs)),),
+            outputs=(tuple(sorted(one.outputs)),),
+        )
     return places
 
 
@@ -206,15 +219,15 @@ def _steps(net: nn.Module, path: str) -> str:
     return text
 
 
-def _merge(ones: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge(ones: Sequence[ObservedSubmodule]) -> ObservedSubmodule:
     """Merge the descriptions of a submodule from all cases."""
-    kept = {name: value for name, value in ones[0].items() if name not in ("calls", "inputs", "outputs", "single")}
-    return kept | {
-        "calls": max(one["calls"] for one in ones),
-        "inputs": [one["inputs"] for one in ones],
-        "outputs": [one["outputs"] for one in ones],
-        "single": all(one["single"] and one["kind"] == kept["kind"] for one in ones),
-    }
+    return replace(
+        ones[0],
+        calls=max(one.calls for one in ones),
+        single=all(one.single and one.kind == ones[0].kind for one in ones),
+        inputs=tuple(shapes for one in ones for shapes in one.inputs),
+        outputs=tuple(shapes for one in ones for shapes in one.outputs),
+    )
 
 
 # -- with an inserted block ------------------------------------------------------------------------------------------

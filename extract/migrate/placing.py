@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migrate.insertion_points import InsertionPoint, ObservedSubmodule
+from extract.migrate.insertion_points import InsertionPoint
+from extract.migrate.messages import ObservedSubmodule
 from lemur_core.files.errors import UserError
 
 #: Containers -> whether they take their submodules as one list.

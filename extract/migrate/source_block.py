@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from extract.migrate.messages import Shape
 from extract.model.blocks import find_block
 from extract.specs.make import StatedArguments, WorkingCalls, read_arguments, read_observed, read_spec
 from lemur_core.files.errors import UserError
@@ -14,8 +15,6 @@ from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
 from manifests.provenance.parts import read_parts
 from manifests.records import Block, Case, SpecArgument
-
-Shape = tuple[int, ...]
 
 #: (number of dimensions, channel dimension) -> layout.
 _LAYOUTS = {(3, 1): "N×C×L", (3, -1): "N×L×C", (4, 1): "N×C×H×W", (4, -1): "N×H×W×C"}

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from extract.model.options import ExtractOptions
 from extract.resolve.discover import Selection
@@ -77,7 +77,34 @@ def code_columns(code: str | None) -> dict[str, Any]:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> dict[str, Any]:
+class TargetCounts(TypedDict):
+    """Counts of the requested names: all, those that match a block, levels of their blocks; names without a match."""
+
+    names: int
+    found: int
+    reached: dict[str, int]
+    missing: list[str]
+
+
+class RowCounts(TypedDict):
+    """Counts over the rows of a table, as the manifest states them."""
+
+    blocks: int
+    levels: dict[str, int]
+    reached: dict[str, int]
+    sources: dict[str, dict[str, int]]
+    categories: dict[str, dict[str, int]]
+    failures: dict[str, int]
+    fidelity: dict[str, int]
+    licenses: dict[str, int]
+    graphs: dict[str, int]
+    lines: int
+    lean: dict[str, int]
+    names: dict[str, int]
+    targets: NotRequired[TargetCounts]
+
+
+def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> RowCounts:
     """Count by level, source, category, failure, fidelity and license, for the manifest and the report.
 
     `levels` counts the highest level of each block, so that it sums to `blocks`; `count_reached` counts a block at each
@@ -86,7 +113,7 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> d
     Args: targets: the requested names, if the run was limited to names.
     """
     levels: Counter[str] = Counter(row.level for row in rows)
-    counts: dict[str, Any] = {
+    counts: RowCounts = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
         "reached": count_reached(levels),
@@ -143,7 +170,7 @@ def at_least(level: str, required: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(required)
 
 
-def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> dict[str, Any]:
+def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> TargetCounts:
     """Count the names that match a block, and the levels of the blocks they select.
 
     A name selects the first block of that name: by id, by qualified name, or by bare name.

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.migrate.codemod import insert_block
-from extract.migrate.insertion_points import BlockFit, How, InsertionPoint, ObservedSubmodule
+from extract.migrate.insertion_points import BlockFit, How, InsertionPoint
+from extract.migrate.messages import ObservedSubmodule
 from extract.specs.make import StatedArguments
 from lemur_core.files.errors import UserError
 from lemur_core.source.undefined import find_undefined_names
