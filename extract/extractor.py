@@ -87,6 +87,7 @@ class BlockExtractor:
             raise UserError(f"no source can be opened: {facts.unopened[0][1]}")
         unique: dict[str, PackageSource] = {}
         for source in opened:
+            # A source on the command line replaces that of the corpus.
             unique.setdefault(source.name, source)
         facts.sources = tuple(sorted(unique.values(), key=lambda source: source.priority))
 
@@ -196,6 +197,7 @@ class BlockExtractor:
                 except (RecursionError, MemoryError):
                     why = "cannot be copied within the stack and memory of Python"
                     outcomes[target.block] = Unresolved(target, Reason.TOO_LARGE, why)
+                # Young objects only: each file leaves a syntax tree, and the caches need no look.
                 gc.collect(1)
                 advance(1)
         self._keep_answers()
@@ -266,6 +268,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
             *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
             *facts.notes,
         ]
+        # With many names most are ambiguous, and the notes would hide all others.
         if len(selected.others) <= _FEW:
             facts.notes += [
                 f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()

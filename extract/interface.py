@@ -183,6 +183,7 @@ class LibraryBlock:
             UsageError: if `trusted` is not True.
             UserError: if the block has no code, its file was changed, or a package is missing.
         """
+        # Not by truth: a value such as "no" must not load foreign code.
         if trusted is not True:
             raise UsageError(f"{self.id}: loading it executes its code here; pass trusted=True if you trust it")
         return load_block(self.folder, self.id, lean=minimized)

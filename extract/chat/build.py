@@ -95,6 +95,7 @@ def build_chat(blocks: Sequence[ChatBlock], options: ChatOptions, rights: CodeRi
     for block in blocks:
         representative = first[design_key(block.spec)]
         for kind in options.kinds:
+            # Equal designs would give equal answers; their code differs.
             if representative is not block and kind != "write":
                 drafts.append((block, kind, Skipped("same_spec", f"as {representative.spec.block}")))
             else:
@@ -182,6 +183,7 @@ class Distractors:
 
 def _from(items: list[ChatBlock], number: int) -> list[ChatBlock]:
     """Return at most `_TRIED` items in cyclic order, starting at `number` modulo their count."""
+    # A cyclic start instead of a shuffle: pools have thousands of blocks, and each question draws from them.
     start = number % len(items) if items else 0
     return [*items[start:], *items[:start]][:_TRIED]
 
@@ -326,6 +328,7 @@ def _pick_others(block: ChatBlock, demands: Sequence[Demand], candidates: Sequen
     taken = {block.spec.name}
     groups: set[str] = set()
     others: list[ChatBlock] = []
+    # An option that meets part of the demands is harder to rule out.
     for close in (True, False):
         for item in candidates:
             results = [demand.is_met(item.spec) for demand in demands]

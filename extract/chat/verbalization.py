@@ -80,6 +80,7 @@ def shape_words(spec: Spec) -> list[str]:
         phrases.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
     if outputs != 1:
         phrases.append(f"gives {outputs or 'no'} tensors")
+    # Only if no phrase before says what changes.
     elif spec.keeps_shape is False and all(words.startswith(("takes", "keeps")) for words in phrases):
         phrases.append("gives another shape")
     return phrases

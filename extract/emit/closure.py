@@ -105,6 +105,7 @@ def collect(
         if fresh:
             node = fresh.popleft()
             before = closure.nodes.get(node.key)
+            # A statement comes again if it must keep more decorators than before.
             if before is None or not node.decorators <= before.decorators:
                 closure.nodes[node.key] = node
                 waiting += _link(closure, graph, node)
@@ -132,6 +133,7 @@ def try_to_collect(
     """Add symbols and statements, or undo everything; return the reason for that, else an empty string."""
     tables: tuple[dict[Any, Any], ...] = (closure.nodes, closure.symbols, closure.entries)
     sizes = [len(table) for table in tables]
+    # Statements that are already there may be replaced by versions with more decorators.
     held = {node.key: closure.nodes[node.key] for node in nodes if node.key in closure.nodes}
     requires = set(closure.requires)
     collect(closure, graph, symbols, nodes)

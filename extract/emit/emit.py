@@ -98,6 +98,7 @@ class Emitter:
         body = _with_glue(pieces, closure, graph, names, late) + _namespaces(names, closure, graph)
         body += _alias_lines(names, closure)
         body += _bind_nested(names, target)
+        # Sorted: the order of a set differs from run to run.
         packages = {package: self._find_requirement(package, closure) for package in sorted(closure.requires)}
         head = [*_header(closure, names, renderer), *_future_lines(closure, graph, names), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
@@ -106,6 +107,7 @@ class Emitter:
         resolutions = _resolutions(closure)
         try:
             (undefined, annotated), fault = _find_undefined(code), ""
+            # They get a placeholder, as other names of annotations do, and the text is written again.
             if annotated:  # in annotations whose import the author omitted
                 placeholders = _placeholders({*names.annotations, *annotated})
                 code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])

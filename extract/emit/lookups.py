@@ -52,6 +52,7 @@ def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
 
 def _add_configurations(closure: Closure, graph: DependencyGraph) -> None:
     """Add the configurations referred to by model type, and the models that are looked up by configuration."""
+    # Each configuration may name further ones, so this repeats until nothing is new.
     nodes, seen = list(closure.nodes.values()), 0
     while len(closure.nodes) > seen:
         fresh, seen = list(closure.nodes.values())[seen:], len(closure.nodes)
@@ -121,6 +122,7 @@ def _add_names(
     sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
     wanted = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
     if not known.whole:
+        # A pattern of few letters matches almost every name: then only words of the closure count.
         candidates = sorted(node.module.list_bound()) if sure else words
         wanted += [name for name in candidates if re.fullmatch(pattern, name)]
     present, lacking = [], []

@@ -66,6 +66,7 @@ class _Ordering:
         self.group_of: dict[NodeKey, GroupKey] = {}
         #: The statements that read a name of their own file when they run: they come before it is rebound.
         self._readers: dict[tuple[Module, str], list[NodeKey]] = {}
+        # The block's own file first: ties are broken in its favor.
         for node in sorted(closure.nodes.values(), key=lambda node: (node.module is not closure.root.module, node.key)):
             kept = list_kept_blocks(node.module, node.statement)
             key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
@@ -112,6 +113,7 @@ class _Ordering:
         fillings = self._fillings.get(symbol, ())
         if now:
             if symbol.module is node.module:
+                # In its own file a statement reads the binding above it, if there is one.
                 earlier = [member for member in members if member.statement.number < node.statement.number]
                 members = earlier or [m for m in members if m.statement.number != node.statement.number]
             fillings = [filling for filling in fillings if self._run_index(filling) < self._run_index(node)]

@@ -63,6 +63,7 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
     root = closure.root
     entered = {Definition(n.module, name) for n in nodes if n.decorators for name in n.statement.binds}  # by `__name__`
     first = pinned | entered
+    # The block's class keeps its name in any case; pinned names are looked up by strings, so they come next.
     own_first = sorted(symbols, key=lambda s: (s != root.root, s not in first, not _is_defined_in(s, root.module)))
     names: dict[Symbol, str] = {}
     used = {root.name} if root.outer else set()  # a nested class gets its name at the end
@@ -185,6 +186,7 @@ class Renderer:
             if start == end:
                 continue
             body = self._suite(module, (*block.path, (number, index)), wanted)
+            # An empty branch says nothing; the body and handlers of a `try` must stay for the syntax.
             if role in {"else", "finally"} and not body:
                 at = end
                 continue

@@ -142,6 +142,7 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
         for line in lines:
             spec = json.loads(line)
             algorithm, summary, drawn = spec.get("algorithm"), spec["summary"], []
+            # The last sentence describes the computation, which is withheld with the code.
             if algorithm is not None and spec["block"] in withheld:
                 summary = summary.removesuffix(algorithm["told"]).rstrip()
             elif algorithm is not None:

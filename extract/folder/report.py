@@ -192,6 +192,7 @@ def _levels(facts: RunFacts, counts: RowCounts) -> list[str]:
     whole = counts["blocks"]
     rows = []
     for level in LEVELS:
+        # Levels above the requested one were not tried: zero blocks there would be wrong.
         if not at_least(facts.options.level, level):
             break
         here = counts["reached"][level]
@@ -305,6 +306,7 @@ def _by_group(
         return []
     goal = find_goal(facts.options.level)
     ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
+    # Levels below the goal say little once blocks were executed.
     ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
     rows = [[code_span(name, 60), *_cells(levels, ladder, goal)] for name, levels in groups.items()]
     direct = [levels for name, levels in groups.items() if name not in apart]
@@ -435,6 +437,7 @@ def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> lis
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
     stages.append(["**all**", f"{measured.seconds:,.1f}"])
     lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
+    # Only blocks that ran in this run: a reused outcome has no seconds.
     timed = sorted(((row.seconds, row.block) for row in rows if row.seconds is not None), reverse=True)
     if timed:
         total = sum(seconds for seconds, _ in timed)
@@ -502,6 +505,7 @@ def list_failures(rows: Iterable[Block]) -> list[FailureKind]:
             kinds.setdefault(row.error_kind, []).append((message, row.block))
     failures = []
     for kind, members in kinds.items():
+        # The most common message; of equally common ones the first in order, so that runs agree.
         message, times = min(Counter(text for text, _ in members).items(), key=lambda item: (-item[1], item[0]))
         block = next(block for text, block in members if text == message)
         failures.append(FailureKind(kind, len(members), message, times, block))

@@ -67,6 +67,7 @@ def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mappin
         return {}
     sizes = {block: sum(node.op not in LEAVES for node in form.nodes) for block, form in forms.items()}
     shared = Counter(traced[block]["graph"] for block in forms)
+    # The most common computation; of equally common ones the largest, since single operations say little.
     often = min(forms, key=lambda block: (-shared[traced[block]["graph"]], -sizes[block], block))
     middle = sorted(forms, key=lambda block: (sizes[block], block))[len(forms) // 2]
     chosen = {}
@@ -139,6 +140,7 @@ def _sizes(figure: "Figure", lengths: Sequence[int]) -> None:
     """Draw a histogram over logarithmic bins of lines, five per decade, with the median."""
     from matplotlib.ticker import MaxNLocator
 
+    # The small term keeps exact powers of ten, whose logarithm may be rounded down, in the bin that they begin.
     bins = Counter(math.floor(5 * math.log10(length) + 1e-9) for length in lengths)
     bin_indices = sorted(bins)
     figure.set_size_inches(_WIDTH, 3.2)

@@ -56,6 +56,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     """
     manifest = EXTRACTION.open(folder)
     checks = [check_files(folder, manifest), *EXTRACTION.check_tables(folder, ["blocks"])]
+    # Everything below reads the table.
     if not checks[1].ok:
         return [*checks, Check("guarantees", ok=False, detail="not checked: the table above cannot be trusted")]
     rows = list(EXTRACTION.rows(folder, Block, [name for name in Block.model_fields if name != "code"]))
@@ -136,6 +137,7 @@ def _names_add_up(row: Block) -> bool:
     listed = len(row.names_other)
     if compared is None or same is None or replaced is None:
         return compared is same is replaced is None and not listed
+    # At most `MOST_OTHERS` names are listed, so a full list says only "at least".
     return bool(0 <= same + replaced <= compared and listed == min(compared - same, MOST_OTHERS))
 
 
@@ -240,6 +242,7 @@ def _check_spec_tables(
         if clusters.setdefault(row["cluster"], split) != split:
             wrong.append(f"{spec.block}: its group is in {split} and in {clusters[row['cluster']]}")
     again = "" if None in codes else ", worked out again"
+    # Groups follow from the texts of all classes, so one withheld file makes them unknowable.
     if not wrong and again:
         wrong += _find_misplaced(manifest, specs, [code or "" for code in codes], rows)
     fine = f"{len(specs):,} specs as their lines, {len(clusters):,} groups{again}, each in one split"
@@ -278,6 +281,7 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
             Check("chat", ok=False, detail="not checked: a table above or the manifest cannot be trusted"),
         ]
     kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
+    # Reading the rights costs a pass over the table: only if an answer is code.
     rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else CodeRights()
     facts = "chat facts", ": form, ids, lengths, and facts of their specs"
     faults = partial(_chat_faults, specs=specs, rights=rights)
@@ -325,6 +329,7 @@ def _list_numbers(spec: Spec) -> Iterator[str]:
     """Yield the numbers that may be stated about a block: from its spec, counts by kind, and the scale's inverse."""
     yield from _numbers(json.dumps(spec.model_dump(mode="json"), ensure_ascii=False))
     yield from (str(len(case.outputs)) for case in spec.cases)
+    # Sentences count what they leave out: "and 3 further kinds".
     yield str(len(spec.layers or {}) - LAYERS)  # remaining kinds
     if spec.downsampling:
         yield from _numbers(f"{spec.downsampling:.4g} {1 / spec.downsampling:.4g}")

@@ -176,6 +176,7 @@ def _file_faults(
     try:
         tree = parse_code(code)
     except SyntaxError as error:
+        # A file that does not parse is an outcome that the table may state.
         if row.level != "emitted" or row.error_kind is None:
             yield "parses", f"{row.level}, but it does not parse: {error}"
         return
@@ -240,6 +241,7 @@ def import_faults(
         confirmed: distributions by import name, as the user stated them for the extraction.
     """
     wanted = tuple(requires)
+    # `import torchvision` registers its operators: a block of torchvision may do that, and nothing else with it.
     for_operators = {
         (alias.name, node.lineno)
         for node in ast.walk(tree)

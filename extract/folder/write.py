@@ -92,6 +92,7 @@ def write_extraction(
         tables, dataset = write_dataset(folder, specs, codes, minimized, len(rows), facts)
         watch.lap("write data set")
         files = {block: len(sources_of_block) for block, sources_of_block in files_of_block.items()}
+        # Duplicates are counted among validated blocks alone, as the paper counts them.
         executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
         distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
         watch.lap("distinct")
@@ -176,6 +177,7 @@ def code_paths(blocks: Iterable[str]) -> dict[str, str]:
     folders: dict[str, str] = {}
     names: dict[str, set[str]] = {}
     paths: dict[str, str] = {}
+    # Sorted: which of two names that differ only in case keeps its spelling must not depend on the order of rows.
     for block in sorted(blocks):
         source, _, qualname = block.partition("::")
         if source not in folders:
@@ -193,10 +195,12 @@ def _unique(name: str, key: str, taken: set[str]) -> str:
         safe = f"_{safe}"
     if safe.endswith("."):  # some file systems drop it
         safe = f"{safe}_"
+    # Cut before the comparison below: a name that was cut gets a digest.
     safe = safe[:_LONGEST]
     if safe == name and safe.lower() not in taken:
         return safe
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    # More digits on a collision; practically never.
     digits = next(n for n in range(_DIGITS, len(digest) + 1) if f"{safe}-{digest[:n]}".lower() not in taken)
     return f"{safe}-{digest[:digits]}"
 

@@ -116,10 +116,12 @@ def insert_block(
     statements[number] = insert_at(net, point, _rename_all(expressions, names), names["nn"], note)
     bodies = [joined.bodies[_BLOCK], *([joined.bodies[_POINT]] if point.filling.view else [])]
     definitions = [one for body in bodies for one in _statements(body, module)]
+    # A name that both files share must be bound before the definitions that read it.
     number = max([number, *(place + 1 for body in bodies for place in _find_shared(body, module))])
     if number < len(statements):
         statements[number] = _set_apart(statements[number], () if definitions else header)
     wanted = [one for key in (_BLOCK, _POINT) for one in joined.imports[key]]
+    # Definitions first: adding imports above them would shift `number`.
     statements[number:number] = definitions
     statements[:number] = _add_imports(statements[:number], wanted)
     if joined.future and not _has_future(module):
@@ -146,6 +148,7 @@ def _parse(target_network: str) -> cst.Module:
         module = cst.parse_module(target_network)
     except (cst.ParserSyntaxError, UnicodeError, RecursionError) as error:
         raise UserError(f"LibCST cannot parse the network's file: {str(error).splitlines()[0]}") from error
+    # LibCST normalizes some line ends; an edit must not change a byte that it is not about.
     if module.code != target_network:
         raise UserError("LibCST does not reproduce the network's file exactly; nothing was changed")
     return module
@@ -186,7 +189,9 @@ def _rename_all(texts: Sequence[str], names: dict[str, str]) -> list[str]:
 def _rename(text: str, names: dict[str, str]) -> str:
     nodes = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
     data = text.encode()
+    # From the right, so that the offsets to the left stay valid.
     for node in sorted(nodes, key=lambda node: -node.col_offset):
+        # Offsets count from the start of a line: only the first line begins where the text does.
         if node.lineno == 1:
             new = names.get(node.id, node.id).encode()
             data = data[: node.col_offset] + new + data[node.end_col_offset :]
@@ -203,6 +208,7 @@ def _net_index(module: cst.Module) -> int:
     indices = [n for n, one in enumerate(module.body) if isinstance(one, cst.ClassDef) and one.name.value == NET]
     if not indices:
         raise UserError("the network's file has no class Net at its top level")
+    # The last definition of a name is the one that counts.
     return indices[-1]
 
 
@@ -300,6 +306,7 @@ def _has_future(module: cst.Module) -> bool:
 def _add_header(module: cst.Module, lines: Sequence[str]) -> cst.Module:
     """Add comment lines at the top of the module, below a shebang and an encoding declaration."""
     start = 0
+    # Python honors these two only on the first two lines.
     for number, line in enumerate(module.header[:2]):
         comment = line.comment.value if line.comment is not None else ""
         if (number == 0 and comment.startswith("#!")) or "coding" in comment:

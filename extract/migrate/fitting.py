@@ -56,6 +56,7 @@ def _fit(names: BlockNamespace, site: PointToTry) -> Fit | NoFit:
             cut = cut or LEFT_OUT in error
             if progress > furthest:
                 furthest, reason = progress, error
+            # Checked after failures alone: a call that works ends the loop soon.
             if time.process_time() - started > _MOST_SECONDS:
                 break
             continue
@@ -88,6 +89,7 @@ def _output_channels(names: BlockNamespace, site: PointToTry, one: CallToTry) ->
     """Return the number of output channels, which must agree at all sizes. Raises: AttemptError, MemoryError."""
     channels = set()
     for before, after in zip(site["before"], site["after"], strict=True):
+        # The batch and the image sizes of the point, and the width that this call is for.
         shape = [one["width"] if index == site["axis"] else size for index, size in enumerate(before)]
         try:
             channels.add(attempt(partial(_run, names, one["call"], shape, after, site["axis"], "meta"), _SECONDS))

@@ -153,6 +153,7 @@ def _explain_mismatch(before: Sequence[Shape], after: Sequence[Shape], source_bl
         return f"hands on {len(before[0])} dimensions, and the block takes {len(took)}: {format_shape(took)}"
     if len(after[0]) != len(gave):
         return f"gives {len(after[0])} dimensions, and the block gives {len(gave)}: {format_shape(gave)}"
+    # One dimension is the batch, so there is none to adapt.
     if len(before[0]) < 2:
         return "has no channels"
     for shapes in (before, after):
@@ -171,6 +172,7 @@ def channels_axis(shapes: Sequence[Shape]) -> int:
     """Return the channel dimension: the one that is constant while others follow the image size, else the usual one."""
     rank = len(shapes[0])
     varies = [len({shape[index] for shape in shapes}) > 1 for index in range(rank)]
+    # Two image sizes were seen: what changes with the image is not the channels.
     if rank > 2 and varies[1] != varies[-1]:
         return rank - 1 if varies[1] else 1
     return 2 if rank == 3 else 1
@@ -206,6 +208,7 @@ def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple
     seen_in, seen_out = took[axis], gave[axis]
     before, after = apply_view(point.before[0], point.view), apply_view(point.after[0], point.view)
     want_in, want_out = before[axis], after[axis]
+    # If both widths are equal, a number may be either of them: both replacements are tried.
     channels = {seen_in: [want_in]} if seen_in != seen_out else {seen_in: list(dict.fromkeys([want_in, want_out]))}
     channels.setdefault(seen_out, [want_out])
     pairs = zip(took, before, strict=True)
@@ -220,6 +223,7 @@ def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple
     ]
     for init in inits:
         yield from ((call, want_in) for call in calls(init, source_block.constructor, channels, sizes))
+    # Last, the block as it is known to work: an adapter then changes the width around it.
     if want_in != seen_in:
         for init in inits:
             yield from ((call, seen_in) for call in calls(init, source_block.constructor, {}, sizes))
@@ -319,6 +323,7 @@ def _readings(
     if len(numbers) <= _MOST_NUMBERS:
         yield from itertools.product(*options)
         return
+    # All combinations would be too many: all numbers as widths, then one at a time.
     yield tuple(option[0] for option in options)
     for index, option in enumerate(options):
         for value in option:
@@ -332,6 +337,7 @@ def _rank(numbers: Sequence[_Number], new: Sequence[int], channels: Mapping[int,
     kept = sum(n.value in channels and value not in channels[n.value] for n, value in pairs)
     left_out = sum(isinstance(n.key, str) and n.start < 0 and value != n.value for n, value in pairs)
     turns = [channels[n.value].index(value) for n, value in pairs if value in channels.get(n.value, ())]
+    # The usual order of parameters is `(in, out, ...)`: the first number is the input width, the others are the output.
     late = sum(abs(turn - min(index, 1)) for index, turn in enumerate(turns)) if len(set(turns)) > 1 else 0
     uniform = 1 if len(set(turns)) == 1 and any(len(set(w)) > 1 for w in channels.values()) and len(turns) > 1 else 0
     if channels and min(channels) < _PLAIN:  # strides, groups and dilations have such values, too
@@ -367,6 +373,7 @@ def _numbers_in_defaults(
 def _replace_numbers(init: StatedArguments, numbers: Sequence[_Number], new: Sequence[int]) -> StatedArguments:
     args = dict(enumerate(init.args))
     kwargs = dict(init.kwargs or {})
+    # From the right, so that the offsets to the left stay valid.
     changes = sorted(zip(numbers, new, strict=True), key=lambda pair: -pair[0].start)
     for number, value in changes:
         if value == number.value:

@@ -92,6 +92,7 @@ class TargetNetwork:
             ]
         else:
             batch, channels, *sides = self.in_shape
+            # Sizes that differ show which dimensions follow the image.
             larger = [side + max(32, side // 2) for side in sides]
             shapes = [[(batch, channels, *sides)], [(batch + 1, channels, *larger), (batch + 1, channels, *sides)]]
         return [[self._case(shape) for shape in ones] for ones in shapes]
@@ -198,6 +199,7 @@ def candidates(source_block: SourceBlock, observed: ObservedNetwork, box: Cached
 def _fit_all(source_block: SourceBlock, observed: ObservedNetwork, box: CachedSandbox) -> list[InsertionPoint]:
     points = list_insertion_points(observed.places, source_block)
     questions = {point.name: build_query(point, source_block) for point in points if not point.reason}
+    # Most points of a network have the shapes of another one: each is tried once.
     distinct = list({_key(one): one for one in questions.values()}.values())
     answers: dict[str, Fit | NoFit] = {}
     if distinct:
@@ -228,6 +230,7 @@ def migrate_named(
     try:
         return migrate(source_block, target_network, box, site=site)
     except MigrationError as error:
+        # The full form has what the minimized form lacks, but is several times longer: second choice.
         if not (source_block.lean and error.cut):
             raise
         return migrate(load_source_block(folder, block, lean=False), target_network, box, site=site)
@@ -346,6 +349,7 @@ def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence
     for code in (text, target_network):
         tree = ast.parse(expand_stars(code, stars))
         drop_unevaluated(tree)
+        # What the original lacks, too, is in a branch that never runs.
         names.append(find_undefined_names(tree))
     return next(iter(sorted(names[0].keys() - names[1].keys())), "")
 

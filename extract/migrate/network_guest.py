@@ -92,6 +92,7 @@ def observe(request: NetworkToObserve) -> ObservedNetwork | BrokenNetwork:
         if not ran:
             assert failure is not None
             return BrokenNetwork(failure.category, failure.detail)
+    # A submodule that only some sizes reach cannot be replaced for all of them.
     paths = [path for path in ran[0].places if all(path in one.places for one in ran)]
     try:
         learn(request.code, ran[0].case, request.prm)
@@ -109,6 +110,7 @@ def _run(request: NetworkToObserve, case: Case, seed: int) -> _NetworkRun:
     net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm)).eval()
     seen: dict[nn.Module, _SeenModule] = {}
     for module in net.modules():
+        # A block can neither replace nor follow the network itself.
         if module is not net:
             module.register_forward_hook(_watcher(seen), with_kwargs=True)
     inputs = make_inputs(dict(case))
@@ -186,6 +188,7 @@ def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, 
         if module not in names:
             continue  # it was created or removed during forward
         path = names[module][0]
+        # With its container, so that an item of a Sequential can be found in the text.
         holder = net.get_submodule(path.rpartition(".")[0])
         places[path] = ObservedSubmodule(
             path=path,
@@ -316,6 +319,7 @@ def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mappi
     try:
         with step("gradients", "train mode"):
             outputs = [one for one in flatten_tensors(net.train()(make_inputs(dict(case)))) if one.requires_grad]
+            # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
             generator = torch.Generator().manual_seed(0)
             weights = [torch.randn(one.shape, generator=generator) for one in outputs]
             torch.autograd.backward(outputs, weights)  # raises if there are no outputs
@@ -349,6 +353,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 def _check_learning(request: NetworkToProve) -> int:
     """Train one batch with the network's own code. Returns: the number of parameters of the block that changed."""
+    # The state before training: built again, since `learn` returns only the trained network.
     _, blocks = _build(request, with_batch(request.cases[0]))  # with the same seed as for training
     before = _trainable(blocks)
     try:

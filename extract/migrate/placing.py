@@ -41,6 +41,7 @@ def insert_at(net: cst.ClassDef, point: InsertionPoint, expressions: list[str], 
         target = f"{me}{point.place.steps}"
         value = _combine(expressions, nn, target if point.how == "after" else None)
         end = len(lines)
+        # A statement behind a `return` never runs.
         while end and _returns(lines[end - 1]):
             end -= 1
         lines[end:end] = [_add_comment(parse_line(f"{target} = {value}"), note)]
@@ -75,6 +76,7 @@ def _find_assignment(
 ) -> tuple[int, _Location] | None:
     """Return the line of `__init__` and the expression that constructs a submodule; None if they are not unique."""
     parts = place.path.split(".")
+    # Deeper submodules are constructed in another class, whose other instances must not change.
     if len(parts) > 2:
         return None
     assignments = [
@@ -84,6 +86,7 @@ def _find_assignment(
         for small, statement in enumerate(line.body)
         if _target(statement) == (me, parts[0])
     ]
+    # A second assignment, in a branch or a loop, would undo the edit or be missed by it.
     stores = sum(_stores(line, me, parts[0]) for line in lines)
     if len(assignments) != 1 or stores != 1:
         return None
@@ -93,6 +96,7 @@ def _find_assignment(
     value = _assignment_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
     kind, count = place.within
     items = _items(value, kind)
+    # The text must have as many items as the network: a starred or appended item shifts the indices.
     if items is None or len(items) != count or not parts[1].isdecimal() or int(parts[1]) >= count:
         return None
     return number, _Location(small, int(parts[1]))

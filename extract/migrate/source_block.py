@@ -107,6 +107,7 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
             f"{row.block}: came as far as {row.level} when it was extracted, and no call of it is known that works;"
             " choose another block"
         )
+    # A network calls its submodules with one tensor, and never another method.
     if worked.method not in ("forward", "__call__") or len(worked.forward.args) + len(worked.forward.kwargs or {}) != 1:
         raise UserError(
             f"{row.block}: is called as `{worked.forward_call()}`, and a network hands a module one tensor;"
@@ -157,6 +158,7 @@ def _choose_form(folder: Path, row: Block, *, lean: bool) -> Form:
         return Form(row.lean_code, row.lean_sha256, license_, tuple(row.lean_requires or ()), True)
     if row.code is None or row.code_sha256 is None:
         raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
+    # The full form may contain definitions of other sources; each has a license of its own.
     license_ = combine_licenses(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
     return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
 

@@ -95,6 +95,7 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
 
 def match(rows: Sequence[Block], wanted: str) -> list[int]:
     """Return the indices of the rows that a name refers to, by the first interpretation of the name with a match."""
+    # Whole names before parts: a bare name must not match the end of another block's.
     for column in ("block", "qualname", "name"):
         matches = [index for index, row in enumerate(rows) if getattr(row, column) == wanted]
         if matches:
@@ -117,6 +118,7 @@ def match(rows: Sequence[Block], wanted: str) -> list[int]:
 def _unknown(rows: Sequence[Block], wanted: str) -> str:
     bare = wanted.rpartition("::")[2].rpartition(".")[2]
     names = sorted({row.name for row in rows})
+    # Other capitals first, then misspellings, then parts of names.
     folded = bare.casefold()
     near = [name for name in names if name.casefold() == folded]
     near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]

@@ -174,6 +174,7 @@ def find_category(name: str, qualname: str, bases: Sequence[str]) -> str:
     category = (
         _by_name(name) or _by_bases(bases) or _by_places(folders) or _match(_WEAK_RULES, split_words(name)) or OTHER
     )
+    # Losses, attention and the like keep their category in a graph library, too.
     if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
         return "Graph"
     return category

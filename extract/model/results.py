@@ -188,6 +188,7 @@ def choose(rows: Iterable[Block]) -> dict[str, Block]:
     rows = list(rows)
     for column in ("block", "qualname", "name"):
         for row in rows:
+            # Ids first: a bare name that is somebody's id means that block.
             chosen.setdefault(getattr(row, column), row)
     return chosen
 

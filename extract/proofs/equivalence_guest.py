@@ -47,6 +47,7 @@ def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _IMPORT_SECONDS)
             name = item["name"]
+            # A nested class has no name of its own in the module, but an expression.
             cls = getattr(module, name) if name.isidentifier() else attempt(partial(eval, name, vars(module)), 1.0)
         except (AttemptError, AttributeError) as error:
             why = f"{name_type(error)}: {' '.join(read_message(error).split())}"
@@ -57,6 +58,7 @@ def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
 
 
 def _stir_memory() -> None:
+    # Memory that is freed again with a known pattern: what reads it unset differs between two runs.
     junk = [torch.full((1 << bits,), 100 + bits, dtype=torch.uint8) for bits in range(6, 23) for _ in range(8)]
     junk.clear()
 
@@ -82,6 +84,7 @@ def signature(cls: type[nn.Module], arguments: CallsToRun, names: BlockNamespace
     init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
     called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
     try:
+        # `torch.empty` gives whatever was there before, which would differ by chance.
         with unset_is_nan():
             module = _construct(cls, init, names)
         fill_unset(module)
@@ -114,6 +117,7 @@ _SECONDS = 20.0
 def _output(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> str:
     """Return the digest of the output of forward, or the type of its error; some classes fail in train mode."""
     seed_all()
+    # Seeded before the inputs and again before the run: neither depends on how much the other draws.
     args, kwargs = evaluate(called, names)
     seed_all()
 
@@ -139,6 +143,7 @@ def digest(value: object) -> str:
     """Return the SHA-256 of the tensors in a value: their dtypes, shapes and bits."""
     text = hashlib.sha256()
     for tensor in flatten(value):
+        # Lazy parameters have no shape before the first run.
         if not has_shape(tensor):
             text.update(b"lazy")
             continue

@@ -120,6 +120,7 @@ def section(rows: Sequence[Block], counts: Mapping[str, int]) -> list[str]:
         " (`fn.__globals__`); columns `names_compared`, `names_same`, `names_standin`, `names_other`."
     )
     lines = ["## Names bound", "", intro, "", *table(["", "", "%"], body)]
+    # Stubs are counted above, and are no faults.
     reasons = Counter(other for row in rows for other in row.names_other if not other.endswith("a stand-in"))
     if reasons:
         ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))

@@ -79,6 +79,7 @@ def compare_bindings(request: FilesToCompare) -> dict[str, dict[str, Any]]:
     sys.path += request.runtime
     sys.setrecursionlimit(_RECURSION_LIMIT)
     answers: dict[str, dict[str, Any]] = {}
+    # All files in one process: each gets a module name of its own.
     for index, item in enumerate(request.blocks):
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _SECONDS)
@@ -131,6 +132,7 @@ class Bindings:
             if name.partition(".")[0] in _MODULES_OWN:
                 continue
             key = theirs.__module__ or "", name
+            # A name that differs once counts as differing.
             if self._reasons.get(key):
                 continue
             if their_value is _UNBOUND:  # unbound in the original: both fail if they reach it
@@ -187,6 +189,7 @@ class Bindings:
         return self._known[key]
 
     def _differ(self, theirs: Any, ours: Any) -> str:
+        # A member refers to its class, and that to its members: compared by class and name.
         if isinstance(theirs, Enum) and isinstance(ours, Enum):
             why = self.differs(type(theirs), type(ours))
             return why or ("" if theirs.name == ours.name else f"{ours.name}, not {theirs.name}")
@@ -265,6 +268,7 @@ class Bindings:
         if why:
             return f"metaclass: {why}"
         for kind in (theirs, ours):
+            # A class of C has no text that could be compared: it is the same object or another one.
             if not kind.__flags__ & _HEAP:
                 return f"{_full_name(ours)}, not {_full_name(theirs)}"
         if len(theirs.__bases__) != len(ours.__bases__):
@@ -300,6 +304,7 @@ class Bindings:
     def _mappings_differ(self, theirs: Mapping[Any, Any], ours: Mapping[Any, Any]) -> str:
         if len(theirs) != len(ours):
             return f"{len(ours)} entries, not {len(theirs)}"
+        # Keys that are classes are equal only to themselves, and are compared in order below.
         if theirs.keys() == ours.keys():
             for key, value in theirs.items():
                 why = self.differs(value, ours[key])

@@ -187,6 +187,7 @@ def rebuild_rows(
     rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
     codes = {row.name: row.code or "" for row in rows.values()}
     wanted = [rows[spec.block] for spec in specs if spec.block in rows]
+    # Nothing is kept out of this runtime: the originals are closed files, not their sources.
     runtime = runtime_for(sorted({need for row in wanted for need in row.requires}), known=())
 
     def original(spec: Spec) -> RebuildJob:
@@ -230,6 +231,7 @@ def rebuild_to(
     Returns: one line that describes the comparison, or its facts as JSON.
     Raises: UserError if there is no such block, its spec has no graph, or the proof fails; then no file is written.
     """
+    # Checked first: the proof below takes a minute.
     if out.exists() and not force:
         raise UserError(f"{out}: exists; choose another name, or replace it with --force")
     spec = _find_spec(folder, wanted)

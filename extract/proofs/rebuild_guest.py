@@ -42,6 +42,7 @@ def rebuild_block(request: SpecRebuild) -> dict[str, object]:
     prepare(folders, [name for name in origin if name not in _TEXT_PACKAGES])
     sized = restore(request.stored)
     answer = _rebuild(request, original, sized)
+    # Formulas of sizes may be wrong where the graph is right: try once more with the sizes that were traced.
     if sized.sizes and answer["step"] in ("read", "written"):
         trained = None if sized.trained is None else at(sized.trained)
         single = _rebuild(request, original, Sized(at(sized.evaluated), trained))
@@ -109,6 +110,7 @@ def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Se
     Raises: AttemptError if it does not run.
     """
     failure = AttemptError(ValueError("forward gives no tensor"))
+    # Some operators have no meta implementation: the second route runs on the CPU.
     for route in ROUTES:
         recorder = Recorder(route)
         with recorder.recording():
@@ -241,6 +243,7 @@ class _RebuiltPair:
             return self._compare(self._trial(shapes, train, gradients=False))  # the original has no gradients either
 
     def _compare(self, trial: Trial) -> OutputDifference:
+        # A run may change buffers: every comparison starts from the same state.
         original, rebuilt = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
         action = functools.partial(compare, original, rebuilt, self.module_text.mapping, trial, self.module_text.takes)
         difference: OutputDifference = attempt(action, _SECONDS)
@@ -279,6 +282,7 @@ def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, st
     renamed = getattr(sys.modules[_FILE], "renamed", None)
     taken = renamed(state, rebuilt) if renamed else {name: state[old] for name, old in mapping.items()}
     for name, value in rebuilt.state_dict().items():
+        # Buffers that the generated module alone has, such as constants.
         taken.setdefault(name, value)
     rebuilt.load_state_dict(taken)
     for name, old in mapping.items():

@@ -180,6 +180,7 @@ class _Resolver:
             requirement, parent = queue.popleft()
             requirement.name = _HEADLESS.get(canonicalize_name(requirement.name), requirement.name)
             requirement.marker = None  # it applies
+            # The message about an unavailable name says who needs it, so the parent counts, too.
             if (str(requirement), parent) in seen:
                 continue
             seen.add((str(requirement), parent))
@@ -198,6 +199,7 @@ class _Resolver:
         if version is not None:
             if requirement.specifier.contains(version, prereleases=True):
                 return None
+            # The runtime's own version hides any other, so fetching a dependency again would change nothing.
             if parent:
                 reason = f"the declared runtime has {version}, not {requirement.specifier}"
                 self.unavailable.setdefault(name, reason + because)
@@ -208,6 +210,7 @@ class _Resolver:
         return self._fetch(name, requirement.specifier, because)
 
     def _fetch(self, name: str, specifier: SpecifierSet, because: str) -> Distribution | None:
+        # Two blocks may require different versions of one distribution: a version must satisfy both.
         specifier &= self.specifiers.get(name, SpecifierSet())
         older = self.picked.get(name)
         if older is not None and specifier.contains(older.version, prereleases=True):
@@ -241,6 +244,7 @@ class _Resolver:
         except RetryableError:
             raise
         except UserError:
+            # Only a requirement of a block itself may fall back to another version, not one of its dependencies.
             if because or not specifier or name in self.picked:
                 raise
             newest = _fetch_wheel(name, SpecifierSet(), cached_only=cached_only)

@@ -36,6 +36,7 @@ class BlockGraphs:
 
     def __post_init__(self) -> None:
         """Raise ValueError if a graph cannot be read."""
+        # The answer is foreign: what cannot be read is refused here, not where it is used.
         sized = restore(self.to_json())
         for graph in (sized.evaluated, sized.trained):
             if graph is not None:

@@ -206,6 +206,7 @@ def validate_all(
                 yield candidates_by_key.pop(reply.key), verdict
             else:
                 failed[reply.key] = verdict
+        # The search ended the process: executing the file alone shows the level that it reaches without one.
         lower = {key: _request(candidates_by_key[key], runtime, "executed") for key in failed}
         for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
             verdict, below = failed[reply.key], _verdict(reply)
@@ -389,6 +390,7 @@ def compare(block: str, ours: Ours, theirs: Theirs) -> EquivalenceResult:
         here, there = getattr(ours, step), getattr(theirs, step)
         if here == there:
             continue
+        # An import inside forward that fails here says nothing about the copy.
         if there in _MISSING_PACKAGE:
             return EquivalenceResult(block, None, f"the original does not run: {step}: {there}")
         return EquivalenceResult(block, "mismatch", f"{step}: {_first_difference(here, there)}")
@@ -419,6 +421,7 @@ def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
     for item in items:
         by_place.setdefault(item.folders, []).append(item)
     for members in by_place.values():
+        # Neighbors share imports, and the groups are the same in every run.
         members.sort(key=lambda item: item.module)
         for start in range(0, len(members), _MAX_TOGETHER):
             yield members[start : start + _MAX_TOGETHER]

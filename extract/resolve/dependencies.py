@@ -162,6 +162,7 @@ class DependencyGraph:
         result.local_targets = [self.library.target(module, entry.alias) for entry in statement.locals]
         for entry, target_of_local in zip(statement.locals, result.local_targets, strict=True):
             if isinstance(target_of_local, External) and not target_of_local.runtime and not entry.guarded:
+                # An import in a function is often optional: only what the metadata requires becomes a requirement.
                 if is_required(module.source.requires, target_of_local.package):
                     result.requires.add(target_of_local.package.split(".")[0])
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
@@ -175,6 +176,7 @@ class DependencyGraph:
             if index not in kept and self._drops(module, statement, decorator)
         ]
         for use in statement.uses:
+            # What a dropped decorator reads is not needed.
             if any(d.start <= use.start < d.end for d in result.dropped):
                 continue
             if use.name in errors and use.local < 0 and not module.binders(use.name):
@@ -362,6 +364,7 @@ class DependencyGraph:
         """Return the link or problem for a call into an extension: `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
         if _operator(use, target):
+            # Operators of torch itself and of the declared runtime are there wherever the block runs.
             if chain[1] in (*_TORCH_OPS, *RUNTIME):
                 return None
             native = self._native(use, chain[2], 3)
@@ -407,6 +410,7 @@ class DependencyGraph:
             return False
         if "docstring" in chain[-1]:
             return True
+        # A decorator further right belongs to a method, which keeps it.
         if decorator.column != statement.column:
             return False
         if statement.kind == CLASS and self._is_settings(module, statement):

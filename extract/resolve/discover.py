@@ -77,6 +77,7 @@ class Hierarchy:
             if not module.is_taken(module.facts.statements[facts.statement]):
                 continue
             is_module, has_forward, abstract = self._classify(module, facts)
+            # A plain definition replaces those before it; one in a branch may not run.
             if not module.facts.statements[facts.statement].path:
                 classes.pop(facts.name, None)
             if is_module and has_forward and not abstract:
@@ -117,6 +118,7 @@ class Hierarchy:
                         inherits, abstract = True, of_parent[2]
             elif isinstance(target, External) and _is_torch_module(target):
                 is_module = True
+                # A class of torch is taken to have a forward; that of `nn.Module` itself is a placeholder.
                 inherits |= target.name != "Module"
         own = "forward" in facts.methods
         if own:

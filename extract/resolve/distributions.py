@@ -204,6 +204,7 @@ def _find_stated(top: str, requires: tuple[str, ...]) -> Requirement | None:
     for requirement in requirements:
         if canonicalize_name(requirement.name) in names:
             return requirement
+    # A table states the name: a similar one in the metadata is another package.
     if is_known(top):
         return None
     # The wheel of a similar name must contain the package; otherwise it is not used.

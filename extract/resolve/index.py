@@ -135,6 +135,7 @@ class FactsIndex:
 
     def _parse_one(self, file: tuple[str, bytes]) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
+        # Started on first use: most runs find all files in the index.
         if self._pool is None:
             self._pool = self._parser.enter_context(process_pool(1))
         try:
@@ -196,6 +197,7 @@ class _FactsOnly(pickle.Unpickler):
     """Unpickler that loads facts and nothing else, so that a planted database cannot execute code."""
 
     def find_class(self, module: str, name: str) -> object:
+        # `getattr` on the one module of facts; anything else that a pickle names is refused.
         kind = getattr(facts_module, name, None) if module == facts_module.__name__ else None
         if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == facts_module.__name__:
             return kind

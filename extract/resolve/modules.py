@@ -173,6 +173,7 @@ class Module:
                         continue
                     if isinstance(target, Missing) and alias.bound in EXTENSIONS:
                         continue  # its operators have replacements, or the block fails with their names
+                    # The import fails here. Without a fallback it is required: the body stays, and the fault is reported.
                     if isinstance(target, Missing | External):
                         return handlers_raise
         return True
@@ -253,6 +254,7 @@ class CorpusIndex:
                 if file.module:
                     self.modules.setdefault((source.name, file.module), module)
                     tops.add(file.module.split(".")[0])
+                    # A last name of several files is ambiguous: None marks it.
                     last = file.module.rpartition(".")[2]
                     key = (source.name, last)
                     self._suffixes[key] = None if key in self._suffixes else module
@@ -348,6 +350,7 @@ class CorpusIndex:
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = self.find_module(module.source, dotted)
+        # A name of the corpus without a file there: its layout may change on installation.
         if holder is None and self.knows(module.source, dotted):
             holder = self._find_moved(module.source, dotted)
         if holder is None:
@@ -384,6 +387,7 @@ class CorpusIndex:
         self._looking.add(key)
         target = self._lookup(module, name)
         self._looking.discard(key)
+        # Within a cycle a failure is not final: it may come from the lookup that was cut short.
         if self._cut and self._looking and isinstance(target, Missing):
             self._unsure[key] = target  # a lookup that starts here might succeed
             return target
@@ -510,6 +514,7 @@ def _name_from_folders(modules: Iterable[Module]) -> dict[str, Module | None]:
     for path, module in files.items():
         parts = path.split("/")
         for depth in range(1, len(parts)):
+            # Inside a package the name starts at the package, not at a folder of it.
             if "/".join(parts[:depth]) in packages:
                 continue
             name = module_name("/".join(parts[depth:]))

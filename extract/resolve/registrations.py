@@ -61,6 +61,7 @@ class Registrations:
             if module not in self._read:
                 self._read.add(module)
                 self._look(module)
+        # A statement above the container's own cannot fill it.
         defined = min((statement.number for statement in target.module.binders(target.name)), default=0)
         fillings = [
             item
@@ -153,6 +154,7 @@ class Registrations:
         for use in statement.uses if statement.kind in {OTHER, ASSIGN} else ():
             if use.called and use.when == AT_DEFINITION:
                 head, rest = self._resolve(module, (use.name, *use.attributes), statement, use)
+                # An assignment calls for a value: only what records something fills a table on the way.
                 if head is None or (statement.kind == ASSIGN and not self._records(head)):
                     continue
                 yield from self._find_changes(head, rest)
@@ -255,6 +257,7 @@ class Registrations:
         if target is None or facts is None or depth > 2 * _DEPTH:
             return ()
         if target not in self._hooks:
+            # Set first: a class cannot be its own base, but a wrong file may say so.
             self._hooks[target] = ()
             hooks: list[Definition] = []
             for base in facts.bases:

@@ -93,6 +93,7 @@ def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> t
 def list_runtime_imports(code: str) -> set[str]:
     """Return the packages of the declared runtime that a file imports, including imports inside functions."""
     packages = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
+    # Parsing costs more than the search: only if an indented import may be one of the runtime.
     if any(match[2] not in packages for match in _IMPORT.finditer(code)):  # in a function, or only in a docstring
         packages |= {name.partition(".")[0] for name, _ in list_imports(ast.parse(code))} & set(RUNTIME)
     return packages

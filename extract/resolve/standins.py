@@ -129,6 +129,7 @@ def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
     for file in OPERATOR_FILES:
         for node in ast.parse((_HERE / file).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
+                # A replacement of an `autograd.Function` has `apply` alone: autograd differentiates it.
                 (apply,) = (item for item in node.body if isinstance(item, ast.FunctionDef))
                 parameters = frozenset(argument.arg for argument in apply.args.args)
                 functions[node.name] = Replacement(file, node.name, parameters)

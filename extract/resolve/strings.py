@@ -159,6 +159,7 @@ class StringAnalysis:
             run = _ChoiceRun(self, taken)
             results.append(UNKNOWN if node is None else run.value(node, scope))
             taken = run.taken
+            # Depth first through the tree of choices: advance the last one that has an option left.
             while taken and taken[-1].which + 1 == taken[-1].options:
                 taken.pop()
             if not taken:
@@ -212,6 +213,7 @@ class StringAnalysis:
 
     def _find_calls(self, target: Definition) -> list[tuple[ast.Call, StringScope]] | None:
         """Return the calls of a function or class in the block's statements; None if other code may call it, too."""
+        # The block's own class is called by its user, with anything.
         if target == self._root.root:
             return None
         calls = []
@@ -222,6 +224,7 @@ class StringAnalysis:
                         continue
                     span = link.use.start, link.use.ends[link.consumed]
                     call = self._file(node.module).calls.get(span)
+                    # The function is passed on as a value: whoever gets it may call it.
                     if call is None:
                         return None
                     calls.append(call)

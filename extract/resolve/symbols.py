@@ -163,6 +163,7 @@ class Registries:
         seen = {target}
         while True:
             statement = target.module.binders(target.name)[0]
+            # Registries of one family have a parent; all are one table here.
             parents = [
                 parent
                 for use in statement.uses
@@ -181,6 +182,7 @@ class Registries:
         entries = self._all().get(registry, {}).get(bare, [])
         if not entries:
             return None
+        # `mmdet.ResNet` names its library: that one is preferred to the block's own source.
         scoped = [e for e in entries if scope and e.module.name.split(".")[0] == scope]
         own = [e for e in entries if e.module.source.name == near.name]
         return (scoped or own or entries)[0]

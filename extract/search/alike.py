@@ -90,6 +90,7 @@ def find_similar(
     numbers = [number for number in numbers if similar[number] > 0 or agreements.get(names[number]) == "same"]
     if not numbers:
         raise UserError(f"{wanted.title}: no block that passes has a graph with anything in common")
+    # Equal identities first: similarity of labels is up to widths, and equal labels do not prove equality.
     ranks: dict[str | None, int] = {"same": 0, "widths": 1}
     numbers.sort(key=lambda number: (ranks.get(agreements.get(names[number]), 2), -similar[number], number))
     hits = [

@@ -131,6 +131,7 @@ class SearchIndex:
             with self._specs.open("rb") as file:
                 file.seek(start)
                 spec: SpecLine = json.loads(file.read(end - start))
+            # The file may have been replaced by one of the same size since the index was built.
             if spec["block"] != self.facts["block"][number]:
                 raise ValueError("another block stands there")
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -232,6 +233,7 @@ def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
     Raises: UserError if a line is broken.
     """
+    # Bytes: the index stores offsets, by which a search reads single lines.
     lines = path.read_bytes().splitlines(keepends=True)
     reads: list[IndexedSpec] = []
     for number, read in enumerate(_read_all(lines)):
@@ -363,6 +365,7 @@ def _label_arrays(blocks: Sequence[Mapping[str, int] | None]) -> dict[str, npt.N
     keys = np.array([_key(name) for labels in blocks for name in labels or ()], np.uint64)
     owners = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(labels or ()) for labels in blocks])
     counts = np.array([count for labels in blocks for count in (labels or {}).values()], np.int32)
+    # By label, then by block: each label's entries become one slice.
     order = np.lexsort((owners, keys))
     names, starts = np.unique(keys[order], return_index=True)
     return {

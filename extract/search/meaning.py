@@ -86,6 +86,7 @@ def weigh_stems(
     entries: list[tuple[int, float]] = []
     for kind, names in zip(kinds, KINDS, strict=True):
         counted = Counter(stem for name in names for stem in fields[name])
+        # The square root: a long field has more evidence, but not in proportion to its length.
         long = max(1, sum(counted.values())) ** 0.5
         entries += [
             (places[stem], float(kind) * (1 + log(count)) / long) for stem, count in counted.items() if stem in places

@@ -111,6 +111,7 @@ def _rank_blocks(
     for word, share in _match_joined(index, query).items():
         hits = index.hits(word)
         scores[hits.blocks] += share * _rarity(len(hits.blocks), len(index)) * hits.weights
+    # Comparable with the similarity of meanings, whatever the number of terms.
     scores = scores / np.float32(max(rare, 1e-9) ** 0.5)
     matches, whole = has > 0, has == len(terms)
     complete = bool((whole & allowed).any())
@@ -123,6 +124,7 @@ def _rank_blocks(
     name = "".join(query.split()).lower()
     chosen = np.flatnonzero(matches & allowed)
     first = np.array([index.facts["name"][number].lower() == name for number in chosen], bool)
+    # A block of exactly this name first, then by score; ties in the order of the table.
     order = np.lexsort((chosen, -scores[chosen], ~first))
     return chosen[order], complete, int(matches.sum())
 
@@ -192,6 +194,7 @@ def _match_joined(index: SearchIndex, query: str) -> dict[str, float]:
         for many, share in _INITIALS.items():
             for start in range(len(words) - many + 1):
                 initials = "".join(word[0] for word in words[start : start + many])
+                # Initials that the query itself contains as a word have been counted.
                 if initials.isalpha() and initials in index and initials not in every:
                     weights.setdefault(initials, share)
     return weights

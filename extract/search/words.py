@@ -131,6 +131,7 @@ def split_query(query: str) -> list[tuple[str, ...]]:
     terms: list[tuple[str, ...]] = []
     index = 0
     while index < len(words):
+        # The longest phrase first: "layer norm" is one term, not two.
         taken = next((n for n in range(_LONGEST, 0, -1) if _phrase(words[index : index + n]) in _GROUPS), 1)
         phrase = _phrase(words[index : index + taken])
         if phrase in _GROUPS:

@@ -66,6 +66,7 @@ def open_source(
         if digests and source.digest not in digests:
             raise UserError(f"{spec}: its Python files have the digest {source.digest}, not the pinned one")
     elif PACKAGE_RE.fullmatch(spec):
+        # A folder of a package's name in the working folder is common, as `timm` next to a script.
         if Path(spec).is_dir():
             note(f"{spec}: taken for the package of that name; for the folder that is here, write ./{spec}")
         source = find_package(spec, digests)
@@ -127,6 +128,7 @@ def walk(root: Path) -> Iterator[str]:
         raise error
 
     for folder, below, names in os.walk(root, onerror=fail):
+        # In place: `os.walk` descends into what is left.
         below[:] = sorted(name for name in below if not _is_aside(Path(folder, name)))
         for name in names:
             path = Path(folder, name)

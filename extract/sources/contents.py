@@ -241,6 +241,7 @@ def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
         return {path: module_name(f"{within}/{path}") for path in ordered}
     packages = _package_folders(ordered)
     tops = {folder for folder in packages if not _above(folder) & packages}
+    # Two packages of one name, such as examples that are copies, keep their paths as names.
     names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
     names.update({path.partition("/")[0].removesuffix(".py") for path in ordered})
     start = {top: top.rfind("/") + 1 for top in tops if names[top.rpartition("/")[2]] == 1}
@@ -309,6 +310,7 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
         str(fields.get("License", "")),
         [value.removeprefix("License ::").strip() for value in map(str, fields.get_all("Classifier", []))],
     )
+    # Metadata of the release first: the project file only says how to build one.
     if stated == NOASSERTION:
         stated = _read_license(project)
     requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
@@ -347,6 +349,7 @@ def _is_license(path: str, project: Mapping[str, object]) -> bool:
     if isinstance(license_field, dict) and "file" in license_field:
         patterns.append(str(license_field["file"]))
     named = [pattern for pattern in patterns if PurePosixPath(path).match(pattern)]
+    # A project that lists its license files means these alone; a wheel has copied them already.
     if patterns and ".dist-info/" not in path:
         return bool(named)
     return bool(_LICENSE_NAME.fullmatch(PurePosixPath(path).name)) or _in_licenses(path)

@@ -95,6 +95,7 @@ def _look_up(git: GitSpec, folder: Path) -> str:
     seen = folder / f"rev-{hashlib.sha256(wanted.encode()).hexdigest()[:32]}.json"
     names = ["HEAD"]
     if git.revision:
+        # The peeled tag first: an annotated tag is an object of its own, not a commit.
         names = [f"refs/tags/{wanted}^{{}}", f"refs/tags/{wanted}", f"refs/heads/{wanted}", wanted]
     try:
         commits = _list_remote(git, *names)
@@ -225,6 +226,7 @@ def run_git(shown: str, repository: Path | None, *arguments: str, stdin: bytes =
     environment = {key: value for key, value in os.environ.items() if not _LOCAL.fullmatch(key)}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
     environment |= {"GIT_ALLOW_PROTOCOL": _PROTOCOLS}
+    # A user's own command stays; without one, ssh must not ask for a password.
     environment.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
     command = [program, "-c", f"core.hooksPath={os.devnull}", "-c", "gc.auto=0", "-c", "maintenance.auto=false"]
     command += ["-c", f"http.lowSpeedLimit={_SLOW_BYTES}", "-c", f"http.lowSpeedTime={_SLOW_SECONDS}"]
@@ -241,6 +243,7 @@ def _explain(shown: str, stderr: str) -> UserError:
     message = next(
         (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason"
     )
+    # A URL may hold a password or token.
     detail = re.sub(r"//[^/@\s]*@", "//", message.removeprefix("fatal:").removeprefix("error:").strip())
     if _UNREACHABLE.search(stderr) and not _ANSWERED.search(stderr):
         return RetryableError(f"{shown}: cannot be reached: {detail}; check the network, run again")

@@ -57,6 +57,7 @@ def find_package(spec: str, digests: Collection[str]) -> PackageSource:
         return cached
     contents = read_installed(name, version)
     source = None if contents is None else _keep(name, version, contents)
+    # An installed release may be a build for another platform than the pinned one.
     if source is None or (digests and source.digest not in digests):
         source = _from_index(name, version)
     if digests and source.digest not in digests:
@@ -300,6 +301,7 @@ def _read_bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
 
 def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
     with _open_tar(path, opener) as archive:
+        # Read twice: a stream cannot go back, and the names decide what is read.
         members = list(_members(path, archive))
     _check_names(path, (member.name for member in members))
     plain = {member.name: member.size for member in members if member.isreg()}

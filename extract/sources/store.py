@@ -65,6 +65,7 @@ def _remove_dead(base: Path) -> None:
             if time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:  # possibly about to be locked
                 continue
             with (folder / _LOCK).open("ab") as lock:
+                # Raises where the lock is held: its process lives.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -97,6 +98,7 @@ def place(folder: Path, target: Path, is_whole: Callable[[], bool] | None = None
     Raises: UserError if that fails and the existing folder is incomplete.
     """
     try:
+        # Fails if the target is there: then another process has written the same contents.
         folder.rename(target)
     except OSError as error:
         if not (target.is_dir() if is_whole is None else is_whole()):

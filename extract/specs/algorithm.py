@@ -42,6 +42,7 @@ def add_rebuild_outcome(
     Args: sizes_fail: the reason why the size formulas are wrong; if set, they are left out.
     """
     stored = {name: answer[name] for name in _STORED}
+    # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
     if sizes_fail is not None:
         sized = restore(stored)
         trained = None if sized.trained is None else at(sized.trained)

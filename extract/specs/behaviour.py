@@ -46,6 +46,7 @@ def infer_behaviour(observed: Observed, init: Iterable[str], known_layout: str |
     single = all(len(case.outputs) == 1 for case in observed.cases)
     keeps = single and all(before == after for before, after in pairs)
     rank = len(pairs[0][0])
+    # Inputs of several ranks have no common layout.
     if any(len(before) != rank for before, _ in pairs):
         return Behaviour(keeps_shape=keeps)
     if known_layout is not None and len(known_layout) == rank:
@@ -97,6 +98,7 @@ def _channels_last(shapes: Sequence[Shape], init: Iterable[str], layers: Iterabl
     moves = [len({shape[axis] for shape in shapes}) > 1 for axis in (1, -1)]
     if moves[0] != moves[1]:
         return moves[0]
+    # Two equal trailing sizes are the usual square image.
     if len(shapes[0]) > 3 and shapes[0][-1] == shapes[0][-2]:
         return False
     widths = {int(value) for value in init if value.isdecimal()}
@@ -128,6 +130,7 @@ def _ratio(before: int, after: int) -> float | None:
         return None
     if after > before:
         return before / after if after % before == 0 else None
+    # Sizes round up or down with the padding: both count as this factor.
     factor = round(before / after)
     return float(factor) if after in (before // factor, -(-before // factor)) else None
 

@@ -128,6 +128,7 @@ def neutralize(spec: Spec, code: str) -> Spec:
     if find_repeat(design_text(facts), source) is None:
         return spec
     facts["withheld"] = withheld = []
+    # Defaults and annotations are the smallest loss: they go first.
     for group in ("constructor", "forward"):
         for item in facts[group]:
             for part in ("default", "type"):
@@ -147,6 +148,7 @@ def neutralize(spec: Spec, code: str) -> Spec:
 
 def _leave_out(facts: dict[str, Any], name: str, empty: object) -> None:
     if name == "algorithm" and facts[name] is not None:
+        # The summary ends with a sentence of the algorithm, which must not remain without it.
         facts["summary"] = facts["summary"].removesuffix(facts[name]["told"]).rstrip()
     facts[name] = empty
     facts["withheld"].append(name)

@@ -75,6 +75,7 @@ def fold_number(node: ast.expr) -> float | None:
         inner = fold_number(node.operand)
         return None if inner is None else -inner
     if isinstance(node, ast.BinOp) and type(node.op) in _FOLDED:
+        # Folded only if both sides are numbers: `2 * dim` is computed at run time.
         left, right = fold_number(node.left), fold_number(node.right)
         if left is not None and right is not None:
             try:

@@ -56,6 +56,7 @@ class SpecOutline:
             if facts is not None and current not in seen:
                 seen.add(current)
                 yield facts
+                # Bases before the siblings of the class: nearly the order in which Python looks methods up.
                 waiting = [*facts.bases, *waiting]
 
     def method(self, name: str, method: str) -> tuple[SpecArgument, ...]:
@@ -88,6 +89,7 @@ def _unparse(code: str) -> Iterator[str]:
 
 def _cut(code: str) -> Iterator[str]:
     """Yield the text of each unindented statement."""
+    # By lines, not by a parser: a cached piece costs nothing, and most pieces were seen in other files.
     piece: list[str] = []
     open_decorator = False
     for line in code.split("\n"):

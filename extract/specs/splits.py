@@ -65,10 +65,12 @@ def assign_splits(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> lis
     for label, digest in zip(labels, digests, strict=True):
         names[label] = min(names.get(label, digest), digest)
         sizes[label] = sizes.get(label, 0) + 1
+    # By a digest: the order depends on the seed and the blocks alone, not on the number of other groups.
     order = sorted(names, key=lambda label: hashlib.sha256(f"{seed}:{names[label]}".encode()).digest())
     split_of: dict[int, Split] = {}
     for split, share in HELD_OUT:
         quota = round(len(specs) * share)
+        # One large group must not fill a held-out split by itself.
         largest = max(1, quota // 2)
         for label in order:
             if label not in split_of and label not in used and sizes[label] <= min(quota, largest):

@@ -104,6 +104,7 @@ class ClosedFile:
             if unit.kind not in {CLASS, FUNCTION} or len(unit.binds) != 1:
                 continue
             (name,) = unit.binds
+            # A second definition, or a statement that changes it, would apply to the project's own.
             others = [one for one in self._units if one is not unit and name in one.binds | one.touches]
             if name != self.name and not others and name not in bases:
                 yield name, unit.kind == CLASS
@@ -158,6 +159,7 @@ class ClosedFile:
                 return names
             for unit in fresh:
                 done.add(unit.start)
+                # What replaced definitions and imports need is none of this file's business.
                 if not unit.binds & set(replaced) and unit.kind != IMPORT:
                     waiting += [*unit.binds, *unit.uses]
 

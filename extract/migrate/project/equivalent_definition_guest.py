@@ -51,6 +51,7 @@ def enter_project(payload: Mapping[str, Any]) -> None:
     """
     sys.dont_write_bytecode = True
     compile_nothing()
+    # The sandbox has preloaded packages; a module of the project may have the name of one.
     for name in [name for name in sys.modules if name.partition(".")[0] in payload["packages"]]:
         del sys.modules[name]
     sys.path[:0] = payload["roots"]
@@ -132,6 +133,7 @@ def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
         trainable parameters), and `differentiable` (whether any gradient arrives).
     """
     enter_project(payload)
+    # TorchScript hides the text of functions, and the fast path of attention is another computation.
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -238,6 +238,7 @@ def _stem(project: Project, folder: str, name: str) -> str:
 def _naming(path: str, project: Project) -> Naming | None:
     """Return the naming style of a file; None if its name is a single word or does not match a class in it."""
     stem = PurePosixPath(path).stem.strip("_")
+    # `conv_block` and `convblock` differ only in names of several words; single words say nothing.
     if "_" in stem:
         return "snake"
     names = {one.name for one in project.defined if one.path == path and one.is_class}
@@ -259,6 +260,7 @@ def _free_stem(project: Project, folder: str, stem: str) -> str:
     """Return the name, with a number if it would hide a file, a folder, or a name of the package."""
     taken = {PurePosixPath(path).stem for path in project.paths if path.rpartition("/")[0] == folder}
     taken |= {path[len(folder) :].lstrip("/").partition("/")[0] for path in project.paths if path.startswith(folder)}
+    # `from .drop import drop` in the package would hide a module named `drop`.
     taken |= list_bound_names(project.trees.get(f"{folder}/{_INIT}".lstrip("/")))
     number = 1
     while (candidate := stem if number == 1 else f"{stem}_{number}") in taken:
@@ -310,8 +312,10 @@ def choose_test(project: Project, place: ModuleLocation, replaces: str | None = 
         folder = path.rpartition("/")[0]
         names = _list_imported_modules(tree)
         package = place.module.rpartition(".")[0]
+        # Tests of the same package count three times as much as others in the folder.
         near[folder] += 1 + 2 * any(name.startswith(package) for name in names if package)
     folder = min(near, key=lambda it: (-near[it], it)) if near else "tests"
+    # pytest collects both `test_x.py` and `x_test.py`: follow the majority.
     before = sum(PurePosixPath(path).name.startswith("test_") for path in project.tests) * 2 >= len(project.tests)
     taken = {PurePosixPath(path).name for path in project.paths}
     number = 1

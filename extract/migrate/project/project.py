@@ -82,6 +82,7 @@ def _write_files(plan: MigrationPlan) -> None:
     """Write all files. Raises: UserError if one of them has changed since it was read, or cannot be written."""
     root = plan.project.root
     for path, before in plan.before.items():
+        # Verification takes minutes, in which the user may go on editing.
         if _read(root / path) != before:
             raise UserError(f"{path}: was changed meanwhile; nothing was written, run again")
     write_together({root / path: data for path, data in plan.files.items()})
@@ -111,6 +112,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions
     with trial(donated, project, unsafe=options.unsafe_no_sandbox) as bench:
         seen = _compare(plan, file, bench, force=options.force)
         proof = _prove(plan, file, bench, seen)
+        # A definition may be equal and yet not work here, as when its module imports the new one.
         if proof.wrong and plan.reused:
             reason = f"with it, {proof.wrong}"
             plan.refused += [(name, one.full_name, reason) for name, one in sorted(plan.reused.items())]
@@ -196,6 +198,7 @@ def load_source_module(folder: Path, wanted: str, *, lean: bool = True) -> Sourc
 
 def _make_plan(donated: SourceModule, project: Project, options: MigrateOptions) -> MigrationPlan:
     row = donated.row
+    # A block that was moved before carries its id in the header.
     existing = [
         path for path, text in _texts(project) if any(one.block == row.block for one in find_inlined_blocks(text))
     ]

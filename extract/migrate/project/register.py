@@ -47,6 +47,7 @@ def register(project: Project, place: ModuleLocation, name: str) -> PackageExpor
     }
     imports = _neighbours(module, package, set(siblings))
     named = {target for _, _, target in imports}
+    # A package that names few of its modules is not meant to export all.
     if len(named) * 2 < len(siblings) or not named:
         return PackageExport(path, None, f"{path} names {len(named)} of {len(siblings)} modules of its folder")
     if place.module in named:
@@ -159,6 +160,7 @@ def _with_export(item: cst.BaseStatement | cst.SimpleStatementLine, name: str) -
         if names == sorted(names, key=order):
             number = sum(order(other) < order(name) for other in names)
             break
+    # The project's own quotes, so that its formatter has nothing to change.
     quote = '"'
     if elements and isinstance(elements[0].value, cst.SimpleString):
         quote = elements[0].value.quote

@@ -160,6 +160,7 @@ class MigrationTrial:
         if self._box is None:
             self._start(self.donated.requires)
         replies = self._run_once(jobs)
+        # The project's requirements can be large: they are fetched only if an import fails without them.
         if self._complete or not any(_MISSING in json.dumps([r.outcome.value, r.outcome.error]) for r in replies):
             return replies
         self._complete = True

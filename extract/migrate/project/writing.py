@@ -98,6 +98,7 @@ def module_text(
     lines += import_section(sorted(imports))
     if exports:
         lines += ["", f'__all__ = ["{donated.row.name}"]']
+    # The placeholders for annotations belong to the imports; two blank lines precede definitions.
     blank = 1 if body.text.startswith("# Named by annotations only.") else 2
     return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + body.text + "\n"
 
