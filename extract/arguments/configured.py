@@ -35,6 +35,7 @@ def add_config_field(
         inner = {field: value for field, value in vars(config).items() if type(value).__name__.endswith("Config")}
         for keyword, owner in {"": config, **inner}.items():
             for field in _missing_fields(failure.cause, owner, words):
+                # Settings hold plain values, not layers.
                 plain = [value for value in candidates(field) if not value.startswith(("nn.", "F.", "@"))]
                 for value in plain[:_MAX_VALUES]:
                     yield parameter, _with_field(text, keyword, field, value)

@@ -117,6 +117,7 @@ class Constructor:
                 if size > LARGE:
                     return Constructed(arguments, module, size, on_meta=True)
             except AttemptError as failure:
+                # A constructor that reads values fails on meta tensors alone: then it runs for real.
                 if not only_on_meta(failure):
                     raise
         module = self._new(arguments)
@@ -141,6 +142,7 @@ class Constructor:
         hinted = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
         examples = [arguments for way, arguments in hinted if way == "example"]
         calls = [arguments for way, arguments in hinted if way != "example"]
+        # Defaults of large models take seconds each: small values first.
         small = [Arguments(kwargs=tuple(self._shrink_defaults().items())), Arguments()] if not self.required else []
         # A class that takes only a configuration is tried with a small one first.
         configured = len(self.required) == 1 and self.required[0] in self._companions()
@@ -186,6 +188,7 @@ class Constructor:
             except AttemptError as failure:
                 self._remember(failure, arguments)
                 for fresh_picks, fresh_extra in self._suggest_changes(failure, picks, choices, extra):
+                    # The counter breaks ties: choices cannot be compared, and the earlier one is tried first.
                     heapq.heappush(heap, (failure.rank, next(counter), fresh_picks, fresh_extra))
             else:
                 return  # other values would fail in the same way
@@ -200,6 +203,7 @@ class Constructor:
             return
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
+        # A normalization that is given the wrong width is built somewhere else than the failing line.
         if "normalized_shape" in str(failure):
             named = [name for name in self.parameters if "norm" in name] + named
         if isinstance(failure.cause, IndexError):  # sequences that are empty by default
@@ -228,6 +232,7 @@ class Constructor:
         """Construct once with settings that record which attributes are read, then again with exactly these."""
         if not any(text == SETTINGS for _, text in arguments.kwargs):
             return self.make(arguments)
+        # The recorded attributes make a plain object: the arguments of a block must be an expression.
         traced: dict[str, NameSettings] = {}
         names = dict(self.names.names)
         fresh = []
@@ -286,6 +291,7 @@ class Constructor:
         for name in [name for name in picks if name not in named]:
             for index in range(picks[name] + 1, len(choices[name])):
                 yield {**picks, name: index}, dict(extra)
+        # Last, without any repair so far: one of them may have been wrong.
         if extra:
             yield dict(picks), {}
 

@@ -122,6 +122,7 @@ class Forward:
 
     def _initial_inputs(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
         """Yield initial inputs, one for each layout and number of channels."""
+        # A forward of `*inputs` alone has no required parameter, but takes at least one input.
         names = list_required(self.parameters) or [
             f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
         ]
@@ -230,6 +231,7 @@ def run(
     with torch.device("meta" if on_meta else "cpu"):
         args, kwargs = evaluate(called, names)
     if on_meta:
+        # Expressions such as `torch.tensor(...)` ignore the default device.
         args, kwargs = change_nested([args, kwargs], lambda tensor: tensor.to("meta"))
 
     def action() -> Any:

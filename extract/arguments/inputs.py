@@ -118,6 +118,7 @@ def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
     """Return the tensors in an output of forward, in order: from containers, mappings, and attributes of objects."""
     if isinstance(value, torch.Tensor):
         return [value]
+    # A module has tensors, too, but they are its parameters, not an output.
     if depth == 0 or isinstance(value, (str, bytes, torch.nn.Module, type)):
         return []
     if isinstance(value, Mapping):
@@ -138,6 +139,7 @@ def change_nested(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         return type(value)((key, change_nested(item, change)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         items = [change_nested(item, change) for item in value]
+        # A named tuple takes its items one by one.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, SimpleNamespace):
         return SimpleNamespace(**change_nested(vars(value), change))
@@ -196,6 +198,7 @@ def read_layers(module: nn.Module) -> Layers:
     embeds = False
     for layer in module.modules():
         embeds |= isinstance(layer, nn.Embedding) and not channels
+        # The first kind that fits: subclasses count, too.
         for kind, attribute, rank in _LAYERS:
             if isinstance(layer, kind):
                 size = getattr(layer, attribute, 0)

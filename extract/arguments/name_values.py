@@ -142,6 +142,7 @@ def shrunk(name: str, default: object) -> str | None:
         return None
     if not small and "dim" not in lower and "channel" not in lower and "depth" not in lower:
         return None
+    # Depths count repetitions, all others are widths.
     size = 2 if re.search(r"depth|layers|blocks|repeats", lower) else small if 0 < small < 32 else 32
     if max(default) <= size * 2:
         return None
@@ -169,6 +170,7 @@ class NameSettings:
         object.__setattr__(self, "_by_key", [])
 
     def __getattr__(self, name: str) -> Any:
+        # Python looks dunder names up by itself, as for `copy`; the bound ends loops over attributes.
         if name.startswith("__") or len(self._recorded) > self._MAX_ATTRIBUTES:
             raise AttributeError(name)
         text = suggest_value(name)
@@ -198,6 +200,7 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
     parameters = read_parameters(cls)
     needed: dict[str, str] = {}
     try:
+        # An instance has the fields that the constructor derives; the signature has not.
         default = attempt(cls)
         fields: dict[str, object] = dict(vars(default))
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -156,6 +156,7 @@ def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
     """Replace every size `have` by `want`: in all inputs together, then in each."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
+    # Channels first, then the last dimensions, then the batch.
     for axis in (1, -1, -2, 0):
 
         def change(tensor: Tensor, axis: int = axis) -> Tensor | None:
@@ -229,6 +230,7 @@ def _larger(tensor: Tensor, ratio: int) -> Tensor | None:
 
 def any_pair(at: FailedCall) -> Iterator[Inputs]:
     """Use any two numbers of the message, one of which is a size of an input."""
+    # At most ten numbers: a printed tensor has thousands.
     numbers = [int(n) for n in re.findall(r"(?<![\w.])\d+(?![\w.])", at.text)][:10]
     sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
     for have in dict.fromkeys(n for n in numbers if n in sizes and n > 2):
@@ -315,6 +317,7 @@ def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, s
             frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
     pairs: list[tuple[int, int, str]] = []
+    # The innermost frames: outer ones compare something else.
     for frame, line in reversed(frames[-3:]):
         for test in _find_comparisons(frame.f_code.co_filename, line):
             for left, right in zip([test.left, *test.comparators], test.comparators, strict=False):
@@ -372,6 +375,7 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
     named = [word for word in at.words() if word in optional and values.get(word, _NONE) == _NONE]
     for name in named or [name for name in optional if name not in values][:2]:
         for value in like_main(name, at.main, loss=at.loss):
+            # None is what the argument has now.
             if value != _NONE:
                 yield with_value(at.inputs, name, value)
 

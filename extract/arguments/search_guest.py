@@ -88,6 +88,7 @@ def namespace(block: dict[str, Any], companions: Sequence[CompanionCode]) -> Blo
         loaded = _load_companion(item, index)
         if loaded is not None:
             names[item["name"]] = loaded
+    # The block's own names win over companions: its file has the class that it really uses.
     names |= {name: value for name, value in block.items() if not name.startswith("__") and value is not object}
     usual: dict[str, Any] = {
         "torch": torch,
@@ -237,6 +238,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
             "error": f"{built.size:,} elements of parameters: only its shapes were checked",
         }
     try:
+        # A new module: the search may have changed the state of the one that it tried.
         module = confirm(constructor, built.arguments)
         module.eval()
         output = run(module, called, names)
@@ -252,6 +254,7 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
     result["observed"] = observed
     args, kwargs = evaluate(called, names)
     inputs = flatten([args, kwargs])
+    # Drawn again: forward may have written to its inputs.
     observed["identity_in_eval"] = bool(inputs) and same(first[:1], _draw_inputs(called, names)[:1])
     try:
         again = flatten(run(module, called, names))

@@ -26,6 +26,7 @@ def prepare(folders: Sequence[str], origin: Collection[str]) -> None:
     Args: folders: appended to sys.path. origin: packages to hide.
     """
     compile_nothing()
+    # TorchScript and the fast path of attention would hide what is computed from the recorder.
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     sys.path += folders

@@ -165,6 +165,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def fill_unset(module: torch.nn.Module) -> None:
     """Fill parameters and buffers that were left uninitialized (NaN under `unset_is_nan`) with small random values."""
+    # A generator of its own: filling must not move the global one.
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for tensor in _tensors(module):
@@ -214,6 +215,7 @@ def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tu
     reached = [p.grad for p in wanted if p.grad is not None]
     if not reached:
         raise ValueError(f"no gradient reaches any of its {len(wanted)} parameters")
+    # Sparse gradients have no `isfinite`; their values have.
     if not all(bool(torch.isfinite(g.coalesce().values() if g.is_sparse else g).all()) for g in reached):
         raise ValueError("a gradient is not finite")
     return len(reached), len(wanted)

@@ -233,6 +233,7 @@ class CutFinder:
 
     def _try(self, node: ast.Try | ast.TryStar, where: str, cuts: Cuts, caught: bool) -> None:
         entered = [handler for handler in node.handlers if any(map(self._ran, handler.body))]
+        # A handler that ran would catch the error of a cut and hide it.
         swallows = any(is_broad(handler) for handler in entered)
         self._suite(node.body, where, "try", cuts, caught or swallows)
         for handler in node.handlers:
@@ -264,6 +265,7 @@ class CutFinder:
             for one in group[:-1]:
                 if is_overload(one):
                     cuts.branches.append(self._whole(one, "overload", f"{where}.{name}"))
+            # A later definition replaces an earlier one, but a property and its setter share a name.
             group = [one for one in group[:-1] if not is_overload(one)] + group[-1:]
             if any(self._watched.has_entered(one) for one in group):
                 for one in group:
@@ -280,6 +282,7 @@ class CutFinder:
     def _raise_instead(self, kind: str, body: Sequence[ast.stmt], label: str) -> Cut:
         """Replace a suite, including the comments above and inside it, by one `raise`."""
         line = first_line(body[0])
+        # Comments above a suite describe what is cut.
         while self._is_blank_or_comment(line - 1):
             line -= 1
         start, end = self._lines.start(line), self._lines.start(last_line(body[-1]) + 1)

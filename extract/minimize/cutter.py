@@ -241,11 +241,13 @@ class Cutter:
                 for unit in self._units
                 if self._is_kept(unit, live)
             }
+            # What is removed may leave further methods out of reach: repeated until nothing is new.
             further = self._find_removable(active, spared)
             if further <= removed:
                 break
             removed |= further
         result = self._render(live, active)
+        # Cutting the only assignment of a local name makes it a global one, with another error.
         exposed = self._find_exposed(result.text)
         fewer = {cut.start for cuts in active.values() for cut in cuts if _owner(cut.label) in exposed} - set(spared)
         return self.cut({*spared, *fewer}) if fewer else result
@@ -389,6 +391,7 @@ class Cutter:
 
         Nothing else names such a class, so no tested value can be one of them.
         """
+        # Code that lists the names of the module sees every class.
         if any(stands(only_tested.start()) for only_tested in _ASKS.finditer(self.text)):
             return
         uses = [use for unit in units for use in unit.uses if use.when != IN_ANNOTATION and stands(use.start)]
@@ -465,6 +468,7 @@ class Cutter:
             kind = "stub" if stubbed else unit.kind
             kept |= {*unit.binds, *unit.touches}
             if pieces:
+                # Stubs and assignments stand together, as authors write them; definitions two lines apart.
                 close = before == kind and kind in {"stub", ASSIGN}
                 pieces.append(("\n\n" if text.startswith("#") else "\n") if close else "\n\n\n")
             pieces.append(text)
@@ -475,6 +479,7 @@ class Cutter:
         lines = [*head, *import_section(imports)]
         text, stops = _strip_marks("\n".join([*lines, "", "", body, ""]), numbered)
         placeholders = self._placeholders(text)
+        # The lines move by the placeholders, and the stops with them: rendered again.
         if placeholders:
             added = ["", "# Named by annotations only.", *placeholders]
             text = "\n".join([*lines, *added, "", "", body, ""])

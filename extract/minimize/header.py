@@ -118,6 +118,7 @@ def _header(
             about.append(f"# Licence: {license_}")
         elif not line.startswith("#   ") or _is_change(line, head, minimized.names):
             about.append(line)
+    # The list of changes may be empty now, and its heading ends the sentence.
     about = [*about[:-1], about[-1].removesuffix("; also:") + "." * about[-1].endswith("; also:")]
     digest = hashlib.sha256(full.encode()).hexdigest()
     calls = [f"{_call('', arguments['init'])} and forward{_call('', arguments['forward'])}" for arguments in sets]

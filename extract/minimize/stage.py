@@ -191,6 +191,7 @@ def _judge(reply: Reply[Signed | Stopped], work: _BlockWork, *, last: bool) -> M
     else:
         return MinimizeResult(reply.key, minimized, sets=work.sets)
     spared = _blame_cuts(answer.stops, minimized) - work.spared
+    # Without a cut to blame, another round would give the same text.
     if last or not spared:
         return MinimizeResult(reply.key, None, _short(wrong))
     work.spared |= spared
@@ -230,6 +231,7 @@ def _blame_cuts(stops: Sequence[Stop], minimized: MinimizedText) -> set[int]:
     spared: set[int] = set()
     for stop in stops:
         hit = {minimized.stops[line] for line in stop.lines if line in minimized.stops}
+        # The line that raised first: a missing name is only the second-best trace.
         spared |= hit or set(minimized.named.get(stop.name or "", ()))
     return spared
 

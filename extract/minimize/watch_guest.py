@@ -297,6 +297,7 @@ class _Watch:
 
     def look(self) -> None:
         """Record the file's classes that have instances, including instances of subclasses."""
+        # Every living object: an instance may be held by a container, a closure or a C extension.
         kinds = {base for kind in {type(item) for item in gc.get_objects()} for base in kind.__mro__}
         self.classes |= {kind.__qualname__ for kind in kinds if getattr(kind, "__module__", "") == MODULE_NAME}
 
@@ -312,6 +313,7 @@ class _Watch:
 
     def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
         code = frame.f_code
+        # Lines that are left to run: once all have run, the function is no longer traced, which costs most of the time.
         left = self._left.get(code)
         if left is None:
             if not code.co_filename.endswith(_FILE):

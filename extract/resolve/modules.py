@@ -173,7 +173,7 @@ class Module:
                         continue
                     if isinstance(target, Missing) and alias.bound in EXTENSIONS:
                         continue  # its operators have replacements, or the block fails with their names
-                    # The import fails here. Without a fallback it is required: the body stays, and the fault is reported.
+                    # The import fails here. Without a fallback it is required: its fault is reported.
                     if isinstance(target, Missing | External):
                         return handlers_raise
         return True

@@ -64,6 +64,7 @@ class Companions:
         key = (id(wanted.module), wanted.name)
         block = TargetClass(wanted.module, wanted.name, False)
         if key not in self._emitted:
+            # A companion that is not closed would fail where the block itself is right.
             outcome = self._emitter.emit(block)
             closed = isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined
             self._emitted[key] = outcome.code if isinstance(outcome, Emitted) and closed else None

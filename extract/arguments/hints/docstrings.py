@@ -73,6 +73,7 @@ class _ExampleReader:
             if self._is_construction(value):
                 self._objects.add(target.id)
                 return
+            # The name no longer holds an instance of the class.
             self._objects.discard(target.id)
             self._values[target.id] = self._substitute_variables(value)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -153,6 +154,7 @@ def list_documented_shapes(text: str, arguments: Sequence[str]) -> Iterator[tupl
     argument = ""
     ended = False
     for line in text.splitlines():
+        # Shapes of outputs look the same: they are skipped until a section of inputs begins.
         ended = bool(_END.match(line)) or (ended and not _START.match(line) and not _INPUT.match(line))
         if ended or ">>>" in line:
             argument = ""

@@ -83,6 +83,7 @@ class HintFinder:
     def _rate_sites(self, block: TargetClass, init: Definer) -> Iterator[RatedCall]:
         """Yield the calls of the class, those in its own file and source first."""
         module, count = block.module, 0
+        # Near calls first, since the number of calls is bounded.
         nearest = sorted(self._usage.sites(block.name), key=lambda pair: _distance(pair[0], module))
         for caller, site in nearest:
             if count < _MAX_SITES and self._constructs(caller, site, module, block.name):
@@ -146,6 +147,7 @@ def bind_call(site: CallSite, signature: Signature | None) -> RatedCall | None:
         return None
     args: list[str] = []
     for parameter in plain:
+        # Up to the first gap: behind it, arguments are passed by name.
         if parameter.name not in values or (parameter.default is not None and not rest):
             break
         args.append(values.pop(parameter.name))

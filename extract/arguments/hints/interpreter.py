@@ -158,6 +158,7 @@ class ValueInterpreter(Evaluator[Scope]):
         known = values.truth(self.value(node.test, scope))
         if known is not None:
             return self._suite(node.body if known else node.orelse, scope)
+        # Both sides start from the same names; what they agree on is known afterwards.
         before = dict(scope.names)
         first = self._suite(node.body, scope)
         after, scope.names = scope.names, dict(before)
@@ -421,6 +422,7 @@ class ValueInterpreter(Evaluator[Scope]):
             {name: render(value) for name, value in arguments.kwargs.items()},
         )
         key = (id(function.node), f"{instance.kind if instance is not None else ''} {rendered}")
+        # The same function with the same arguments records the same calls.
         if fresh and key in self._seen:
             cached = self._seen[key]
             if instance is not None and isinstance(cached, Instance):

@@ -68,6 +68,7 @@ class Usage:
 
     def sites(self, name: str) -> list[tuple[Module, CallSite]]:
         """Return the calls of classes of that name, in order of sources and paths."""
+        # All files at once, on first use: a call may be anywhere in the corpus.
         if self._sites is None:
             self._sites = {}
             scope = [(source, file) for source in self.library.sources for file in source.files]
