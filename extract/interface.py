@@ -93,7 +93,7 @@ def extract(
 
 @dataclass(frozen=True, slots=True)
 class RebuiltBlock:
-    """Hold the module that was written from a spec alone, and how it compares with the original.
+    """The module that was written from a spec alone, and how it compares with the original.
 
     Attributes:
         code: the text of the module.
@@ -110,7 +110,7 @@ class RebuiltBlock:
 
 @dataclass(frozen=True)
 class LibraryBlock:
-    """Represent one block of a library: its code, its spec, its graph and its provenance.
+    """One block of a library: its code, its spec, its graph and its provenance.
 
     Nothing is executed by reading the attributes. Only `load` runs the block in your process.
 

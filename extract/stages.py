@@ -185,7 +185,9 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
     for block in blocks:
         block.emitted = _drop_others(block.emitted, context.runtime.without_package)
-    candidates = (_candidate(block, context) for block in ready.values())  # hints are target while others run
+    candidates = (
+        _candidate(block, context) for block in ready.values()
+    )  # hints are searched for while other blocks run
     again = options.retry_failed
     verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
     for candidate, verdict in _track("validate", len(ready), verdicts):

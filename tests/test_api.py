@@ -302,16 +302,15 @@ def test_all_options_of_an_extraction_are_handed_on() -> None:
         unsafe_no_sandbox=True,
     )  # fmt: skip
     run = plan_extraction(["a"], corpus="c", names=["n"], options=options, jobs=2)
-    assert (run.corpus, run.sources, run.jobs, run.unsafe) == ("c", ("a",), 2, True)
+    assert (run.corpus, run.sources, run.jobs, run.unsafe_no_sandbox) == ("c", ("a",), 2, True)
     assert (run.index, run.level, run.retry_failed, run.fidelity, run.timings, run.seed) == (
         *("skip", "forward", True, True, True, 1),
     )
     scope = run.selection
     assert (scope.names, scope.repositories, scope.paths, scope.symbols) == (("n",), ("r",), ("p",), ("s",))
     assert (scope.limit, scope.start_from) == (1, "x")
-    assert run.chat is not None
-    assert (run.chat.seed, run.chat.max_tokens, run.chat.include_code) == (1, 9, True)
-    assert plan_extraction([]).chat is None
+    assert run.parameters()["chat"] == {"seed": 1, "max_tokens": 9, "include_code": True}
+    assert plan_extraction([]).parameters()["chat"] is None
 
 
 def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.inputs import change_nested, flatten, has_shape
-from extract.arguments.messages import BlockRun
+from extract.arguments.messages import BlockRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
-from extract.arguments.trials import AttemptError, attempt, fill_unset, seed_all
+from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all
 
 Shape = tuple[int, ...]
 _SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
@@ -51,16 +51,7 @@ class Target:
 
     def build(self) -> nn.Module:
         """Construct the module with a fixed seed. Raises: AttemptError."""
-
-        def construct() -> nn.Module:
-            args = [self._names.value(text) for text in self._init["args"]]
-            kwargs = {name: self._names.value(text) for name, text in self._init["kwargs"].items()}
-            seed_all()
-            return self.cls(*args, **kwargs)
-
-        seed_all()
-        module: nn.Module = attempt(construct, _SECONDS)
-        return module
+        return construct(self.cls, self._init, self._names, _SECONDS)
 
     def settle(self, module: nn.Module) -> None:
         """Fill parameters that were left unset, and materialize lazy modules. Raises: AttemptError."""
@@ -93,6 +84,21 @@ class Target:
     def shapes(self) -> list[Shape]:
         """Return the shapes of the tensors passed to forward. Raises: AttemptError."""
         return [tuple(tensor.shape) for tensor in flatten(list(self.inputs()))]
+
+
+def construct(cls: type[nn.Module], init: CallTexts, names: BlockNamespace, seconds: float) -> nn.Module:
+    """Construct a module with a fixed seed. Raises: AttemptError."""
+
+    def action() -> nn.Module:
+        args = [names.value(text) for text in init["args"]]
+        kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
+        # Again: the arguments may have drawn numbers, as in `torch.randn(3)`.
+        seed_all()
+        return cls(*args, **kwargs)
+
+    seed_all()
+    module: nn.Module = attempt(action, seconds)
+    return module
 
 
 def resize_tensor(tensor: Tensor, shape: Shape) -> Tensor:

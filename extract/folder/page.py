@@ -1,7 +1,7 @@
 """HTML page of an extraction: the level that its blocks reached, and the library of blocks with how each runs.
 
-The page contains nothing that may not be redistributed: code and graphs of blocks whose license is not known to
-allow that remain in the folder's files, which the page lists.
+The page contains nothing that must not be redistributed: code and graphs of blocks whose license is not known to
+allow it stay in the files of the folder, which the page lists.
 """
 
 import json

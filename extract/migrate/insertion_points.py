@@ -138,9 +138,9 @@ def _explain_unusable(place: ObservedSubmodule) -> str:
     if not place.steps:
         return "no Python expression reaches it"
     if place.shared:
-        return "is one module under two names"
+        return "is the same module as another submodule"
     if not place.single:
-        return "takes or gives something else than one tensor of real numbers"
+        return "takes or returns something other than one tensor of real numbers"
     if any(len(case) != 1 for case in (*place.inputs, *place.outputs)):
         return f"is called {place.calls} times, with tensors of several shapes"
     return ""

@@ -259,7 +259,7 @@ def migrate(
             failures.append((one, error))
     stage = max((error.stage for _, error in failures), key=_STAGES.index)
     errors = "; ".join(f"{one.name}: {error}" for one, error in failures)
-    raise MigrationError(stage, f"{target_network.name}: {source_block.name} cannot be put there: {errors}")
+    raise MigrationError(stage, f"{target_network.name}: {source_block.name} could not be inserted: {errors}")
 
 
 _STAGES: tuple[MigrationStep, ...] = get_args(MigrationStep)

@@ -309,7 +309,7 @@ def _check_outputs(net: nn.Module, case: Case, expected: Sequence[int]) -> None:
         received = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise _Failed("shape", f"gives {received} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
     if not bool(torch.isfinite(output).all()):
-        raise _Failed("shape", "gives values that are not finite")
+        raise _Failed("shape", "the output is not finite")
 
 
 def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]) -> None:
@@ -336,7 +336,7 @@ def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mappi
     if wrong:
         raise _Failed("gradients", f"that of {wrong[0]} is not finite")
     if not gave or all(one.grad is None for one in gave):
-        raise _Failed("gradients", "none reaches what the block gives")
+        raise _Failed("gradients", "none reaches the output of the block")
 
 
 def _retain_gradient(output: Tensor) -> Tensor:
@@ -361,13 +361,13 @@ def _check_learning(request: NetworkToProve) -> int:
     except NetError as error:
         raise _Failed("learns", f"{error.category}: {error.detail}") from error
     if not bool(torch.isfinite(output).all()):
-        raise _Failed("learns", "one batch makes outputs that are not finite")
+        raise _Failed("learns", "outputs are not finite after one batch")
     after = _trainable(_find_blocks(file, net, request))
     moved = sum(
         not torch.equal(old.detach(), new.detach()) for old, new in zip(before.values(), after.values(), strict=True)
     )
     if before and not moved:
-        raise _Failed("learns", "one batch changes no parameter of the block")
+        raise _Failed("learns", "one batch does not change any parameter of the block")
     return moved
 
 

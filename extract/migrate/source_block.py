@@ -173,7 +173,7 @@ def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape,
         )
     if observed is None or not pairs:
         case = observed.cases[0] if observed is not None and observed.cases else None
-        seen = "was not seen to run"
+        seen = "was not observed to run"
         if case is not None:
             seen = f"takes {', '.join(case.inputs.values()) or 'nothing'} and gives {', '.join(case.outputs)}"
         raise UserError(

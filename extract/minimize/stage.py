@@ -114,7 +114,7 @@ class RunnableBlock:
     traced: Mapping[str, Any] | None = None
 
     def request(self, runtime: Sequence[Path]) -> BlockUses:
-        """Return what the guests are asked."""
+        """Return the request for the guests."""
         others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
         own = {one["name"] for one in self.pair.companions}
         text = str(others)

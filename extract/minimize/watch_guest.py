@@ -3,7 +3,6 @@
 import copy
 import gc
 import hashlib
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from extract.arguments.inputs import change_nested, flatten, has_shape
 from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
 from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import compile_nothing, namespace
+from extract.arguments.target import construct
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -37,7 +37,6 @@ from lemur_core.sandbox.server.foreign import name_type, one_line
 _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come first
 _MOST_SETS = 4  # argument sets in addition to the one from the search
 _FORWARDS = 24  # forward calls to try with each set
-_SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _FILE = f"{MODULE_NAME}.py"
 
 Inputs = tuple[list[Any], dict[str, Any]]
@@ -147,15 +146,8 @@ def _fail(failure: AttemptError) -> str:
 
 
 def _construct(cls: type[nn.Module], init: CallTexts, names: BlockNamespace) -> nn.Module:
-    def construct() -> Any:
-        args = [names.value(text) for text in init["args"]]
-        kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
-        seed_all()
-        return cls(*args, **kwargs)
-
-    seed_all()
     with unset_is_nan():
-        module: nn.Module = attempt(construct, _SECONDS)
+        module = construct(cls, init, names, _SECONDS)
     fill_unset(module)
     return module
 

@@ -291,7 +291,7 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
 
 
 def describe_block(block: NamedBlock) -> list[str]:
-    """Return everything but the code, as lines to print."""
+    """Return everything except the code, as lines to print."""
     row, needs = block.row, block.needs or {}
     lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
     items = [("block", row.block), ("from", f"{row.path}, lines {lines}")]

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.inputs import flatten, has_shape
 from extract.arguments.messages import BlockRun, CallsToRun, Originals
 from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import compile_nothing, define, namespace
+from extract.arguments.target import construct
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all, unset_is_nan
 from lemur_core.sandbox.server.foreign import name_type, read_message
 
@@ -64,6 +64,7 @@ def _stir_memory() -> None:
 
 
 _IMPORT_SECONDS = 120.0
+_SECONDS = 20.0  # of CPU time, for one step
 
 
 def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]]) -> BlockNamespace:
@@ -81,12 +82,11 @@ def _original_names(module: ModuleType, companions: Sequence[Mapping[str, str]])
 
 def signature(cls: type[nn.Module], arguments: CallsToRun, names: BlockNamespace) -> dict[str, Any]:
     """Return the names and shapes of a class's state, and the digests of its state and outputs, or `error`."""
-    init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
     called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
     try:
         # `torch.empty` gives whatever was there before, which would differ by chance.
         with unset_is_nan():
-            module = _construct(cls, init, names)
+            module = construct(cls, arguments["init"], names, _SECONDS)
         fill_unset(module)
         result: dict[str, Any] = {"state": _list_state(module), "values": digest(module.state_dict())}
         for mode in ("eval", "train"):
@@ -96,22 +96,6 @@ def signature(cls: type[nn.Module], arguments: CallsToRun, names: BlockNamespace
     except AttemptError as failure:
         return {"error": failure.message}
     return result
-
-
-def _construct(cls: type[nn.Module], init: Arguments, names: BlockNamespace) -> nn.Module:
-    def action() -> Any:
-        args = [names.value(text) for text in init.args]
-        kwargs = {name: names.value(text) for name, text in init.kwargs}
-        seed_all()
-        return cls(*args, **kwargs)
-
-    seed_all()
-    module = attempt(action, _SECONDS)
-    assert isinstance(module, nn.Module)
-    return module
-
-
-_SECONDS = 20.0
 
 
 def _output(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> str:

@@ -29,7 +29,7 @@ _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 @dataclass(frozen=True, slots=True)
 class RebuildAnswer:
-    """The answer of the guest; from `written` on with `source`, for `equal` with all but the reasons.
+    """The answer of the guest: from `written` on with `source`; for `equal` with everything except the reasons.
 
     Args:
         step: the last one reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph) or

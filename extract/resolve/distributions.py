@@ -1,4 +1,4 @@
-"""Which distribution provides an imported package.
+"""The distribution that provides an imported package.
 
 An import name is not the name that an index knows: `cutlass` is a logistic regression there, and NVIDIA's package is
 `nvidia-cutlass-dsl`. So only names that the source's metadata states, or that are in the tables below, are ever

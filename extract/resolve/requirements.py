@@ -45,7 +45,7 @@ def requirements_text(
 
     Args:
         files_of_block: (source, path) of every file that a block was extracted from, by block.
-        sources: Sources that were opened; our own replacements need not be included.
+        sources: sources that were opened; our own replacements need not be among them.
     """
     by_name = {source.name: source for source in (replacement_source(), *sources)}
     blobs = {name: {file.path: file.blob for file in source.files} for name, source in by_name.items()}

@@ -118,7 +118,7 @@ def auto_models() -> Mapping[Replacement, tuple[str, ...]]:
 
 
 def find_operator(name: str) -> Replacement | None:
-    """Return the replacement of a compiled operator, whoever calls it."""
+    """Return the replacement of a compiled operator, if there is one."""
     return _list_compiled()[0].get(name)
 
 

@@ -60,7 +60,7 @@ class ModuleValue(NamedTuple):
 
 
 class Finder(NamedTuple):
-    """Replacement of `importlib.import_module` in the statements of a module: it returns the modules that are known."""
+    """The replacement of `importlib.import_module` in a module's statements, which returns the modules it knows."""
 
     module: Module
 

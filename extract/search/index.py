@@ -199,7 +199,7 @@ def open_index(folder: Path) -> SearchIndex:
     try:
         return SearchIndex(kept, path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        pass  # missing or damaged: build it
+        pass  # missing or damaged, so it is built
     arrays = _build_arrays(path)
     with atomic_file(kept) as part, part.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Rank the blocks that match a query by its words and their meaning.
+"""Rank the blocks that match a query, by its words and by their meaning.
 
 A word is weighted by its rarity and by the fields that contain it (BM25 over several fields). Synonyms match each
 other, a prefix matches its word (`conv` matches convolutional), and initials match what they abbreviate. The similarity

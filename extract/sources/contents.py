@@ -1,5 +1,7 @@
-"""Sources and their contents. A source is a named, licensed, immutable list of Python files; here it is decided which
-files of an archive, a commit or a folder belong to it, their module names, and which texts describe it.
+"""Sources and their contents.
+
+A source is a named, licensed, immutable list of Python files. This file decides which files of an archive, a commit or
+a folder belong to it, what their module names are, and which texts describe it.
 
 Nothing is executed to determine name, version, license or requirements: they are read from METADATA, PKG-INFO,
 pyproject.toml, requirement files and license texts.
@@ -299,7 +301,7 @@ def is_text(path: str) -> bool:
 
 
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
-    """Return name, version, license and requirements, each from the best text that states it."""
+    """Return name, version, license and requirements, each from the most reliable text that states it."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
     project = _read_pyproject(decoded.get("pyproject.toml", ""))
     licenses = [text for path, text in decoded.items() if _is_license(path, project)]

@@ -1,4 +1,4 @@
-"""Commits of git repositories: code only, depth one, no checkout, so that filters and links take no effect.
+"""Commits of git repositories: code only, at depth one, without a checkout, so that filters and links have no effect.
 
 git is prevented from prompting and from running anything that a repository contains.
 """

@@ -1,7 +1,7 @@
 """Cache of sources: file trees addressed by their digest, and short records of the lookups.
 
-Nothing changes once it has its final name: trees and records are written in a workspace and renamed. A killed run
-leaves at most a workspace, which the next run removes, and concurrent processes agree on the contents.
+Nothing changes once it has its final name: trees and records are written in a workspace, then renamed. A killed run
+leaves at most a workspace, which the next run removes, and concurrent processes write the same contents.
 """
 
 import contextlib

@@ -233,7 +233,7 @@ def license_notes(donated: SourceModule, project: Project, *, force: bool) -> li
         if not force:
             raise UserError(
                 f"{row.block}: its licence, {row.license}, is not known to be permissive, and not the project's"
-                f" ({own}); --force moves it all the same, and says so in the file"
+                f" ({own}); --force moves it anyway, and the file says so"
             )
         return [
             f"licence   {row.license}, NOT KNOWN TO BE PERMISSIVE; the project's is {own}: do not pass it on unless"

@@ -22,14 +22,12 @@ class PackageExport:
         path: path of the file; "" if the folder is not a package.
         text: its new text; None if nothing changes.
         why: what was done, or why nothing was.
-        in_all: whether the name is now listed in `__all__`.
         by_star: whether the file uses star imports for its neighbors.
     """
 
     path: str
     text: bytes | None
     why: str
-    in_all: bool = False
     by_star: bool = False
 
 
@@ -77,7 +75,7 @@ def register(project: Project, place: ModuleLocation, name: str) -> PackageExpor
             in_all = True
     text = module.with_changes(body=body).bytes
     summary = f"imported in {path}{', and in its __all__' if in_all else ''}, as most of its neighbours"
-    return PackageExport(path, text, summary, in_all, star)
+    return PackageExport(path, text, summary, star)
 
 
 def _neighbours(module: cst.Module, package: str, siblings: set[str]) -> list[tuple[int, cst.ImportFrom, str]]:
