@@ -190,7 +190,7 @@ def _from(items: list[ChatBlock], number: int) -> list[ChatBlock]:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A demand; `is_met` returns None if the facts do not decide it, `because` explains why a block meets or breaks it."""
+    """A demand: `is_met` returns None if the facts do not decide; `because` explains why a block meets or breaks it."""
 
     text: str
     is_met: Callable[[Spec], bool | None]

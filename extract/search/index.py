@@ -22,6 +22,7 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
+from lemur_core.files.progress import progress
 from manifests.provenance import SPECS
 
 #: Field of a spec -> weight of a stem in it. Fitted by benchmarks/search.py, then rounded.
@@ -256,8 +257,7 @@ def _read_all(lines: Sequence[bytes]) -> Iterator[IndexedSpec | str]:
     if len(lines) <= _IN_PROCESS:
         yield from map(read_line, lines)
         return
-    from lemur_core.files.progress import progress
-    from lemur_core.files.workers import map_chunks
+    from lemur_core.files.workers import map_chunks  # loads slowly, and a search in a known folder does not need it
 
     chunks = (lines[start : start + _CHUNK] for start in range(0, len(lines), _CHUNK))
     with progress("index", len(lines), "blocks") as advance:
@@ -292,7 +292,7 @@ def read_graph(spec: SpecLine) -> Any:
     """Return the graph of eval mode; None if there is none, or it is from another graph format or torch version."""
     if spec.get("algorithm") is None:
         return None
-    from lemur_core.graphs.serialization import load_graphs  # only needed if there is a graph
+    from lemur_core.graphs.serialization import load_graphs  # loads slowly, and only building an index needs it
 
     try:
         return load_graphs(spec["algorithm"])["eval"]

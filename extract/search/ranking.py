@@ -10,6 +10,7 @@ import difflib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from extract.search import meaning
 from extract.search.index import Hits, SearchIndex, SpecLine
 from extract.search.words import FILLER, plain_words, split_query, stem, stems
 from lemur_core.files.errors import UserError
+from manifests.options import Level
 
 _DESCRIPTION = 5  # minimum number of terms of a description
 _MEANING = 2.0  # weight of the meaning relative to words
@@ -30,6 +32,7 @@ _INITIALS = {2: 0.4, 3: 0.6, 4: 0.6, 5: 0.6}  # number of initials -> weight
 _APART = 0.8  # weight of a phrase whose words all match, adjacent or not
 _JOINED = 0.7  # weight of two words written as one
 _NEAR = 5
+_LEVELS: tuple[str, ...] = get_args(Level)
 
 Floats = npt.NDArray[np.float32]
 
@@ -220,9 +223,7 @@ def filter_mask(index: SearchIndex, filters: Filters) -> npt.NDArray[np.bool_]:
             known = {_match_value(option, sorted(set().union(*values)), value) for value in wanted}
             mask &= np.array([bool(one & known) for one in values], bool)
     if filters.level is not None:
-        from extract.model.results import at_least  # heavy (pyarrow), and only needed here
-
-        high = {level for level in set(index.facts["level"]) if at_least(level, filters.level)}
+        high = _LEVELS[_LEVELS.index(filters.level) :]
         mask &= np.array([level in high for level in index.facts["level"]], bool)
     return mask
 
