@@ -1,4 +1,4 @@
-"""The requests to the guests of a migration into a network, and their answers. Standard library only: they import it.
+"""The requests to the guests of a migration, and their answers. Standard library only: the guests import it.
 
 A case describes the inputs of a network, as for `lemur_core.sandbox.net.run_network`: `in_shape`, `out_shape`,
 `output`, `dtype`, `values` and `words`.
@@ -7,6 +7,8 @@ A case describes the inputs of a network, as for `lemur_core.sandbox.net.run_net
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
+
+from extract.arguments.messages import CallsToRun
 
 Case = Mapping[str, Any]
 Shape = tuple[int, ...]
@@ -146,3 +148,86 @@ class NetworkProof:
     parameters: int = 0
     moved: int = 0
     graph: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InProject:
+    """What runs in a project's environment.
+
+    Args:
+        roots: folders to import its own modules from, before all others.
+        packages: the top-level names of its modules.
+        folders: for the end of sys.path, with the requirements of the project and the block.
+    """
+
+    roots: Sequence[str]
+    packages: Sequence[str]
+    folders: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleToImport(InProject):
+    """A module of a project, by its dotted name."""
+
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportableModule:
+    """A module of the project that can be imported before any other."""
+
+    imported: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleToSign(ModuleToImport):
+    """A block as a module of a project.
+
+    Args:
+        name: its class in the module.
+        sizes: the tensor shapes of each further call.
+        test: path of its smoke test.
+    """
+
+    name: str
+    arguments: CallsToRun
+    sizes: Sequence[Sequence[Sequence[int]]]
+    test: str
+
+
+class DefinitionToCompare(TypedDict):
+    """A name that a block's file defines, and the modules of the project that define it too."""
+
+    name: str
+    modules: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockToCompare(InProject):
+    """A self-contained file with a working block, and its definitions to compare with those of a project."""
+
+    code: str
+    name: str
+    arguments: CallsToRun
+    wanted: Sequence[DefinitionToCompare]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The comparison of a block's definitions with the project's, and the facts for its smoke test.
+
+    Attributes:
+        refused: by definition and candidate, the reason why they differ; "" if they do not.
+        returns: structure of the output, as `extract.proofs.trace_guest.describe_structure` states it.
+        reached: number of parameters with gradients, and of trainable parameters.
+    """
+
+    refused: tuple[tuple[str, ...], ...]
+    returns: Any
+    shapes: tuple[tuple[int, ...], ...]
+    trains: bool
+    reached: tuple[int, int]
+    frozen: bool
+    differentiable: bool
+    complex: bool
+    floating: tuple[bool, ...]

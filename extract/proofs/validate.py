@@ -209,11 +209,15 @@ def validate_all(
         # The search ended the process: executing the file alone shows the level that it reaches without one.
         lower = {key: _request(candidates_by_key[key], runtime, "executed") for key in failed}
         for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
-            verdict, below = failed[reply.key], _verdict(reply)
-            if below.level == "executed":
-                seconds, reused = verdict.seconds + below.seconds, verdict.reused and below.reused
-                below = replace(verdict, level="executed", seconds=seconds, reused=reused)
-            yield candidates_by_key[reply.key], below
+            yield candidates_by_key[reply.key], _join(failed[reply.key], _verdict(reply))
+
+
+def _join(search: BlockVerdict, alone: BlockVerdict) -> BlockVerdict:
+    """The verdict on a file whose search ended the process and that was then executed alone."""
+    if alone.level != "executed":
+        return alone
+    seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
+    return replace(search, level="executed", seconds=seconds, reused=reused)
 
 
 def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> SearchRequest:

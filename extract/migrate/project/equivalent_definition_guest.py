@@ -17,7 +17,7 @@ import inspect
 import sys
 import textwrap
 import unittest
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -31,9 +31,18 @@ from extract.arguments.messages import BlockRun, BlockUses
 from extract.arguments.search_guest import compile_nothing, namespace
 from extract.arguments.target import Target
 from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.migrate.messages import (
+    BlockToCompare,
+    Compared,
+    ImportableModule,
+    InProject,
+    ModuleToImport,
+    ModuleToSign,
+)
 from extract.minimize.watch_guest import exercise
 from extract.proofs.trace_guest import describe_structure
 from lemur_core.sandbox.server.foreign import load, one_line
+from lemur_core.sandbox.server.jobs import Failure
 
 _SMOKE = "smoke_test"  # module name of a smoke test
 _SECONDS = 60.0  # of CPU time, for one step; the sandbox sets the hard limit
@@ -43,62 +52,49 @@ _ABSENT = object()  # the value of a name that a module does not bind
 _ITSELF = "_itself"  # replaces a definition's own name
 
 
-def enter_project(payload: Mapping[str, Any]) -> None:
-    """Make the project's own modules importable, with priority over others of the same names.
-
-    Args: payload: `roots`, folders to import from; `packages`, the top-level names of its modules; `folders` with the
-        requirements of the project and the block, for the end of sys.path.
-    """
+def enter_project(project: InProject) -> None:
+    """Make the project's own modules importable, with priority over others of the same names."""
     sys.dont_write_bytecode = True
     compile_nothing()
     # The sandbox has preloaded packages; a module of the project may have the name of one.
-    for name in [name for name in sys.modules if name.partition(".")[0] in payload["packages"]]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in project.packages]:
         del sys.modules[name]
-    sys.path[:0] = payload["roots"]
-    sys.path += payload["folders"]
+    sys.path[:0] = project.roots
+    sys.path += project.folders
 
 
 # --- as a module of the project ---------------------------------------------------------------------------------------
 
 
-def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
+def sign_in_project(request: ModuleToSign) -> Failure | dict[str, object]:
     """Sign the results of a block as a module of the project in every known working way, and run its smoke test.
 
-    Args:
-        payload: as for `enter_project`; `module` and `name` to import; `arguments` and `sizes` as for
-            `extract.minimize.watch_guest.sign_results`; `test`, the path of the smoke test.
-
-    Returns: `{"error"}` if it cannot be imported or constructed; else as `sign_lean`, and `test`: the number of tests
-        that passed, or the error of one that failed.
+    Returns: why it cannot be imported or constructed, or the fields of `extract.migrate.project.trial.SignedInProject`.
     """
-    enter_project(payload)
+    enter_project(request)
     try:
-        module = attempt(partial(importlib.import_module, payload["module"]), _IMPORT_SECONDS)
+        module = attempt(partial(importlib.import_module, request.module), _IMPORT_SECONDS)
     except AttemptError as failure:
-        return {"error": f"{payload['module']} cannot be imported: {one_line(failure.message, 300)}"}
-    cls = getattr(module, payload["name"], None)
+        return Failure(f"{request.module} cannot be imported: {one_line(failure.message, 300)}")
+    cls = getattr(module, request.name, None)
     if not isinstance(cls, type):
-        return {"error": f"{payload['module']} defines no class {payload['name']}"}
+        return Failure(f"{request.module} defines no class {request.name}")
     try:
-        use = BlockUses("", payload["name"], (), (), payload["arguments"], (), payload["sizes"], {})
+        use = BlockUses("", request.name, (), (), request.arguments, (), request.sizes, {})
         signature = exercise(cls, use, namespace(vars(module), []))
     except AttemptError as failure:
-        return {"error": one_line(failure.message, 300)}
-    return {**signature, "test": _run_tests(Path(payload["test"]))}
+        return Failure(one_line(failure.message, 300))
+    return {**signature, "test": _run_tests(Path(request.test))}
 
 
-def import_first(payload: dict[str, Any]) -> dict[str, Any]:
-    """Import a module of the project before any other.
-
-    Args: payload: as for `enter_project`; `module` to import.
-    Returns: `{"error"}`, or `{"imported"}`, the module.
-    """
-    enter_project(payload)
+def import_first(request: ModuleToImport) -> Failure | ImportableModule:
+    """Import a module of the project before any other."""
+    enter_project(request)
     try:
-        attempt(partial(importlib.import_module, payload["module"]), _IMPORT_SECONDS)
+        attempt(partial(importlib.import_module, request.module), _IMPORT_SECONDS)
     except AttemptError as failure:
-        return {"error": f"{payload['module']} cannot be imported then: {one_line(failure.message, 300)}"}
-    return {"imported": payload["module"]}
+        return Failure(f"{request.module} cannot be imported then: {one_line(failure.message, 300)}")
+    return ImportableModule(request.module)
 
 
 def _run_tests(path: Path) -> int | str:
@@ -120,33 +116,25 @@ def _run_tests(path: Path) -> int | str:
 # --- comparison with the project's code -------------------------------------------------------------------------------
 
 
-def compare_definitions(payload: dict[str, Any]) -> dict[str, Any]:
+def compare_definitions(request: BlockToCompare) -> Failure | Compared:
     """Compare definitions of a block's file with those of a project, and run the block.
 
-    Args:
-        payload: as for `enter_project`; `code`, `name` and `arguments` of the block; `wanted`, each with the `name` of
-            a definition of its file and `options`, the `modules` of the project that define that name.
-
-    Returns: `{"error"}` if the block does not run; else `refused`, for each wanted name and module the reason why they
-        differ ("" if they do not); and the facts for a smoke test: `returns` (as in `trace_block`), `shapes` of the
-        returned tensors, `trains` (it runs in train mode), `reached` (number of parameters with gradients, number of
-        trainable parameters), and `differentiable` (whether any gradient arrives).
+    Returns: why the block does not run, or how they compare.
     """
-    enter_project(payload)
+    enter_project(request)
     # TorchScript hides the text of functions, and the fast path of attention is another computation.
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        run = BlockRun(payload["code"], payload["name"], (), (), payload["arguments"], payload["companions"])
-        subject = Target(run)
-        facts = _run(subject)
+        subject = Target(BlockRun(request.code, request.name, (), (), request.arguments, ()))
+        compared = _run(subject)
     except AttemptError as failure:
-        return {"error": failure.message}
-    refused = [
-        [explain_difference(subject.file, item["name"], module) for module in item["modules"]]
-        for item in payload["wanted"]
-    ]
-    return {**facts, "refused": refused}
+        return Failure(failure.message)
+    refused = tuple(
+        tuple(explain_difference(subject.file, item["name"], module) for module in item["modules"])
+        for item in request.wanted
+    )
+    return replace(compared, refused=refused)
 
 
 def explain_difference(file: ModuleType, name: str, module: str) -> str:
@@ -209,27 +197,25 @@ def _canonical_tree(thing: Any) -> ast.stmt | None:
     return node
 
 
-def _run(subject: Target) -> dict[str, Any]:
+def _run(subject: Target) -> Compared:
     """Run the block in eval and in train mode. Returns: the facts for a smoke test."""
-    facts: dict[str, Any] = {"trains": True}
-    for train in (False, True):
-        module = subject.build()
-        subject.settle(module)
-        module.train(train)
-        args, kwargs = subject.inputs(live=True)
-        seed_all()
-        try:
-            output = attempt(partial(module, *args, **kwargs), _SECONDS)
-        except AttemptError:
-            if not train:
-                raise
-            facts["trains"] = False
-            break
-        facts |= _facts(module, output)
-    return facts
+    facts = _run_once(subject, train=False)
+    try:
+        return _run_once(subject, train=True)
+    except AttemptError:
+        return replace(facts, trains=False)
 
 
-def _facts(module: nn.Module, output: Any) -> dict[str, Any]:
+def _run_once(subject: Target, *, train: bool) -> Compared:
+    module = subject.build()
+    subject.settle(module)
+    module.train(train)
+    args, kwargs = subject.inputs(live=True)
+    seed_all()
+    return _facts(module, attempt(partial(module, *args, **kwargs), _SECONDS))
+
+
+def _facts(module: nn.Module, output: Any) -> Compared:
     tensors = flatten(output)
     live = [one for one in tensors if one.requires_grad and one.numel()]
     total = sum(((one.abs() if one.is_complex() else one).double().sum() for one in live), start=torch.zeros(()))
@@ -238,12 +224,14 @@ def _facts(module: nn.Module, output: Any) -> dict[str, Any]:
     except AttemptError:
         live = []
     wanted = [one for one in module.parameters() if one.requires_grad]
-    return {
-        "returns": describe_structure(output),
-        "shapes": [list(one.shape) for one in tensors],
-        "reached": [sum(one.grad is not None for one in wanted), len(wanted)],
-        "frozen": any(not one.requires_grad for one in module.parameters()),
-        "differentiable": bool(live),
-        "complex": any(one.is_complex() for one in tensors),
-        "floating": [one.is_floating_point() and one.requires_grad for one in tensors],
-    }
+    return Compared(
+        refused=(),
+        returns=describe_structure(output),
+        shapes=tuple(tuple(one.shape) for one in tensors),
+        trains=True,
+        reached=(sum(one.grad is not None for one in wanted), len(wanted)),
+        frozen=any(not one.requires_grad for one in module.parameters()),
+        differentiable=bool(live),
+        complex=any(one.is_complex() for one in tensors),
+        floating=tuple(one.is_floating_point() and one.requires_grad for one in tensors),
+    )

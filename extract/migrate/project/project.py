@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.migrate.codemod import USUAL
+from extract.migrate.messages import Compared
 from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import (
     ModuleLocation,
@@ -21,7 +22,7 @@ from extract.migrate.project.layout import (
 )
 from extract.migrate.project.register import PackageExport, register
 from extract.migrate.project.trial import MigrationTrial, Proof, trial
-from extract.migrate.project.writing import Compared, SourceModule, module_text, read_formatter, smoke_text
+from extract.migrate.project.writing import SourceModule, module_text, read_formatter, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
 from extract.model.options import MigrateOptions

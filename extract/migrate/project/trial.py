@@ -8,17 +8,26 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from extract.arguments.messages import BlockUses, CallsToRun, CallTexts
+from extract.migrate.messages import (
+    BlockToCompare,
+    Compared,
+    DefinitionToCompare,
+    ImportableModule,
+    ModuleToImport,
+    ModuleToSign,
+)
 from extract.migrate.project.layout import ModuleLocation, Project, ProjectDefinition, TestPlace
-from extract.migrate.project.writing import Compared, SourceModule
+from extract.migrate.project.writing import SourceModule
 from extract.minimize.stage import SIGN, Signed, Stopped, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Sandbox
+from lemur_core.sandbox import META_PRELOAD, Failure, Limits, Sandbox
 from lemur_core.sandbox.stage import Reply, SandboxStage
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
@@ -35,17 +44,13 @@ class SignedInProject(Signed):
     test: int | str
 
 
-@dataclass(frozen=True, slots=True)
-class ImportableModule:
-    """A module of the project that can be imported before any other."""
-
-    imported: str
-
-
 COMPARE = SandboxStage[Compared | Failure](f"{_GUEST}:compare_definitions", Compared | Failure, LIMITS)
 PROVE = SandboxStage[SignedInProject | Failure](f"{_GUEST}:sign_in_project", SignedInProject | Failure, LIMITS)
 IMPORT = SandboxStage[ImportableModule | Failure](f"{_GUEST}:import_first", ImportableModule | Failure, LIMITS)
-_Request = tuple[SandboxStage[Any], Mapping[str, Any]]
+# The block alone gets the limits that it has in the project, so that one that needs them is not refused.
+_ALONE = replace(SIGN, limits=LIMITS)
+_Payload = BlockToCompare | ModuleToImport | ModuleToSign | BlockUses
+_Request = tuple[SandboxStage[Any], _Payload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,10 @@ class MigrationTrial:
         Returns: why they differ, and what the block was seen to do.
         Raises: UserError if the block does not run.
         """
-        listed = [{"name": name, "modules": [one.module for one in same]} for name, same in wanted.items()]
-        (reply,) = self._run([(COMPARE, {"code": self.donated.code, "wanted": listed})])
+        listed = [DefinitionToCompare(name=name, modules=[one.module for one in same]) for name, same in wanted.items()]
+        donated = self.donated
+        request = BlockToCompare(*self._environment, donated.code, donated.row.name, self._calls, listed)
+        (reply,) = self._run([(COMPARE, request)])
         if not isinstance(reply.answer, Compared):
             raise UserError(f"{self.donated.row.block}: does not run here: {_error(reply)}; nothing was written")
         return reply.answer
@@ -137,10 +144,12 @@ class MigrationTrial:
             target = self.copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        prove = {"module": place.module, "test": str(self.copy / test.path)}
-        imports = [(IMPORT, {"module": name}) for name in sorted(others)]
-        sign = {"code": self.donated.code, "origin": []}
-        alone, within, *imported = self._run([(SIGN, sign), (PROVE, prove), *imports])
+        name, calls, where = self.donated.row.name, self._calls, self._environment
+        sizes = list_sizes(json.loads(self.donated.row.observed or "{}"))
+        sign = BlockUses(self.donated.code, name, (), (), calls, (), sizes, {})
+        prove = ModuleToSign(*where, place.module, name, calls, sizes, str(self.copy / test.path))
+        imports = [(IMPORT, ModuleToImport(*where, module)) for module in sorted(others)]
+        alone, within, *imported = self._run([(_ALONE, sign), (PROVE, prove), *imports])
         if not isinstance(alone.answer, Signed):
             return Proof(f"the block itself does not run again: {_error(alone)}")
         if not isinstance(signed := within.answer, SignedInProject):
@@ -155,48 +164,53 @@ class MigrationTrial:
             return Proof(f"its smoke test fails: {signed.test or 'none is found in its file'}")
         return Proof("", len(steps), signed.test)
 
-    def _run(self, jobs: Sequence[_Request]) -> list[Reply[Any]]:
-        """Run jobs; if a package is missing, run them again with the project's requirements."""
+    def _run(self, requests: Sequence[_Request]) -> list[Reply[Any]]:
+        """Run requests; if a package is missing, run them again with the project's requirements."""
         if self._box is None:
             self._start(self.donated.requires)
-        replies = self._run_once(jobs)
+        replies = self._run_once(requests)
         # The project's requirements can be large: they are fetched only if an import fails without them.
         if self._complete or not any(_MISSING in json.dumps([r.outcome.value, r.outcome.error]) for r in replies):
             return replies
         self._complete = True
         self._start({*self.donated.requires, *self.project.source.requires})
-        return self._run_once(jobs)
+        return self._run_once(requests)
 
     def _start(self, requires: Collection[str]) -> None:
         self._open.close()
         self._folders = runtime_for(sorted(requires)).folders
-        options: dict[str, Any] = {
-            "preload": META_PRELOAD,
-            "entries": [stage.guest for stage in (COMPARE, PROVE, IMPORT, SIGN)],
-        }
-        box = Sandbox(workers=1, readable=[self.copy, *self._folders], unsafe=self.unsafe, **options)
+        box = Sandbox(
+            workers=1,
+            readable=[self.copy, *self._folders],
+            unsafe=self.unsafe,
+            preload=META_PRELOAD,
+            entries=[stage.guest for stage in (COMPARE, PROVE, IMPORT, _ALONE)],
+        )
         self._box = self._open.enter_context(box)
 
-    def _run_once(self, jobs: Sequence[_Request]) -> list[Reply[Any]]:
+    def _run_once(self, requests: Sequence[_Request]) -> list[Reply[Any]]:
+        assert self._box is not None
+        folders = [str(one) for one in self._folders]
+        queue = [
+            stage.job(str(number), replace(payload, folders=folders))
+            for number, (stage, payload) in enumerate(requests)
+        ]
+        return [stage.read(outcome) for (stage, _), outcome in zip(requests, self._box.run(queue), strict=True)]
+
+    @property
+    def _environment(self) -> tuple[list[str], list[str], tuple[str, ...]]:
+        """The fields of `InProject`; the folders are known only when a job starts."""
+        roots = [str(self.copy / one) if one else str(self.copy) for one in self.project.import_roots]
+        return roots, sorted(self.project.packages), ()
+
+    @property
+    def _calls(self) -> CallsToRun:
         worked = self.donated.worked
         assert worked.forward is not None
-        calls = {"init": worked.init, "forward": worked.forward}
-        payload: dict[str, Any] = {
-            "name": self.donated.row.name,
-            "arguments": {name: {"args": list(c.args), "kwargs": dict(c.kwargs or {})} for name, c in calls.items()},
-            "companions": [],
-            "folders": [str(one) for one in self._folders],
-            "sizes": list_sizes(json.loads(self.donated.row.observed or "{}")),
-        }
-        roots = [str(self.copy / one) if one else str(self.copy) for one in self.project.import_roots]
-        project: dict[str, object] = {"roots": roots, "packages": sorted(self.project.packages)}
-        unwatched: dict[str, object] = {"others": {}}
-        queue = [
-            Job(str(number), stage.guest, payload | (unwatched if stage is SIGN else project) | dict(more), LIMITS)
-            for number, (stage, more) in enumerate(jobs)
-        ]
-        assert self._box is not None
-        return [stage.read(outcome) for (stage, _), outcome in zip(jobs, self._box.run(queue), strict=True)]
+        init, forward = (
+            CallTexts(args=list(one.args), kwargs=dict(one.kwargs or {})) for one in (worked.init, worked.forward)
+        )
+        return {"init": init, "forward": forward}
 
 
 def _error(reply: Reply[Any]) -> str:

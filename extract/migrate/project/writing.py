@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from extract.migrate.codemod import USUAL
+from extract.migrate.messages import Compared
 from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import ModuleLocation, ProjectDefinition, TestPlace
 from extract.migrate.source_block import read_header
@@ -54,27 +54,6 @@ class SourceModule:
         """All arguments of its constructor and forward calls."""
         calls = [self.worked.init, self.worked.forward]
         return [text for call in calls if call is not None for text in (*call.args, *(call.kwargs or {}).values())]
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The comparison of a block's definitions with the project's, and the facts for its smoke test.
-
-    Attributes:
-        refused: by definition and candidate, the reason why they differ; "" if they do not.
-        returns: structure of the output, as `extract.proofs.trace_guest.describe_structure` states it.
-        reached: number of parameters with gradients, and of trainable parameters.
-    """
-
-    refused: tuple[tuple[str, ...], ...]
-    returns: Any
-    shapes: tuple[tuple[int, ...], ...]
-    trains: bool
-    reached: tuple[int, int]
-    frozen: bool
-    differentiable: bool
-    complex: bool
-    floating: tuple[bool, ...]
 
 
 # --- the module -------------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from extract.migrate.messages import Compared
 from extract.migrate.project.closed_file import ClosedFile
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
-from extract.migrate.project.writing import Compared, SourceModule, license_notice, module_text, smoke_text
+from extract.migrate.project.writing import SourceModule, license_notice, module_text, smoke_text
 from extract.specs.make import read_arguments
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, projects
