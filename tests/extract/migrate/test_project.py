@@ -1,6 +1,8 @@
 """A block becomes a module of a project: what is there is used where it is the same, and nothing else is touched."""
 
+import difflib
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from extract.extractor import extract_to
 from extract.migrate.project.project import migrate_into_project
 from extract.migrate.source_block import choose_form
 from extract.model.options import MigrateOptions
+from extract.model.results import Options as ExtractOptions
 from extract.model.results import Result, code_columns
+from extract.sources import open_source
 from lemur.finished.folders import trace
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import RetryableError, UserError
 from manifests.provenance import find_inlined_blocks
 from tests.builders import extractions, projects
 
@@ -263,3 +268,43 @@ def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: P
     )
     with pytest.raises(UserError, match="has no code"):
         choose_form(tmp_path, row, lean=False)
+
+
+# --- between released packages ----------------------------------------------------------------------------------------
+
+
+DONOR, HOST = "efficientnet-pytorch@0.7.1", "pytorch-tcn@1.2.3"
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An extraction of the donor, and a copy of the host."""
+    folder = tmp_path_factory.mktemp("real")
+    try:
+        host = open_source(HOST)
+        open_source(DONOR)
+    except RetryableError as error:
+        pytest.skip(f"the package index cannot be reached: {error}")
+    shutil.copytree(host.root, folder / "host")
+    names = ("Conv2dStaticSamePadding", "MemoryEfficientSwish")
+    extract_to(folder / "blocks", ExtractOptions(sources=(DONOR,), names=names, jobs=1))
+    return folder / "blocks", folder / "host"
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_block_of_one_package_in_another(released: tuple[Path, Path]) -> None:
+    blocks, host = released
+    before = {path: path.read_text(encoding="utf-8") for path in host.rglob("*.py")}
+    for name in ("Conv2dStaticSamePadding", "MemoryEfficientSwish"):
+        facts = json.loads(migrate_into_project(blocks, name, host, MigrateOptions(as_json=True)))
+        assert facts["proof"]["tests"] == 1
+        assert facts["proof"]["steps"] >= 8
+        assert facts["license"] == "Apache-2.0"
+        (module,) = [path for path in facts["files"] if path.startswith("pytorch_tcn/") and "__init__" not in path]
+        assert f"class {name}(" in (host / module).read_text(encoding="utf-8")
+        assert (host / facts["files"][-1]).read_text(encoding="utf-8").count("import torch") >= 1
+    for path, text in before.items():
+        now = path.read_text(encoding="utf-8")
+        changes = [line for line in difflib.ndiff(text.splitlines(), now.splitlines()) if line[0] in "-?"]
+        assert changes == [], path
