@@ -152,7 +152,7 @@ class NetworkProof:
 
 @dataclass(frozen=True, slots=True)
 class InProject:
-    """What runs in a project's environment.
+    """The environment of a project, for code that runs in it.
 
     Args:
         roots: folders to import its own modules from, before all others.

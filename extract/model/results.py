@@ -77,13 +77,8 @@ def code_columns(code: str | None) -> dict[str, Any]:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-class TargetCounts(TypedDict):
-    """Counts of the requested names: all, those that match a block, levels of their blocks; names without a match."""
-
-    names: int
-    found: int
-    reached: dict[str, int]
-    missing: list[str]
+#: Counts of the requested names: all, those that match a block, levels of their blocks; names without a match.
+TargetCounts = dict[str, Any]
 
 
 class RowCounts(TypedDict):

@@ -83,7 +83,7 @@ def _write_files(plan: MigrationPlan) -> None:
     """Write all files. Raises: UserError if one of them has changed since it was read, or cannot be written."""
     root = plan.project.root
     for path, before in plan.before.items():
-        # Verification takes minutes, in which the user may go on editing.
+        # Verification takes minutes, in which the user may edit the project.
         if _read(root / path) != before:
             raise UserError(f"{path}: was changed meanwhile; nothing was written, run again")
     write_together({root / path: data for path, data in plan.files.items()})
