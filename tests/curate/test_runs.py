@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,7 +233,7 @@ def test_other_hyperparameters_are_another_trial(curated: Callable[..., Any], sc
 
 
 def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
     corpus = curated([row(LOOPS), row(GREEDY)]).corpus
     limits = Limits(wall_seconds=60, cpu_seconds=1, memory_bytes=2**30)
     with RunChecker(corpus, jobs=2, limits=limits) as check:

@@ -371,7 +371,7 @@ def test_the_budget_of_seconds_is_that_of_whole_answers(harm: str, wait: dict[st
     with serving(lambda request, number: answer or HARM[harm][0]()) as server:
         told = ask(server.url, 6, budget=budget, retries=5000, pause=0.1, timeout=600)
     assert told == [NoAnswer("the budget of 1 seconds is spent")] * 6
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60  # of the 600 that each answer might take
     assert len(server.requests) < 30
 
 

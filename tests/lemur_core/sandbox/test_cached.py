@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +60,8 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr("time.sleep", found.append)
+    # Of the retries alone: threads of other packages sleep in the same process.
+    monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=found.append))
     return found
 
 

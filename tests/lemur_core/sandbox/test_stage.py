@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -158,7 +159,7 @@ def test_a_job_without_an_answer(guest: Guest) -> None:
 def test_retries(
     guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Any, runs: int, seconds: float
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
     guest.answers["x"] = status
     stage = SandboxStage[Answered](GUEST, Answered, Limits(), retries)
     with CachedSandbox() as box:
