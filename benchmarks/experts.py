@@ -16,7 +16,7 @@ from typing import Any
 from scipy.stats import t
 
 from lemur.experts.command import adapt, align, evaluate, make_data, route
-from lemur.experts.domains.settings import GENERAL, load_settings
+from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import Workspace
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import table

@@ -34,9 +34,9 @@ from curate.sources.rows import RecordSource
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
-from lemur_core.similarity.features.minhash import jaccard
-from lemur_core.similarity.features.parts import outline_code
-from lemur_core.similarity.features.views import Views, compute_views
+from lemur_core.similarity.minhash import jaccard
+from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.views import Views, compute_views
 
 _ENTRY = "benchmarks.planted_entry:results_of"
 _LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)

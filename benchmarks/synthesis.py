@@ -23,13 +23,14 @@ import pyarrow.parquet as pq
 from extract.model.results import wilson
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
-from lemur.synthesis.folder.report import last_answers
-from lemur.synthesis.models.local import LocalModel
-from lemur.synthesis.models.model import Answer, Asker, Model, Request, Sampling, Take, TokenBudget
-from lemur.synthesis.prompting.plan import BlockPool, draw
-from lemur.synthesis.prompting.prompts import format_call
-from lemur.synthesis.proving.loop import Tried, synthesize
-from lemur.synthesis.proving.steps import STEPS, Prover
+from lemur.synthesis.attempts.asking import Answer, Asker, Model, Request, Take, TokenBudget
+from lemur.synthesis.attempts.loop import Tried, synthesize
+from lemur.synthesis.attempts.models import LocalModel
+from lemur.synthesis.attempts.options import Ask, Sampling
+from lemur.synthesis.attempts.plan import draw
+from lemur.synthesis.attempts.prompts import format_call
+from lemur.synthesis.attempts.steps import STEPS, Prover
+from lemur.synthesis.report import last_answers
 from manifests.provenance import TABLE
 
 _FACTS = re.compile(r"^\[\n.*^\]", re.DOTALL | re.MULTILINE)
@@ -172,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=1024)
     asked = parser.parse_args(argv)
-    attempts, pool = draw(asked.library, BlockPool(), goal="", parents=None, attempts=asked.n, seed=asked.seed)
+    attempts, pool = draw(asked.library, Ask(asked.n, seed=asked.seed))
     print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
     beside = [asked.library, *asked.against]
     found: dict[str, list[Tried]] = {}

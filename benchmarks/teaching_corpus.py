@@ -18,7 +18,7 @@ from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from lemur_core.files.errors import UserError
-from lemur_core.similarity.features import Detail
+from lemur_core.similarity import Detail
 from lemur_core.similarity.join import pairs_between
 from manifests.folders.formats import SNAPSHOT
 from manifests.provenance import TABLE

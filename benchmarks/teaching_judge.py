@@ -19,7 +19,7 @@ from curate.model.options import CurateOptions
 from curate.published.novel import PRM
 from lemur_core.sandbox import Job, Limits
 from lemur_core.sandbox.stage import Retries
-from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.similarity.minhash import jaccard
 
 #: Tokens of a window that counts as copied if it was learned.
 COPIED = 8

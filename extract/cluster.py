@@ -48,7 +48,7 @@ def extract_in_tasks(
     """
     folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (like atomic_folder)
     check_memory(memory, STEP_KINDS)
-    with folder.begun("another run works there"):
+    with folder.hold():
         with open_extractor(options) as extractor:
             inputs = {source.name: source.digest for source in extractor.facts.sources}
             plan = {"options": asdict(options), "inputs": inputs, "tasks": tasks, "versions": package_versions()}

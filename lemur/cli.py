@@ -8,6 +8,9 @@ import os
 import signal
 import stat
 import sys
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
@@ -21,6 +24,7 @@ import lemur.experts.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
+from lemur_core.files import cache as kept
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name
 from lemur_core.files.markdown import make_visible
@@ -30,6 +34,7 @@ from manifests.options import Level
 if TYPE_CHECKING:
     from manifests.folders.checks import Check
 
+# Commands import what they call by themselves: torch and the tables take seconds, which `--help` does not need.
 _EXTRACT = "Extract: repositories in, validated blocks out"
 _FILTERS = "Filters"
 
@@ -45,6 +50,7 @@ _ORDER = (
 
 class _InOrder(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
+        # A command that is not listed comes last.
         return sorted(super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else 99)
 
 
@@ -82,10 +88,10 @@ def _root(
     context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
-def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
-    from lemur.finished.folders import verify_folder
+def _verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> "list[Check]":
+    from lemur.folders import verify_folder
 
-    return verify_folder(folder, jobs=jobs)
+    return verify_folder(folder, against=against, jobs=jobs)
 
 
 @app.command(rich_help_panel="Any folder")
@@ -104,9 +110,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
     """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails."""
-    from lemur.finished.folders import verify_folder
-
-    checks = verify_folder(folder, against=against or (), jobs=jobs)
+    checks = _verify_folder(folder, against=against or (), jobs=jobs)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:
@@ -126,8 +130,6 @@ def open_(
     ] = True,
 ) -> None:
     """Open the page of a finished folder in the browser; it needs no network and no server."""
-    import webbrowser
-
     from lemur.pages import find_page
 
     page = find_page(folder).resolve()
@@ -158,7 +160,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
 ) -> None:
     """Trace one row of a finished folder back to the source lines that its code comes from."""
-    from lemur.finished.folders import trace as trace_row
+    from lemur.folders import trace as trace_row
 
     chain = trace_row(wanted, folders or ())
     if as_json:
@@ -193,7 +195,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Extract, curate, assemble, train briefly and verify. Re-running resumes and rebuilds only what changed."""
-    from lemur.pipeline.stages import quick_plan, run_pipeline
+    from lemur.stages import quick_plan, run_pipeline
 
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
     run_pipeline(plan, out, force=force, as_json=as_json)
@@ -247,10 +249,9 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
 ) -> None:
     """Search blocks by words about what they are and do, or by the computation of another one (--like)."""
-    from extract.search.command import search_folder
-    from extract.search.ranking import Filters
+    from extract.search import command, ranking
 
-    filters = Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()))
+    filters = ranking.Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()))
     if like is not None:
         if query or spec is not None:
             raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")
@@ -260,7 +261,7 @@ def search(
         return
     if spec is not None and spec.is_file() and not force:
         raise UserError(f"{spec}: exists already; choose another --spec, or add --force to replace it")
-    search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
+    command.search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
 
 
 @app.command(rich_help_panel="Runs in tasks")
@@ -272,8 +273,6 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as one JSON object.")] = False,
 ) -> None:
     """Show how far a run with --executor has come: its steps, and tasks that run or have failed."""
-    from dataclasses import asdict
-
     from lemur_core.distributed.status import read_status, status_text
 
     run_status = read_status(work, lines=lines)
@@ -288,8 +287,6 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
 ) -> None:
     """Check the environment and say how to fix it. Exits 1 if a command would fail."""
-    from dataclasses import asdict
-
     from lemur.doctor import Diagnosis, examine
 
     findings: list[Diagnosis] = []
@@ -318,10 +315,6 @@ def cache(
     as_json: Annotated[bool, typer.Option("--json", help="Print the sizes as one JSON object.")] = False,
 ) -> None:
     """Show the caches and their sizes; with --prune, remove them."""
-    from dataclasses import asdict
-
-    from lemur_core.files import cache as kept
-
     if older_than is not None and not prune:
         raise UsageError("--older-than: only has an effect with --prune; add --prune")
     chosen = kept.list_rooms(rooms or ())
@@ -376,6 +369,8 @@ def main() -> NoReturn:
         sys.stderr.close()  # the reader of our output has exited (`| head`)
         sys.exit(1)
     except OSError as error:
+        # Paths that no folder can hold, and full or read-only disks, are for the user to change; anything else is our
+        # fault.
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
             _fail(f"{str(error.filename)[:80]}: {error.strerror}; give another path", 1)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from huggingface_hub import constants, get_token
+
 from lemur_core.files.cache import cache_folder, list_rooms
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import Job, Sandbox
 
 State = Literal["ok", "note", "FAIL"]
 
@@ -45,6 +48,7 @@ def examine() -> Iterator[Diagnosis]:
     """Yield all findings in a fixed order; each check runs when its finding is requested."""
     for look in (_python, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
         try:
+            # One check that fails must not hide the others.
             yield from look()
         except UserError as error:
             yield Diagnosis(look.__name__.strip("_"), "FAIL", str(error))
@@ -79,8 +83,6 @@ def _torch() -> Iterator[Diagnosis]:
 
 
 def _sandbox() -> Iterator[Diagnosis]:
-    from lemur_core.sandbox import Job, Sandbox
-
     entry = "lemur_core.sandbox.server.foreign:run_text"
     with Sandbox(workers=1, preload=(), entries=[entry]) as box:
         (outcome,) = box.run([Job("doctor", entry, {"code": "answer = True"})])
@@ -114,8 +116,6 @@ def _cache() -> Iterator[Diagnosis]:
 
 
 def _hub() -> Iterator[Diagnosis]:
-    from huggingface_hub import constants, get_token
-
     if constants.HF_HUB_OFFLINE:
         yield Diagnosis("hub", "note", "HF_HUB_OFFLINE is set: publish, pull and hf:// will not work")
     elif get_token() is None:

@@ -7,17 +7,17 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from curate.interface import Snapshot
 from extract.interface import BlockLibrary
-from lemur.finished.folders import trace as trace_row
-from lemur.finished.folders import verify_folder
-from lemur.pipeline.runner import Done, run_stages
-from lemur.pipeline.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
-from lemur.synthesis.command import Ask, Service, ShortTraining, run_synthesis
-from lemur.synthesis.models.model import Sampling
-from lemur.synthesis.prompting.plan import BlockPool
+from lemur.folders import trace as trace_row
+from lemur.folders import verify_folder
+from lemur.runner import Done, run_stages
+from lemur.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
+from lemur.synthesis.attempts.options import Ask, Sampling, Service, ShortTraining
+from lemur.synthesis.command import run_synthesis
+from lemur.synthesis.report import ModelCounts
+from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
@@ -62,16 +62,16 @@ def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:
     """Trace one row of a finished folder back to the source lines that its code comes from.
 
     Args:
-        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that blocks were put
-            into.
+        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file into which
+            blocks were inserted.
         folders: the folder that has it, then those that it was built from; for a Python file, those that have its
             blocks.
 
     Returns:
-        The steps, each with what it is, its name and its facts.
+        The links of the chain, each with its kind, its name and its facts.
 
     Raises:
-        UserError: if a folder is not finished, or it holds nothing of this name.
+        UserError: if a folder is not finished, or nothing in it has this name.
 
     Example:
         ```python
@@ -149,13 +149,13 @@ class Synthesis:
     """
 
     folder: Path
-    counts: Mapping[str, Any] = field(repr=False, compare=False)
+    counts: Mapping[str, ModelCounts] = field(repr=False, compare=False)
 
     def __fspath__(self) -> str:
         return str(self.folder)
 
     @property
-    def accepted(self) -> tuple[dict[str, Any], ...]:
+    def accepted(self) -> tuple[Json, ...]:
         """Return the rows of the accepted networks, in the columns of a LEMUR record."""
         return tuple(open_folder(self.folder).rows("records"))
 
@@ -225,9 +225,8 @@ def synthesize(
         print([row["nn"] for row in synthesis.accepted])
         ```
     """
-    choice = BlockPool(None if specs is None else Path(specs), query, blocks)
-    origin = None if parents is None else Path(parents)
-    ask = Ask(choice, goal, origin, attempts, rounds, plan_first, seed, sampling or Sampling())
+    chosen, snapshot = (None if path is None else Path(path) for path in (specs, parents))
+    ask = Ask(attempts, chosen, query, goal, blocks, snapshot, rounds, plan_first, seed)
     with hide_progress(unless=progress):
         counts = run_synthesis(
             Path(library),
@@ -235,6 +234,7 @@ def synthesize(
             Path(out),
             ask,
             service or Service(),
+            sampling=sampling or Sampling(),
             against=list(map(Path, against)),
             training=training,
             license_=license,
@@ -293,7 +293,7 @@ def run_pipeline(
     force: bool = False,
     progress: bool = False,
 ) -> PipelineRun:
-    """Extract, curate, assemble, train shortly and verify. Called again, it makes only what has changed.
+    """Extract, curate, assemble, train briefly and verify. Another call rebuilds only what has changed.
 
     Args:
         out: the folder to write, or to continue in.
@@ -303,7 +303,7 @@ def run_pipeline(
         seed: draws splits, requests, weights and order.
         jobs: processes and threads; all cores by default.
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
-        force: make every stage again.
+        force: rebuild every stage.
         progress: show progress on stderr.
 
     Returns:

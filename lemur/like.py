@@ -37,6 +37,7 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"{path}: cannot be read: {reason}; pass a Python file") from error
+    # A text would say why the task has no inputs; this task has.
     inputs = build_payload(_TASK, DATASETS[_TASK], PRM)
     assert not isinstance(inputs, str)
     with NetworkTracer(jobs=1, unsafe=unsafe) as tracer:

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lemur.finished.folders import STATE, page_of
-from lemur.pipeline.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
+from lemur.folders import STATE, page_of
+from lemur.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from manifests.folders.frame import Page, has_page, manifest_views, write_page
@@ -20,8 +20,10 @@ def find_page(folder: Path) -> Path:
 
     Raises: UserError if the folder is not finished, or its tables cannot be read.
     """
+    # By the path: two folders of one name have two pages.
     target = cache_folder("pages", hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16])
     try:
+        # All or none: the page of a run links to those of its folders.
         if all(has_page(one, page) for one, page in _pages(folder)):
             return folder / INDEX
         for one, page in _pages(folder):

@@ -87,7 +87,7 @@ def finished() -> Callable[..., Path]:
 def lemur_wheel(curator_cache: Path) -> Path:
     """The wheel of the real corpus, linked into the tests' cache; it is fetched only if the user's cache lacks it."""
     from curate.sources.lemur import LemurRelease
-    from lemur_core.files.lemur_release import DEFAULT_VERSION
+    from lemur_core.files.pip import DEFAULT_VERSION
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(_CACHE)

@@ -330,8 +330,8 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
     ((library, models, out, ask, service), options), *more = calls
     assert not more
     assert (library, models, out) == (Path("blocks"), ["m"], Path("out"))
-    assert (ask.choice.query, ask.choice.count, ask.goal, ask.parents) == ("q", 2, "g", Path("s"))
-    assert (ask.attempts, ask.rounds, ask.planned, ask.seed, ask.sampling.temperature) == (3, 1, True, 5, 0.7)
+    assert (ask.query, ask.blocks, ask.goal, ask.parents) == ("q", 2, "g", Path("s"))
+    assert (ask.attempts, ask.rounds, ask.planned, ask.seed, options["sampling"].temperature) == (3, 1, True, 5, 0.7)
     assert service.url is None
     assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)
     assert synthesis.counts == {"m": {"accepted": 0}}

@@ -70,7 +70,7 @@ def curate_in_tasks(
     parents = seen[: len(against)]
     plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
     check_memory(memory, STEP_KINDS)
-    with plan.files.begun("another run works there"):
+    with plan.files.hold():
         digests = source.digests()
         request = {"sources": names, "inputs": digests, "options": recorded(options), "tasks": tasks}
         request |= {"versions": package_versions()}

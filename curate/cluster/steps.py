@@ -29,10 +29,9 @@ from curate.run.pipeline import curate
 from curate.sources.rows import ROW_SCHEMA, RecordSource
 from lemur_core.files.atomic import make_scratch
 from lemur_core.files.errors import NoSandboxError, UserError
-from lemur_core.similarity.features.minhash import IntArray, band_keys
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
-from lemur_core.similarity.rounds import find_kept, find_removed, find_verdicts
-from lemur_core.similarity.selection import KeptSet, select
+from lemur_core.similarity.minhash import IntArray, band_keys
+from lemur_core.similarity.selection import KeptSet, find_kept, find_removed, find_verdicts, select
 
 _CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
 _RECORD_COLUMNS = ("task", "dataset", "prm")

@@ -33,7 +33,7 @@ from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
 from lemur_core.distributed.parts import PartFile, fetch_parts
 from lemur_core.files.atomic import atomic_file
-from lemur_core.similarity.features.minhash import Banding, IntArray
+from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.folders.manifest import Input
 
 OPEN, KEPT, REMOVED = 0, 1, 2

@@ -34,8 +34,8 @@ from curate.model.records import row_scores
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.similarity.pool import map_codes
 from lemur_core.similarity.selection import Verdict
+from lemur_core.similarity.views import map_codes
 
 
 def _find_canonicals(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:

@@ -62,7 +62,7 @@ class NetGraphs:
 #: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30)
 TRACE = SandboxStage[NetGraphs | NetFailure](
-    "lemur_core.graphs.tracing.network:trace_network", NetGraphs | NetFailure, LIMITS, Retries.WIDER
+    "lemur_core.graphs.trace:trace_network", NetGraphs | NetFailure, LIMITS, Retries.WIDER
 )
 
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.

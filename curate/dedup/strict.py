@@ -26,9 +26,9 @@ from curate.model.select import Rescue, Select, Support, rescue
 from curate.published.clusters import join_clusters
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
-from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, link_by_lsh, measure_recall
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
 from lemur_core.similarity.selection import Differ, KeptSet, Verdict, select
 
 

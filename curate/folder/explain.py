@@ -32,8 +32,8 @@ from curate.published.published import find_parents
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
-from lemur_core.graphs.compare import differences, share
 from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.identity import differences, share
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.tables import as_records, find_row, read_table
 from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Removed

@@ -26,9 +26,9 @@ from curate.published.outcome import DUPLICATE_STAGES, count_runs
 from curate.published.published import check_rules, find_parents, find_siblings
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import IDENTITIES, compute_identities
-from lemur_core.similarity.features.minhash import Banding, IntArray, jaccard
 from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
+from lemur_core.similarity.minhash import Banding, IntArray, jaccard
 from manifests.conversations.conversation import read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks

@@ -18,10 +18,10 @@ from curate.model.features import FeatureStore, FeatureTable, code_features
 from curate.sources.rows import RecordSource
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.similarity.features import Detail
-from lemur_core.similarity.features.minhash import IntArray
+from lemur_core.similarity import Detail
 from lemur_core.similarity.join import in_order
-from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity.minhash import IntArray
+from lemur_core.similarity.views import map_codes
 
 
 class CodeFile:

@@ -24,10 +24,10 @@ from curate.model.pretrained import Evidence, find_pretrained
 from lemur_core.files.atomic import atomic_file, remove_dead
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
-from lemur_core.similarity.features import Detail
-from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.features.parts import is_other_python, outline_code
-from lemur_core.similarity.features.views import Views, compute_views
+from lemur_core.similarity import Detail
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
+from lemur_core.similarity.parts import is_other_python, outline_code
+from lemur_core.similarity.views import Views, compute_views
 
 #: The first match wins, so specific designs come first.
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(

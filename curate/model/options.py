@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from lemur_core.files.errors import UsageError
-from lemur_core.similarity.features import Detail
+from lemur_core.similarity import Detail
 from manifests.options import MAX_TOKENS, RUNTIME, Option
 
 _ROWS, _BALANCE, _TRIED = "Which rows", "More of some, and first", "Networks are run"

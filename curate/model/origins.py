@@ -2,7 +2,7 @@
 
 A corpus states one license for all its codes, although some came from projects under others. So every network class of
 a code is compared with the class of every block, by the shingles of the lexical stage over the lines of that class
-alone (`lemur_core.similarity.features.classes`). A class is attributed to the nearest block with at least THRESHOLD;
+alone (`lemur_core.similarity.tokens`). A class is attributed to the nearest block with at least THRESHOLD;
 among equally near blocks, one whose license allows redistribution comes first, then the first by id. A code is
 attributed to the block of its most restricted class: one that may not be redistributed first, then the nearest.
 """
@@ -23,7 +23,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_chunks
-from lemur_core.similarity.features.classes import ClassIndex, ClassText, class_texts
+from lemur_core.similarity.tokens import ClassIndex, ClassText, class_texts
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.manifest import Parent, describe_parent
 from manifests.provenance.licenses import is_permissive

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.model.features import FeatureTable
-from lemur_core.similarity.features.minhash import jaccard
 from lemur_core.similarity.index import set_jaccard
+from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.selection import Verdict
 
 Select = Callable[[Sequence[int]], dict[int, Verdict]]

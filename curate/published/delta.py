@@ -23,8 +23,8 @@ from curate.published.published import PublishedFolder, open_published
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import ratio
 from lemur_core.files.progress import progress
-from lemur_core.similarity.features.minhash import ESTIMATE_MARGIN, banding_for, jaccard
 from lemur_core.similarity.index import LexicalIndex
+from lemur_core.similarity.minhash import ESTIMATE_MARGIN, banding_for, jaccard
 from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.stored import VIEWS
 from manifests.folders.manifest import Parent

@@ -19,9 +19,9 @@ from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
 from curate.published.clusters import join_clusters, read_joined
 from curate.published.outcome import DUPLICATE_STAGES
-from lemur_core.similarity.features.minhash import Banding, IntArray
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import ExactPairs, in_order, measure_recall, pairs_between
+from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import read_rows, read_table

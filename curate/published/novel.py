@@ -34,7 +34,7 @@ from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.sandbox.runtime import find_runtime
-from lemur_core.similarity.features import Detail
+from lemur_core.similarity import Detail
 from manifests.records import Agreement
 
 #: Default hyperparameters: those that LEMUR's trainer passes, at their most frequent values.

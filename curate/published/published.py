@@ -27,8 +27,8 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.graphs.graph import FORM, TORCH
-from lemur_core.similarity.features import Detail
-from lemur_core.similarity.features.minhash import SCHEME
+from lemur_core.similarity import Detail
+from lemur_core.similarity.minhash import SCHEME
 from lemur_core.similarity.stored import StoredIndex, write_index
 from manifests.folders.checks import check_files
 from manifests.folders.formats import SNAPSHOT

@@ -21,8 +21,8 @@ from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
 from lemur_core.graphs.identity import compute_identities, similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
-from lemur_core.similarity.features import Detail
-from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.similarity import Detail
+from lemur_core.similarity.minhash import jaccard
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.reading import reading

@@ -26,13 +26,13 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import INK, save_figure
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.files.progress import progress
-from lemur_core.similarity.features.minhash import Banding
 from lemur_core.similarity.index import (
     LexicalIndex,
     NeighbourIndex,
     StructuralIndex,
 )
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
+from lemur_core.similarity.minhash import Banding
 from lemur_core.similarity.selection import KeptSet, Verdict, select
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions

@@ -27,7 +27,7 @@ from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release, list_releases
+from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from manifests.folders.manifest import Input
@@ -165,7 +165,7 @@ _METADATA = b"METADATA"  # of the schema
 class LemurRelease(RecordSource):
     """The rows that `ab.nn.api.data(only_best_accuracy=True)` of one release returns, in its order.
 
-    The wheel is fetched once, and its digest checked: `lemur_core.files.lemur_release`.
+    The wheel is fetched once, and its digest checked: `lemur_core.files.pip`.
 
     Source: https://github.com/ABrain-One/nn-dataset
     """

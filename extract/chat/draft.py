@@ -27,7 +27,7 @@ from extract.chat.verbalization import (
 from extract.specs.make import find_repeat, strip_header
 from extract.specs.splits import SplitAssignment
 from lemur_core.files.markdown import plural
-from lemur_core.similarity.features.text import split_tokens
+from lemur_core.similarity.text import split_tokens
 from manifests.conversations.conversation import Draft, Skipped, Subject, fence
 from manifests.conversations.sampling import Sampler
 from manifests.provenance.licenses import NOASSERTION

@@ -20,8 +20,8 @@ from extract.resolve.requirements import list_imports
 from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
+from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
-from lemur_core.source.undefined import find_undefined_names
 from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION

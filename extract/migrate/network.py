@@ -39,8 +39,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, may_pass
 from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from lemur_core.source.text import parse_code
-from lemur_core.source.undefined import drop_unevaluated, find_undefined_names
 from manifests.provenance import provenance_lines
 from manifests.provenance.licenses import is_permissive
 

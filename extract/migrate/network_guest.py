@@ -31,8 +31,7 @@ from extract.migrate.messages import (
     ObservedSubmodule,
     Shape,
 )
-from lemur_core.graphs.tracing.network import trace_network
-from lemur_core.graphs.tracing.trace import flatten_tensors
+from lemur_core.graphs.trace import flatten_tensors, trace_network
 from lemur_core.sandbox.net import (
     NetError,
     construct,

@@ -16,14 +16,14 @@ from extract.arguments.trials import AttemptError, attempt, seed_all, unset_is_n
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Node
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.record.recorder import Recorder
+from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import Sized, never_run
 from lemur_core.graphs.symbolic import Size, at
-from lemur_core.graphs.tracing.proof import OutputDifference, Trial, compare
-from lemur_core.graphs.tracing.trace import ROUTES, both_modes, run
+from lemur_core.graphs.trace import ROUTES, both_modes, run
 from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.module_text import Rebuilt
+from lemur_core.rebuild.proof import OutputDifference, Trial, compare
 from lemur_core.rebuild.rebuild import rebuild
 from lemur_core.sandbox.server.foreign import load as load_module
 

@@ -12,10 +12,10 @@ from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import AttemptError, attempt, seed_all
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.record.recorder import Recorder
+from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, trace_sizes
-from lemur_core.graphs.tracing.trace import ROUTES, TraceResult, both_modes, initial_values, run
+from lemur_core.graphs.trace import ROUTES, TraceResult, both_modes, initial_values, run
 from lemur_core.sandbox.server.jobs import Failure
 
 _SECONDS = 60.0  # of CPU time, for one run; the sandbox sets the hard limit
@@ -28,7 +28,7 @@ def trace_block(request: BlockRun) -> dict[str, object] | Failure:
     """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts.
 
     Returns: the fields of `extract.proofs.trace.BlockGraphs`: the answer of
-        `lemur_core.graphs.tracing.trace.TraceResult.answer`, the graphs as returned by `serialization.store`, and
+        `lemur_core.graphs.trace.TraceResult.answer`, the graphs as returned by `serialization.store`, and
         `returns`, the structure of the output of forward (see `describe_structure`); or the error of the last route.
     """
     prepare(request.folders, request.origin)

@@ -23,7 +23,7 @@ from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import at
-from lemur_core.similarity.features.text import split_tokens
+from lemur_core.similarity.text import split_tokens
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.reading import check_regular
 from manifests.provenance import SPECS

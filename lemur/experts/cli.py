@@ -1,12 +1,11 @@
 """`lemur experts`: data, adapt, align, route, evaluate, answer. Each command reads one settings file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from lemur.experts.stages import Workspace
+import lemur.experts as package
 
 app = typer.Typer(
     name="experts",
@@ -31,9 +30,8 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JS
 @app.command()
 def data(file: _File, out: _Out = None, seed: _Seed = None, force: _Force = False, as_json: _Json = False) -> None:
     """Build the facts for the questions, from the extraction folders that FILE names."""
-    from lemur.experts.command import make_data
-
-    print(make_data(_open_workspace(file, out, seed, None, None, force), as_json=as_json))
+    workspace = package.command.open_workspace(file, out, seed, None, None, force)
+    print(package.command.make_data(workspace, as_json=as_json))
 
 
 @app.command()
@@ -47,9 +45,8 @@ def adapt(
     force: _Force = False,
 ) -> None:
     """Stage I: adapt an expert to each domain. Without a real base model, train the tiny base first."""
-    from lemur.experts.command import adapt as run
-
-    print(run(_open_workspace(file, out, seed, base, expert, force), domains or ()))
+    workspace = package.command.open_workspace(file, out, seed, base, expert, force)
+    print(package.command.adapt(workspace, domains or ()))
 
 
 @app.command()
@@ -63,9 +60,8 @@ def align(
     force: _Force = False,
 ) -> None:
     """Stage II: align a projector for each domain, with base and expert frozen, by the likelihood of the answers."""
-    from lemur.experts.command import align as run
-
-    print(run(_open_workspace(file, out, seed, base, expert, force), domains or ()))
+    workspace = package.command.open_workspace(file, out, seed, base, expert, force)
+    print(package.command.align(workspace, domains or ()))
 
 
 @app.command()
@@ -85,9 +81,8 @@ def route(
     force: _Force = False,
 ) -> None:
     """Build the prototypes of each domain and of the general set, and route questions with them."""
-    from lemur.experts.command import route as run
-
-    print(run(_open_workspace(file, out, seed, base, None, force), domains or (), questions))
+    workspace = package.command.open_workspace(file, out, seed, base, None, force)
+    print(package.command.route(workspace, domains or (), questions))
 
 
 @app.command()
@@ -101,9 +96,8 @@ def evaluate(
     as_json: _Json = False,
 ) -> None:
     """Answer the held-out questions with every method: injected, routed, retrieved, tuned, and the controls."""
-    from lemur.experts.command import evaluate as run
-
-    print(run(_open_workspace(file, out, seed, base, expert, force), as_json=as_json))
+    workspace = package.command.open_workspace(file, out, seed, base, expert, force)
+    print(package.command.evaluate(workspace, as_json=as_json))
 
 
 @app.command()
@@ -117,18 +111,5 @@ def answer(
     as_json: _Json = False,
 ) -> None:
     """Answer one question: its domain by the router, and the base model's answer with and without the token."""
-    from lemur.experts.command import answer as run
-
-    print(run(_open_workspace(file, out, None, base, expert, False), question, domain, as_json=as_json))
-
-
-def _open_workspace(
-    file: Path, out: Path | None, seed: int | None, base: str | None, expert: str | None, force: bool
-) -> "Workspace":
-    from lemur.experts.domains.settings import load_settings
-    from lemur.experts.stages import Workspace
-
-    settings = load_settings(file, seed=seed, base__model=base, expert__model=expert)
-    if out is not None:
-        settings = settings.model_copy(update={"out": out})
-    return Workspace(settings, force)
+    workspace = package.command.open_workspace(file, out, None, base, expert, False)
+    print(package.command.answer(workspace, question, domain, as_json=as_json))

@@ -3,15 +3,25 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from lemur.experts.domains.settings import GENERAL
-from lemur.experts.folder import write_evaluation
-from lemur.experts.models.language import plain_prompt, prompt_with
-from lemur.experts.report import table_lines
+from lemur.experts.folder import table_lines, write_evaluation
+from lemur.experts.language import plain_prompt, prompt_with
+from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import Workspace
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
+
+
+def open_workspace(
+    file: Path, out: Path | None, seed: int | None, base: str | None, expert: str | None, force: bool
+) -> Workspace:
+    """Open the workspace of a settings file; what is not None replaces its own value.
+
+    Raises: UserError if the file cannot be read, or a value is invalid.
+    """
+    settings = load_settings(file, seed=seed, base__model=base, expert__model=expert)
+    return Workspace(settings if out is None else settings.model_copy(update={"out": out}), force)
 
 
 def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
@@ -95,7 +105,7 @@ def answer(workspace: Workspace, question: str, domain: str | None, *, as_json: 
         cosines = {name: round(float(values[0]), 4) for name, values in router.cosines(states).items()}
         by = domain or router.route(states)[0]
         (plain,), _ = base.answers(base.embed_prompts([plain_prompt(question)]))
-        result: dict[str, Any] = {"domain": by, "cosines": cosines, "answer": plain, "without": plain}
+        result: Json = {"domain": by, "cosines": cosines, "answer": plain, "without": plain}
         if by != GENERAL:
             slots = workspace.slots(_check_domains(workspace, [by])[0], [question], base)
             (result["answer"],), _ = base.answers(base.embed_injected([prompt_with(question)], slots))
@@ -122,7 +132,7 @@ def _summarize_folders(folders: Sequence[Path]) -> str:
     return "\n".join(lines)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path) -> list[Json]:
     rows = []
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):

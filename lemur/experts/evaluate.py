@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from torch import Tensor
 
-from lemur.experts.domains.facts import Question, documents, questions
-from lemur.experts.domains.settings import GENERAL
-from lemur.experts.models.language import Language, open_language, plain_prompt, prompt_with
+from lemur.experts.facts import Question, documents, questions
+from lemur.experts.language import Language, open_language, plain_prompt, prompt_with
+from lemur.experts.settings import GENERAL
 from lemur.experts.stages import Workspace
 from manifests.records import ExpertAnswer
 
@@ -33,12 +33,35 @@ _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
+class GrowthStep(TypedDict):
+    """One added domain: shares that are routed right, questions that it rerouted, and whether answers stayed equal."""
+
+    added: str
+    accuracy: dict[str, float]
+    rerouted: int
+    oracle_equal: bool
+
+
+class Findings(TypedDict):
+    """Further findings of an evaluation, as its manifest states them."""
+
+    digest_before: str
+    closed_scores: str
+    growth: list[GrowthStep]
+    routing: dict[str, float]
+    routing_by_name_alone: dict[str, float]
+    digest_after: str
+    closed_scores_after: str
+    general_exact: bool
+    slots: int
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """All answers, and further findings."""
 
     answers: list[ExpertAnswer]
-    findings: dict[str, Any]
+    findings: Findings
 
 
 def evaluate(workspace: Workspace, domains: Sequence[str]) -> Evaluation:
@@ -64,21 +87,29 @@ class _ModelEvaluator:
         self._slots: dict[tuple[str, str], Tensor] = {}
 
     def run(self) -> Evaluation:
+        # At both ends: nothing that the methods do may change the base.
         before = self._base.digest
         plain = {domain: self._run_plain("closed", domain, self._base) for domain in self._rows}
-        findings: dict[str, Any] = {"digest_before": before, "closed_scores": plain[GENERAL]}
-        routes = self._add_domains(findings)
+        routes, growth = self._add_domains()
         self._run_injected(routes)
         self._run_in_context()
         for domain in self._domains:
             self._run_plain("expert", domain, self._workspace.expert(domain))
         for domain in self._rows:
             self._run_plain("tuned", domain, self._tuned)
-        findings["digest_after"] = self._base.digest
+        after = self._base.digest
         again = self._base.answers(self._base.embed_prompts([plain_prompt(row.text) for row in self._rows[GENERAL]]))[1]
-        findings["closed_scores_after"] = again
-        findings["general_exact"] = before == findings["digest_after"] and again == findings["closed_scores"]
-        findings["slots"] = self._workspace.settings.projector.slots
+        findings = Findings(
+            digest_before=before,
+            closed_scores=plain[GENERAL],
+            growth=growth,
+            routing=growth[-1]["accuracy"],
+            routing_by_name_alone=self._route_names(),
+            digest_after=after,
+            closed_scores_after=again,
+            general_exact=before == after and again == plain[GENERAL],
+            slots=self._workspace.settings.projector.slots,
+        )
         return Evaluation(self._answers, findings)
 
     def _run_plain(self, arm: str, domain: str, language: Language) -> str:
@@ -88,15 +119,11 @@ class _ModelEvaluator:
         self._book(arm, domain, rows, texts, [None] * len(rows), list(map(len, prompts)))
         return scores
 
-    def _add_domains(self, findings: dict[str, Any]) -> dict[str, list[str]]:
-        """Add the domains one by one; record routing, rerouted questions, and whether oracle answers stay bit-equal."""
+    def _add_domains(self) -> tuple[dict[str, list[str]], list[GrowthStep]]:
+        """Add the domains one by one. Returns: the routes with all of them, and what each step changed."""
         workspace = self._workspace
         states = {name: workspace.encode(self._base, [row.text for row in rows]) for name, rows in self._rows.items()}
-        bare = {
-            name: workspace.encode(self._base, [_ENTITY.format(name=row.fact.name) for row in rows])
-            for name, rows in self._rows.items()
-        }
-        steps: list[dict[str, Any]] = []
+        steps: list[GrowthStep] = []
         scores: dict[str, str] = {}
         routes: dict[str, list[str]] = {}
         for number in range(1, len(self._domains) + 1):
@@ -117,11 +144,16 @@ class _ModelEvaluator:
                 }
             )
             routes, scores = now, digests
-        findings["growth"] = steps
-        findings["routing"] = steps[-1]["accuracy"]
-        router = workspace.router(self._domains)
-        findings["routing_by_name_alone"] = {name: _share(router.route(bare[name]), name) for name in self._rows}
-        return routes
+        return routes, steps
+
+    def _route_names(self) -> dict[str, float]:
+        """Return the share of questions that are routed right by the name of their class alone, by domain."""
+        router = self._workspace.router(self._domains)
+        names = {domain: [_ENTITY.format(name=row.fact.name) for row in rows] for domain, rows in self._rows.items()}
+        return {
+            domain: _share(router.route(self._workspace.encode(self._base, texts)), domain)
+            for domain, texts in names.items()
+        }
 
     def _load_slots(self, domain: str, by: str) -> Tensor:
         """Return the vectors that the domain `by` injects for the questions of a domain."""
@@ -131,6 +163,7 @@ class _ModelEvaluator:
 
     def _answer_oracle(self, domain: str) -> tuple[list[str], str]:
         """Return the answers with the domain's current folders, and the digest of their scores."""
+        # Not from the cache: the folders are read again after each added domain, which is what is tested.
         slots = self._workspace.slots(domain, [row.text for row in self._rows[domain]], self._base)
         self._slots[domain, domain] = slots
         return self._base.answers(
@@ -144,6 +177,7 @@ class _ModelEvaluator:
             own = self._load_slots(domain, domain)
             self._book_injected("oracle", domain, own, [domain] * len(rows))
             if len(rows) > 1:
+                # Never by 0: each question gets the token of another one.
                 turn = random.Random(f"{seed} {domain}").randrange(1, len(rows))
                 self._book_injected("shuffled", domain, own.roll(turn, 0), [domain] * len(rows))
             if len(self._domains) > 1:
@@ -156,6 +190,7 @@ class _ModelEvaluator:
         rows = self._rows[domain]
         inputs = self._base.embed_prompts([plain_prompt(row.text) for row in rows])
         for by in sorted(set(routed) - {GENERAL}):
+            # Questions that are routed to the general set keep their plain prompts.
             places = [at for at, name in enumerate(routed) if name == by]
             slots = self._load_slots(domain, by)[places]
             injected = self._base.embed_injected([prompt_with(rows[at].text) for at in places], slots)
@@ -271,6 +306,7 @@ class Bm25:
     def best(self, query: str) -> int:
         """Return the index of the document with the highest score; the first among equal ones."""
         scores: dict[int, float] = {}
+        # A word that is repeated in a question says nothing more.
         for word in dict.fromkeys(split_words(query)):
             postings = self._postings.get(word, [])
             rarity = math.log(1 + (self._documents - len(postings) + 0.5) / (len(postings) + 0.5))

@@ -1,17 +1,18 @@
-"""The folder of an evaluation, and `lemur verify` and `lemur trace` for it and for the earlier stages."""
+"""The folder of an evaluation with its report, and `lemur verify` and `lemur trace` for it and all earlier stages."""
 
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from lemur.experts.domains.facts import count_facts
-from lemur.experts.domains.settings import GENERAL
-from lemur.experts.evaluate import compute_majority, compute_scores, evaluate
-from lemur.experts.report import report_text
+from extract.model.results import wilson
+from lemur.experts.evaluate import ARMS, compute_majority, compute_scores, evaluate
+from lemur.experts.facts import count_facts
+from lemur.experts.settings import GENERAL
 from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, Workspace, facts_in
+from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults, check_files, check_table
 from manifests.folders.formats import FolderFormat
 from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
@@ -32,7 +33,7 @@ def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
     ]
     parents.append(workspace.domain_folder(GENERAL, "prototypes"))
 
-    def fill(folder: Path, _key: str) -> dict[str, Any]:
+    def fill(folder: Path, _key: str) -> Json:
         evaluation = evaluate(workspace, domains)
         write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in evaluation.answers))
         counts = {
@@ -122,7 +123,7 @@ def _trace_rows(rows: Sequence[ExpertFact | ExpertAnswer]) -> RowTrace:
     links = []
     for row in rows:
         if isinstance(row, ExpertFact):
-            facts: dict[str, Any] = {"domain": row.domain, "value": row.value, "asked_as": row.answer, "held": row.held}
+            facts: Json = {"domain": row.domain, "value": row.value, "asked_as": row.answer, "held": row.held}
             links.append(FolderLink("fact", row.id, facts | {"code": row.code_sha256}))
         else:
             facts = {"question": row.question, "way": row.arm, "token_of": row.routed, "answer": row.answer}
@@ -134,3 +135,64 @@ KINDS = tuple(
     FolderKind(FolderFormat(kind, "lemur experts"), verify, find, find_code)
     for kind in (DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED)
 )
+
+
+def table_lines(counts: Json) -> list[str]:
+    """Return one table: accuracy by method and domain, with 95 % Wilson intervals over all, and token counts."""
+    scores = counts["scores"]
+    domains = [*dict.fromkeys(domain for own in scores.values() for domain in own if domain not in ("all", GENERAL))]
+    head = ["answered by", "all domains", "95 %", *domains, GENERAL, "tokens"]
+    rows = []
+    for arm, own in scores.items():
+        every = own.get("all")
+        low, high = wilson(every["correct"], every["questions"]) if every else (0.0, 1.0)
+        rows.append(
+            [
+                arm,
+                percent(every["correct"], every["questions"]) if every else "",
+                f"{low:.1%} to {high:.1%}" if every else "",
+                *(percent(own[d]["correct"], own[d]["questions"]) if d in own else "" for d in (*domains, GENERAL)),
+                f"{every['tokens']:.1f}" if every else "",
+            ]
+        )
+    return table(head, rows)
+
+
+def report_text(counts: Json) -> str:
+    """Return the report of one evaluation."""
+    findings = counts["found"]
+    names = list(findings["routing"])
+    routing = [["question as asked", *(f"{findings['routing'][name]:.1%}" for name in names)]]
+    routing += [["class name alone", *(f"{findings['routing_by_name_alone'][name]:.1%}" for name in names)]]
+    growth = [
+        [
+            step["added"],
+            *(f"{step['accuracy'][name]:.1%}" if name in step["accuracy"] else "" for name in names),
+            str(step["rerouted"]),
+            "bit-equal" if step["oracle_equal"] else "changed",
+        ]
+        for step in findings["growth"]
+    ]
+    exact = "the same, bit for bit" if findings["general_exact"] else "CHANGED"
+    lines = [
+        "# Domain experts: what no projector saw",
+        "",
+        "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
+        f" would be right on {counts['majority']:.1%}. The general set: facts that the base was trained on, in those"
+        " other wordings.",
+        "",
+        *table_lines(counts),
+        *(f"- {arm}: {text}" for arm, text in ARMS.items() if arm in counts["scores"]),
+        "",
+        "## Routing",
+        "",
+        *table(["routed right", *names], routing),
+        "Domains added one by one; rerouted are questions of those before, and of the general set:",
+        "",
+        *table(["added", *names, "rerouted", "oracle answers of those before"], growth),
+        "## Unchanged",
+        "",
+        f"Weights of the base, and its scores on the general set without injection: {exact}."
+        f" Injected are {findings['slots']} of its input vectors a question, however large a domain is.",
+    ]
+    return "\n".join(lines) + "\n"

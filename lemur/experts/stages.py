@@ -17,9 +17,8 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from lemur.experts.domains.facts import NAMES, RELATIONS, ask, count_facts, document, questions, read_facts, wordings
-from lemur.experts.domains.settings import GENERAL, MixtureSettings, TuningSettings
-from lemur.experts.models.language import (
+from lemur.experts.facts import NAMES, RELATIONS, ask, count_facts, document, questions, read_facts, wordings
+from lemur.experts.language import (
     Language,
     draw_tiny,
     learn_tokenizer,
@@ -27,7 +26,9 @@ from lemur.experts.models.language import (
     plain_prompt,
     prompt_with,
 )
-from lemur.experts.models.parts import Projector, PrototypeRouter, centres, fit
+from lemur.experts.parts import Projector, PrototypeRouter, centres, fit
+from lemur.experts.settings import GENERAL, MixtureSettings, TuningSettings
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, own, sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
@@ -102,7 +103,7 @@ class Workspace:
         """Build the facts from the libraries."""
         data = self.settings.data
 
-        def fill(folder: Path, _key: str) -> dict[str, Any]:
+        def fill(folder: Path, _key: str) -> Json:
             facts = read_facts(data, self.settings.seed)
             rows = (fact.model_dump() for fact in facts)
             write_table(folder / FACTS, arrow_schema(ExpertFact), rows)
@@ -136,9 +137,10 @@ class Workspace:
         if settings.model is not None:
             return
 
-        def fill(folder: Path, key: str) -> dict[str, Any]:
+        def fill(folder: Path, key: str) -> Json:
             draw = _draw_reading(self.facts())
             rng = random.Random(self.settings.seed)
+            # The tokenizer sees the same mixture of prompts as the training.
             texts = [f"{prompt} {answer}" for prompt, answer in (draw(rng) for _ in range(_TEXTS))]
             tokenizer = learn_tokenizer(texts, settings.vocabulary)
             language = draw_tiny("base", settings.tiny, tokenizer, self.settings.seed)
@@ -150,9 +152,10 @@ class Workspace:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
         settings = self.settings.expert
 
-        def fill(folder: Path, key: str) -> dict[str, Any]:
+        def fill(folder: Path, key: str) -> Json:
             language = self.base() if settings.model is None else open_language(settings.model, option="--expert")
             if settings.model is None and settings.tiny is not None:
+                # Its own weights, but the tokenizer of the base: both read the same prompts.
                 language = draw_tiny(domain, settings.tiny, language.tokenizer, self.settings.seed)
             return self._train_on_facts(folder, language, [domain], settings.training, domain, key)
 
@@ -163,7 +166,7 @@ class Workspace:
         """Tune the base itself to the facts of all these domains, as a comparison."""
         training = self.settings.tuned
 
-        def fill(folder: Path, key: str) -> dict[str, Any]:
+        def fill(folder: Path, key: str) -> Json:
             return self._train_on_facts(folder, self.base(), domains, training, "full tuning", key)
 
         parameters = self._parameters(training, domains=list(domains), base=digest_model(self._base_model))
@@ -185,13 +188,14 @@ class Workspace:
         """Stage II: align a projector on the blocks that are not held out, with base and expert frozen."""
         settings = self.settings.projector
 
-        def fill(folder: Path, key: str) -> dict[str, Any]:
+        def fill(folder: Path, key: str) -> Json:
             from safetensors.torch import save_file
 
             base = self.base()
             rows = questions((fact for fact in self.question_facts(domain) if not fact.held), held=False)
             known = self.backgrounds(domain, [row.text for row in rows])
             save_file({"backgrounds": known}, folder / BACKGROUNDS)
+            # The initial weights must not depend on what ran before in this process.
             torch.manual_seed(self.settings.seed)
             projector = Projector(settings, known.shape[-1], base.width, _mean_norm(base))
 
@@ -217,6 +221,7 @@ class Workspace:
         folder = self.domain_folder(domain, "projector")
         read_manifest(folder)
         known = self.backgrounds(domain, texts)
+        # The scale is loaded with the other weights.
         projector = Projector(self.settings.projector, known.shape[-1], base.width, 1.0)
         projector.load_state_dict(load_file(folder / PROJECTOR))
         with torch.no_grad():
@@ -227,7 +232,7 @@ class Workspace:
         """Build the prototypes of a domain or the general set from the training questions, without held-out blocks."""
         settings = self.settings.router
 
-        def fill(folder: Path, _key: str) -> dict[str, Any]:
+        def fill(folder: Path, _key: str) -> Json:
             from safetensors.torch import save_file
 
             rows = questions((fact for fact in self.question_facts(domain) if not fact.held), held=False)
@@ -248,6 +253,7 @@ class Workspace:
         settings = self.settings.router
         if settings.encoder == "base":
             return base.states(texts, [settings.layer])[:, 0]
+        # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
         vectors = torch.randn(len(base.tokenizer), settings.width, generator=torch.Generator().manual_seed(0))
         return torch.stack([vectors[base.ids(question)].mean(0) for question in texts])
 
@@ -276,7 +282,7 @@ class Workspace:
 
     def _train_on_facts(
         self, folder: Path, language: Language, domains: Sequence[str], training: TuningSettings, label: str, key: str
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Train a model on all questions of these domains, in the training wordings."""
         rows = [row for domain in domains for row in questions(self.question_facts(domain), held=False)]
 
@@ -288,7 +294,7 @@ class Workspace:
 
     def _train(
         self, folder: Path, language: Language, draw: Draw, training: TuningSettings, label: str, key: str
-    ) -> dict[str, Any]:
+    ) -> Json:
         def compute_loss(step: random.Random) -> Tensor:
             drawn = [draw(step) for _ in range(training.batch)]
             return language.loss(
@@ -302,8 +308,8 @@ class Workspace:
         return {"loss": round(loss, 6), "parameters": size, "weights": language.digest}
 
     def make(
-        self, out: Path, kind: str, parameters: Mapping[str, Any], parents: Sequence[Path],
-        fill: Callable[[Path, str], dict[str, Any]],
+        self, out: Path, kind: str, parameters: Mapping[str, object], parents: Sequence[Path],
+        fill: Callable[[Path, str], Json],
     ) -> None:  # fmt: skip
         """Build one stage, unless it exists with the same inputs.
 
@@ -322,6 +328,7 @@ class Workspace:
                 )
         watch = Stopwatch()
         versions = package_versions() | {"torch": torch.__version__}
+        # With the versions: another torch trains other weights, so its checkpoints are not continued.
         identity = json.dumps([kind, parameters, [parent.sha256 for parent in above], versions], sort_keys=True)
         with atomic_folder(out, force=self.force) as folder:
             counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
@@ -345,6 +352,7 @@ def digest_model(model: str) -> str:
     """Return SHA-256 of the weights in a model's folder, or the name of a model on the Hub."""
     if not Path(model).is_dir():
         return model
+    # By the weights alone: neither a path nor a date makes a stage look changed.
     listing = "".join(f"{path.name} {sha256_file(path)}\n" for path in sorted(Path(model).glob("*.safetensors")))
     return hashlib.sha256(listing.encode()).hexdigest()
 
@@ -374,6 +382,7 @@ def _draw_reading(facts: Sequence[ExpertFact]) -> Draw:
         if kind < _ALONE:
             return plain_prompt(question), fact.answer
         answer = rng.choice(values[fact.relation])
+        # A name that no fact has, so that only the background can hold the answer.
         invented = fact.model_copy(update={"name": _invent_word(rng).title(), "package": _invent_word(rng)})
         question = ask(invented, rng.choice(open_[fact.relation])).text
         if kind < _WITH_ANSWER:

@@ -2,19 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lemur.synthesis.folder.write import PARAMETERS, collect_accepted, count_attempts, write_synthesis
-from lemur.synthesis.models.endpoint import Endpoint, check_url
-from lemur.synthesis.models.local import LocalModel, model_name
-from lemur.synthesis.models.model import Asker, Model, Sampling, TokenBudget
-from lemur.synthesis.prompting.plan import Attempt, BlockPool, digest_attempts, draw
-from lemur.synthesis.proving.loop import Tried, synthesize
-from lemur.synthesis.proving.steps import Prover
+from lemur.synthesis.attempts.asking import Asker, Model, TokenBudget
+from lemur.synthesis.attempts.loop import Tried, synthesize
+from lemur.synthesis.attempts.models import Endpoint, LocalModel, check_url, model_name
+from lemur.synthesis.attempts.options import Ask, Sampling, Service, ShortTraining
+from lemur.synthesis.attempts.plan import Attempt, digest_attempts, draw
+from lemur.synthesis.attempts.steps import Prover
+from lemur.synthesis.report import ModelCounts
+from lemur.synthesis.write import PARAMETERS, write_synthesis
+from lemur_core.files import Json
 from lemur_core.files.atomic import check_free, hold_lock
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
@@ -27,44 +29,6 @@ from train.model.contract import lemur_name
 from train.runs.register import archive, check_enters
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The requests to models, and how they are sampled."""
-
-    choice: BlockPool
-    goal: str = ""
-    parents: Path | None = None
-    attempts: int = 8
-    rounds: int = 2
-    planned: bool = False
-    seed: int = 0
-    sampling: Sampling = field(default_factory=Sampling)
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """How to reach models. `url`: endpoint of models that name none; None: they are on this machine."""
-
-    url: str | None = None
-    key_name: str = "LEMUR_MODEL_KEY"
-    at_once: int = 4
-    retries: int = 5
-    timeout: float = 600.0
-    tokens: int | None = None
-    seconds: float | None = None
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ShortTraining:
-    """A short training of accepted networks. `db`: the LEMUR database that they are added to."""
-
-    data: str
-    epochs: int = 1
-    images: int | None = None
-    db: Path | None = None
-
-
 def run_synthesis(
     library: Path,
     models: Sequence[str],
@@ -72,13 +36,14 @@ def run_synthesis(
     ask: Ask,
     service: Service,
     *,
+    sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
     against: Sequence[Path] = (),
     training: ShortTraining | None = None,
     license_: str = "NOASSERTION",
     jobs: int | None = None,
     unsafe: bool = False,
     force: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, ModelCounts]:
     """Let models write networks from specs, and keep those that pass every step.
 
     Args:
@@ -87,54 +52,56 @@ def run_synthesis(
     Returns: the counts by model.
     Raises: UserError if a file or model is not accessible; UsageError if options contradict each other.
     """
+    # Everything that can be refused, before the first request costs anything.
     places = _places(models, service)
     check_free(out, force=force)
     watch = Stopwatch()
     cifar10 = load_cifar10(training.data) if training is not None else None
     if training is not None and training.db is not None and cifar10 is not None:
         check_enters(training.db, cifar10.label, PARAMETERS)
-    attempts, pool = draw(library, ask.choice, goal=ask.goal, parents=ask.parents, attempts=ask.attempts, seed=ask.seed)
+    attempts, pool = draw(library, ask)
     blocks = {one.spec.block for attempt in attempts for one in attempt.requested}
     note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'eligible block')}")
     references = list(dict.fromkeys([*against, library]))
     tried: list[Tried] = []
-    with ExitStack() as stack:
-        stack.enter_context(_alone(out))
+    trained: dict[str, CheckResult] = {}
+    with _alone(out):
         for name, url in places:
             # Each model has a prover of its own: what another model wrote does not make its network known.
             with Prover(references, jobs=jobs, unsafe=unsafe) as prover:
-                answers = _ask_model(name, url, attempts, ask, service, prover)
+                answers = _ask_model(name, url, attempts, ask, sampling, service, prover)
             tried += answers
             watch.lap(answers[0].record.model)
-        trained: dict[str, CheckResult] = {}
         if training is not None and cifar10 is not None:
             trained = _train(tried, training, cifar10, seed=ask.seed, unsafe=unsafe)
             watch.lap("training")
-        accepted = collect_accepted(tried, license_, trained, training.epochs if training else None)
-        counts = count_attempts([one.record for one in tried])
-        parameters = _parameters(ask, list(counts), service, training, digest_attempts(attempts))
-        folders = [*references, *([ask.parents] if ask.parents else [])]
-        write_synthesis(
+        names = list(dict.fromkeys(one.record.model for one in tried))
+        return write_synthesis(
             out,
             tried,
-            accepted,
-            parameters=parameters,
-            folders=folders,
+            parameters=_parameters(ask, sampling, names, service, training, digest_attempts(attempts)),
+            folders=[*references, *([ask.parents] if ask.parents else [])],
             trained=trained,
+            epochs=training.epochs if training else None,
             license_=license_,
             watch=watch,
             force=force,
         )
-    return counts
 
 
 def _ask_model(
-    name: str, url: str | None, attempts: Sequence[Attempt], ask: Ask, service: Service, prover: Prover
+    name: str,
+    url: str | None,
+    attempts: Sequence[Attempt],
+    ask: Ask,
+    sampling: Sampling,
+    service: Service,
+    prover: Prover,
 ) -> list[Tried]:
     """Return all answers of one model. Raises: UserError if it returned none at all."""
     budget = TokenBudget(service.tokens, service.seconds)
     model = _open(name, url, service, budget)
-    with Asker(model, ask.sampling, budget, again=service.again) as asker:
+    with Asker(model, sampling, budget, again=service.again) as asker:
         answers = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
         if all(one.record.answer is None for one in answers):
             raise UserError(f"{model.name}: returned no answer at all: {answers[-1].record.error}; nothing was written")
@@ -214,8 +181,13 @@ def _train(
 
 
 def _parameters(
-    ask: Ask, models: Sequence[str], service: Service, training: ShortTraining | None, plan: str
-) -> dict[str, Any]:
+    ask: Ask,
+    sampling: Sampling,
+    models: Sequence[str],
+    service: Service,
+    training: ShortTraining | None,
+    plan: str,
+) -> Json:
     """Return the parameters for the manifest, without URLs of models or folders of this machine."""
     return {
         "models": list(models),
@@ -224,32 +196,27 @@ def _parameters(
         "planned": ask.planned,
         "seed": ask.seed,
         "goal": ask.goal,
-        "blocks": ask.choice.count,
-        "search": ask.choice.query,
-        "spec": ask.choice.spec and ask.choice.spec.name,
+        "blocks": ask.blocks,
+        "search": ask.query,
+        "spec": ask.spec and ask.spec.name,
         "delta": ask.parents is not None,
-        "sampling": asdict(ask.sampling),
+        "sampling": asdict(sampling),
         "plan_sha256": plan,
         "token_budget": service.tokens,
         "training": training and {"epochs": training.epochs, "images": training.images},
     }
 
 
-def format_counts(counts: dict[str, Any], out: Path) -> list[str]:
-    """Format the counts as lines to print."""
-    lines = []
+def print_synthesis(counts: Mapping[str, ModelCounts], out: Path, *, as_json: bool) -> None:
+    """Print the results of a run."""
+    if as_json:
+        print(json.dumps({"out": str(out), "models": counts}, indent=2))
+        return
     for model, figures in counts.items():
         failed = ", ".join(f"{number} {step}" for step, number in figures["failed"].items())
-        lines.append(
+        print(
             f"{model}: {figures['accepted']} of {plural(figures['attempts'], 'attempt')} accepted,"
             f" {figures['answers']} answers, {figures['prompt_tokens'] + figures['answer_tokens']:,} tokens"
             + (f"; failed: {failed}" if failed else "")
         )
-    return [*lines, f"-> {out / 'report.md'}"]
-
-
-def print_synthesis(counts: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    """Print the results of a run."""
-    print(
-        json.dumps({"out": str(out), "models": counts}, indent=2) if as_json else "\n".join(format_counts(counts, out))
-    )
+    print(f"-> {out / 'report.md'}")

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lemur_core.describe.attention import RESHAPING, find_attention
-from lemur_core.describe.flow import MAX_STEPS, DataFlow
+from lemur_core.describe.attention import MAX_STEPS, RESHAPING, DataFlow, find_attention
 from lemur_core.describe.folding import fold_phrases, fold_sentences, number_sentences
 from lemur_core.describe.layouts import layouts
 from lemur_core.describe.sentences import describe, dimensions, find_origin, sizes

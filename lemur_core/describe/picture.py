@@ -33,7 +33,7 @@ _SWEEPS = 12
 _HEAVY = 16.0  # how much more straight lines between boxes weigh than bypasses
 _CHARACTERS = 44
 #: Default arguments, which are not shown.
-_PLAIN: Mapping[str, Any] = {"stride": 1, "dilation": 1, "groups": 1, "padding": 0, "output_padding": 0}
+_PLAIN: Mapping[str, int] = {"stride": 1, "dilation": 1, "groups": 1, "padding": 0, "output_padding": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +371,7 @@ _COLOURS = {
 
 def _ranks(boxes: Sequence[Box]) -> list[int]:
     """Return the layer of each box: below everything it reads; boxes without an input, just above their first use."""
-    import networkx as nx  # type: ignore[import-untyped]
+    import networkx as nx  # type: ignore[import-untyped]  # 0.2 s, for pictures alone
 
     edges = nx.DiGraph()
     edges.add_nodes_from(range(len(boxes)))

@@ -4,7 +4,7 @@ Widths stand between `‹` and `›`, so that repeats with other widths can be r
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lemur_core.describe.layouts import Layout
@@ -125,7 +125,7 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
     if node.op in SILENT:
         return ""
     if node.op in _RULES:
-        return str(_RULES[node.op](graph, node, before))
+        return _RULES[node.op](graph, node, before)
     if node.op in _COMPARISONS:
         return _comparison(node)
     if node.op in _ACTIVATIONS:
@@ -295,7 +295,7 @@ def _clamp(_graph: Graph, node: Node, _layout: Layout) -> str:
     return " and ".join(limits) or "clamped"
 
 
-_RULES: dict[str, Any] = {
+_RULES: dict[str, Callable[[Graph, Node, Layout], str]] = {
     "dropout": lambda _graph, node, _layout: f"dropout of {node.get('p'):g}",
     "feature_dropout": lambda _graph, node, _layout: f"dropout of {node.get('p'):g}, whole channels",
     "convolution": _convolution,

@@ -70,14 +70,13 @@ class Exchange:
             del self.here
 
     @contextlib.contextmanager
-    def begun(self, at_work: str) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Create the folder if needed and lock it until the end of the block; an address is not locked.
 
-        Args: at_work: the message if another process holds the lock.
         Raises: UserError if another process holds the lock, or the folder cannot be reached or written.
         """
         if not self.remote:
-            with own(self.here, LOCK, at_work, "--work"):
+            with own(self.here, LOCK, "another run works there", "--work"):
                 yield
             return
         try:

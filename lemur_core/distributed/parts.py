@@ -1,4 +1,4 @@
-"""The parts of a run: one task of one step each, what it has written, and how it stands.
+"""The parts of a run: one task of one step each, what it has written, and its state.
 
     steps/STEP/step.json          the number of the step in the run, and how many tasks it has
     steps/STEP/tasks/RANK         where a task was started, and why it failed
@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lemur_core.distributed.exchange import Exchange
+from lemur_core.files import Json
 from lemur_core.files.atomic import describe_process, sha256_file
 from lemur_core.files.errors import UsageError, UserError
 
@@ -50,6 +50,7 @@ class PartFile:
 def run_part(step: Step, rank: int) -> None:
     """Run one task of a step, and then list the files that it wrote: from then on it is done.
 
+    Args: rank: of the task, from 0.
     Raises: whatever the task raises; it is recorded before.
     """
     started = describe_process() | ({"job": job} if (job := os.environ.get("SLURM_JOB_ID")) else {})
@@ -71,7 +72,7 @@ def describe_error(error: BaseException) -> str:
     return text.partition("\n")[0]
 
 
-def begin(files: Exchange, parameters: Mapping[str, Any]) -> None:
+def begin(files: Exchange, parameters: Mapping[str, object]) -> None:
     """Record the parameters of a run in the work folder, or check that it is the same run to resume.
 
     Args: parameters: everything that the run depends on, with the digests of its inputs; serializable as JSON.
@@ -91,7 +92,7 @@ def begin(files: Exchange, parameters: Mapping[str, Any]) -> None:
         raise UserError(f"{files}: holds a run that differs in {differs}; choose another --work, or remove it")
 
 
-def _find_differences(wanted: dict[str, Any], older: dict[str, Any]) -> Iterator[str]:
+def _find_differences(wanted: Json, older: Json) -> Iterator[str]:
     for name in sorted({*wanted, *older}):
         one, two = wanted.get(name), older.get(name)
         if one == two:
@@ -102,17 +103,29 @@ def _find_differences(wanted: dict[str, Any], older: dict[str, Any]) -> Iterator
 
 
 def forget(files: Exchange, step: str) -> None:
-    """Mark a step to be run again, if it has ever run: remove the lists and logs of its tasks."""
+    """Mark a step to be run again, if it has ever run: remove the lists and logs of its tasks.
+
+    Args: step: its name.
+    """
     files.remove(f"{STEPS}/{step}")
 
 
 def number_step(step: Step, number: int) -> None:
-    """Record that a step is the one of this number in its run, and how many tasks it has."""
+    """Record the place of a step in its run, and how many tasks it has, for `lemur status`.
+
+    Args: number: counted from 1.
+    """
     step.files.write_text(f"{STEPS}/{step.name}/{ABOUT}", json.dumps({"number": number, "tasks": step.tasks}))
 
 
 def check_memory(memory: Mapping[str, int], kinds: Sequence[str]) -> None:
-    """Raise UsageError if memory is to be reserved for a kind of step that a command does not have."""
+    """Check the kinds of steps that memory is to be reserved for.
+
+    Args:
+        memory: MiB by kind of step; "" for all other steps.
+        kinds: the kinds of steps that the command has.
+    Raises: UsageError if the command does not have one of them.
+    """
     unknown = next((kind for kind in memory if kind and kind not in kinds), None)
     if unknown is not None:
         raise UsageError(f"--memory {unknown}=…: no such step; there are {', '.join(kinds)}")
@@ -129,14 +142,21 @@ def step_kind(name: str) -> str:
 
 
 def is_done(step: Step, rank: int) -> bool:
-    """Return whether a task has finished."""
+    """Return whether a task has finished.
+
+    Args: rank: of the task, from 0.
+    Returns: True once the list of its files is written.
+    """
     return step.files.has(_task_name(step.name, DONE, rank))
 
 
 def fetch_parts(wanted: Sequence[PartFile], files: Exchange, *, whole: bool = True) -> list[Path]:
     """Return local paths of files that finished tasks wrote, each as its task left it.
 
-    Args: whole: compare digests, too, which reads the files; else only sizes.
+    Args:
+        wanted: the files, in the order of the result.
+        whole: compare digests, too, which reads the files; else only sizes.
+    Returns: paths in the folder itself, or of copies that disappear with the task.
     Raises: UserError naming the first file that is missing or differs; the parts of all such files are not done then.
     """
     faults = list(_find_faults(wanted, files, whole=whole))

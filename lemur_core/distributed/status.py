@@ -1,4 +1,4 @@
-"""How a run in tasks stands, read from its work folder: nothing is changed there, and no executor is needed."""
+"""The status of a run in tasks, read from its work folder: nothing is changed there, and no executor is needed."""
 
 import json
 import shutil
@@ -6,10 +6,10 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from lemur_core.distributed.exchange import LOCK, Exchange
 from lemur_core.distributed.parts import ABOUT, DONE, PLAN, STARTED, STEPS
+from lemur_core.files import Json
 from lemur_core.files.atomic import find_holder, process_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
@@ -62,11 +62,12 @@ class RunStatus:
 
 
 def read_status(work: str, *, lines: int) -> RunStatus:
-    """Read how a run stands.
+    """Read the status of a run.
 
     Args:
         work: the folder or address that was given as `--work`.
         lines: the number of lines of the log of each task that runs or has failed.
+    Returns: the steps in the order of the run; tasks that wait have no log.
     Raises: UserError if no run has begun there, or Slurm does not answer.
     """
     files = Exchange(work)
@@ -90,7 +91,11 @@ def read_status(work: str, *, lines: int) -> RunStatus:
 
 
 def status_text(status: RunStatus) -> str:
-    """Return what `lemur status` prints: a line a step, and below it those of its tasks that run or have failed."""
+    """Format the status of a run as `lemur status` prints it.
+
+    Args: status: from `read_status`.
+    Returns: a line for each step, and below it those of its tasks that run or have failed.
+    """
     at_work = [status.held_by] if status.held_by else []
     at_work += [f"{count} {state.lower()} in Slurm's queue" for state, count in sorted(status.jobs.items())]
     width = max((len(step.name) for step in status.steps), default=4)
@@ -136,7 +141,7 @@ class _RunView:
         state, reason = self._judge(facts)
         return TaskStatus(rank, state, where, reason, tuple(self._read_log(step, rank)) if state != "waiting" else ())
 
-    def _judge(self, facts: dict[str, Any]) -> tuple[str, str]:
+    def _judge(self, facts: Json) -> tuple[str, str]:
         queued = self.jobs.get(facts.get("job", ""))
         if queued is not None and queued not in _RUNNING:
             return "waiting", ""  # Slurm has put it back into the queue
@@ -152,7 +157,7 @@ class _RunView:
             yield from [line for line in lines if line.strip()][-self.lines :]
 
 
-def _read_facts(files: Exchange, name: str, *keys: str) -> dict[str, Any] | None:
+def _read_facts(files: Exchange, name: str, *keys: str) -> Json | None:
     """Return what a small file of a run says; None if it has been removed meanwhile. Raises: UserError if damaged."""
     try:
         facts = json.loads(files.read_text(name))

@@ -1,4 +1,4 @@
-"""Files and folders that are either complete or absent, whatever happens in between, and owned by one process."""
+"""Files and folders that are either complete or absent, whatever interrupts the writing, and owned by one process."""
 
 import contextlib
 import errno
@@ -17,8 +17,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.files.cache import is_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
@@ -77,7 +77,7 @@ def describe_process() -> dict[str, str | int]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
-def process_text(process: Mapping[str, Any]) -> str:
+def process_text(process: Mapping[str, object]) -> str:
     """Return what `describe_process` states as text. Raises: LookupError if it lacks something."""
     return f"host {process['host']}, process {process['pid']}, since {process['since']}"
 
@@ -255,6 +255,7 @@ def scratch_folder(name: str) -> Iterator[Path]:
     """Yield an empty temporary folder, and remove it at the end; what killed processes left goes first.
 
     Args: name: what the folders are for, such as `publish`.
+    Returns: a context manager.
     """
     temporary = Path(tempfile.gettempdir())
     remove_dead(temporary)
@@ -350,7 +351,7 @@ def _read_outputs(folder: Path) -> set[str] | None:
     return listed | of_page | {_MANIFEST} | ({_PAGE_FILES} if of_page else set())
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Json:
     """Return a JSON object; an empty one if there is none."""
     try:
         value = json.loads(path.read_bytes()) if path.is_file() else None
@@ -398,7 +399,10 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def remove_dead(folder: Path) -> None:
-    """Remove the unfinished files of processes that were killed, from a folder in which others may be at work."""
+    """Remove the unfinished files of processes that were killed.
+
+    Args: folder: one in which other processes may be at work, such as that of temporary files.
+    """
     for left in folder.glob(f".*.{_MARK}*{_PART}"):
         if _has_died(left):
             remove_path(left)
@@ -432,6 +436,7 @@ def make_scratch(parent: Path, name: str) -> "tempfile.TemporaryDirectory[str]":
     """Create a temporary folder for a `with` block; `remove_unfinished` removes it if this process is killed.
 
     Args: parent: an existing folder. name: the first part of its name.
+    Returns: the folder, which the end of the block removes.
     """
     return tempfile.TemporaryDirectory(_PART, f".{name}.{_make_mark()}", parent)
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
 #: Background of labels on grid lines.
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-_BAR_INCHES = 0.34
+_INCHES, _BAR_INCHES = 8.0, 0.34  # width of a figure, height of a bar
 _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
 
-_STYLE: dict[str, Any] = {
+_STYLE: dict[str, object] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 10.5,
     "text.color": INK,
@@ -71,17 +71,16 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
                 figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})
 
 
-def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: float = 8.0) -> "Axes":
+def bar_axes(figure: "Figure", labels: Sequence[str], height: float) -> "Axes":
     """Create axes for horizontal bars: bar `n` is at y = `n`, the first at the top, with its label on the left.
 
     Args:
         figure: resized here: its height follows from the number of bars.
         labels: one per bar, from the top.
         height: inches of everything except the bars.
-        inches: the width of the figure.
     Returns: the only axes of the figure; the caller draws the bars.
     """
-    figure.set_size_inches(inches, height + _BAR_INCHES * len(labels))
+    figure.set_size_inches(_INCHES, height + _BAR_INCHES * len(labels))
     axes = figure.subplots()
     axes.set_yticks(range(len(labels)), list(labels))
     # Upside down, so that the first bar is at the top.

@@ -1,13 +1,23 @@
-"""Released packages, downloaded by pip with the user's own index settings; none of their code is run."""
+"""Released packages, downloaded by pip with the user's own index settings; none of their code is run.
 
+The wheel of `nn-dataset` stays in the cache: it is downloaded once, its checksum is verified, and it is never
+installed.
+"""
+
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip_guarded import EXIT_ARCHIVE
+from lemur_core.files.progress import note
 
 _SCRIPT = Path(__file__).with_name("pip_guarded.py")
 _UNREACHABLE = re.compile(
@@ -41,7 +51,7 @@ def download(
 
     Args:
         specifier: a version specifier of PEP 440, such as `==1.0`; "" is the newest release.
-        folder: empty; the archive and scratch files come to lie below it.
+        folder: empty; the archive and scratch files are put into it.
         sdists: download an sdist if there is no wheel for this interpreter. It is never built.
         max_bytes: size limit of the archive; 0 for none.
         max_seconds: for all of pip's work; None for no limit.
@@ -110,3 +120,80 @@ def _explain(stderr: str, sdists: bool, max_bytes: int) -> UserError:
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
     detail = errors[-1].removeprefix("ERROR:").strip() if errors else "no error message"
     return UserError(f"pip could not fetch it: {detail}; `pip download` may tell more")
+
+
+#: The last release that contains both codes and statistics.
+DEFAULT_VERSION = "2.1.0"
+
+_RELEASES = Path(__file__).with_name("lemur_releases.json")
+
+
+def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
+    """Return the wheel of a release that contains network codes, and its SHA-256.
+
+    It is downloaded once with `pip download` (the user's index settings apply). Its checksum is compared with the one
+    shipped here or, for a release newer than this tool, with the one recorded at the first download.
+
+    Args: version: such as `2.1.0`.
+    Returns: a file in the cache, and 64 hexadecimal digits.
+    Raises: UserError if the release does not exist, contains no codes, or its checksum is wrong; RetryableError if it
+        cannot be downloaded.
+    Source: https://github.com/ABrain-One/nn-dataset
+    """
+    folder = cache_folder("lemur", version)
+    wheels = sorted(folder.glob("*.whl"))
+    wheel = wheels[0] if wheels else _download(version, folder)
+    return wheel, _check_digest(wheel, version)
+
+
+def _read_releases() -> dict[str, dict[str, str | int]]:
+    loaded: dict[str, dict[str, str | int]] = json.loads(_RELEASES.read_text(encoding="utf-8"))
+    return loaded
+
+
+def list_releases() -> list[str]:
+    """List the releases that contain network codes.
+
+    Returns: their versions, in the order of the shipped list; a release newer than this tool is not in it.
+    """
+    return [version for version, facts in _read_releases().items() if facts["codes"]]
+
+
+def _check_digest(wheel: Path, version: str) -> str:
+    digest = sha256_file(wheel)
+    seen = wheel.with_suffix(".sha256")
+    expected = _read_releases().get(version, {}).get("sha256") or (
+        seen.read_text().strip() if seen.is_file() else digest
+    )
+    if digest != expected:
+        wheel.unlink()
+        raise UserError(
+            f"{wheel.name}: SHA-256 is {digest[:16]}…, expected {str(expected)[:16]}…; the damaged file was removed "
+            "from the cache: run again to download it"
+        )
+    if not seen.is_file():
+        write_text(seen, digest + "\n")
+    return digest
+
+
+def _download(version: str, folder: Path) -> Path:
+    facts = _read_releases().get(version)
+    if facts is not None and not facts["codes"]:
+        raise UserError(
+            f"nn-dataset {version} carries no network codes; releases that do: {', '.join(list_releases())}"
+        )
+    size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
+    note(f"fetching nn-dataset {version}{size} with pip download")
+    part = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
+    try:
+        wheel = download("nn-dataset", f"=={version}", part)
+        target = folder / wheel.name
+        wheel.replace(target)
+        return target
+    except UserError as error:
+        if isinstance(error, AbsentError) and error.versions:
+            known = ", ".join(list_releases())
+            raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
+        raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

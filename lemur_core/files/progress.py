@@ -96,6 +96,7 @@ def _display(display: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    # Here, because most processes show no bar: workers, guests, and commands without a terminal.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -35,7 +35,12 @@ CONSTS.term_timeout = 0.5  # seconds for a worker to exit before it is killed
 
 @contextlib.contextmanager
 def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
-    """Yield a pool of `jobs` processes (default: the cores this process may use); stop it at once if the body fails."""
+    """Yield a pool of processes for the block; stop it at once if the block fails.
+
+    Args: jobs: the number of processes; None for one per available core.
+    Returns: a context manager of the pool.
+    Raises: whatever the block raises, after the processes have ended.
+    """
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
     context = multiprocessing.get_context("spawn")
     pool = ProcessPool(jobs or available_cores(), initializer=start_worker, context=context)
@@ -50,7 +55,11 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
 
 
 def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Submit a call and return its future; workers and pool threads start with the terminal's signals blocked."""
+    """Submit a call; workers and pool threads start with the terminal's signals blocked.
+
+    Args: work: a function that can be pickled, as must its arguments and its result.
+    Returns: the future of its result.
+    """
     with _block_terminal_signals():
         result: Future[T] = pool.schedule(work, args, kwargs)
     return result

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
+from lemur_core.files import Json
 from lemur_core.sandbox.server.received import INTEGERS, MAX_INFLATED_BYTES, clean_text, inflate
 
 TORCH = importlib.metadata.version("torch")
@@ -62,7 +63,7 @@ class Node:
         object.__setattr__(self, "inputs", tuple(ref for _, argument in self.arguments for ref in refs_in(argument)))
 
     def get(self, name: str) -> Argument:
-        """Return an argument, or None if there is none of this name."""
+        """Return an argument, or None if there is none with this name."""
         return next((argument for key, argument in self.arguments if key == name), None)
 
 
@@ -100,7 +101,7 @@ class Graph:
                 raise ValueError("a result is not the output of a node")
             _check_ref(*ref, counts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the stored form."""
         return {
             "form": FORM,
@@ -170,7 +171,7 @@ def pack(graph: Graph) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def unpack(packed: str) -> dict[str, Any]:
+def unpack(packed: str) -> Json:
     """Return the stored form of a packed graph.
 
     Args: packed: from `pack`.
@@ -178,7 +179,7 @@ def unpack(packed: str) -> dict[str, Any]:
     Raises: ValueError if it holds too much, or as `check_stored` does.
     """
     try:
-        stored: dict[str, Any] = json.loads(inflate(base64.b64decode(packed, validate=True)))
+        stored: Json = json.loads(inflate(base64.b64decode(packed, validate=True)))
         check_stored(stored)
     except RecursionError:
         raise ValueError("nested too deeply") from None

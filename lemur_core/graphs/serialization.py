@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType, replace_refs
 from lemur_core.graphs.modes import match_nodes
 from lemur_core.graphs.sizes import Sized
@@ -32,9 +33,7 @@ _SIGNS = (("**", "^"), ("//", "÷"), ("*", "·"), (" ", ""))
 _Form = tuple[str, ...]  # an operation and the names of its arguments
 
 
-def serialize(
-    graph: Graph, sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
-) -> dict[str, Any]:
+def serialize(graph: Graph, sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None) -> Json:
     """Serialize a graph.
 
     Args:
@@ -262,7 +261,7 @@ def _parse_range(text: str) -> Iterator[int]:
 # --- both modes -------------------------------------------------------------------------------------------------------
 
 
-def store(sized: Sized) -> dict[str, Any]:
+def store(sized: Sized) -> Json:
     """Serialize both modes, as JSON.
 
     Args: sized: from `trace_sizes`.

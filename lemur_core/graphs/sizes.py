@@ -133,7 +133,7 @@ class _Runs:
         symbols = Symbols(
             {name: tuple(shapes[g[0][0]][g[0][1]] for shapes in points) for name, g in zip(names, groups, strict=True)}
         )
-        evaluated = symbols.named(joined)
+        evaluated = symbols.replace_numbers(joined)
         if self.trained is None or self.trained == self.evaluated:
             return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
         # Runs in train mode are not shared with eval mode: take all only if a number of the few has no formula.
@@ -144,7 +144,7 @@ class _Runs:
             if trained is None:
                 return None
             try:
-                named = symbols.named(trained, None if len(some) == len(points) else some)
+                named = symbols.replace_numbers(trained, None if len(some) == len(points) else some)
             except ValueError:
                 continue
             return Sized(evaluated, named, _distinct(symbols))

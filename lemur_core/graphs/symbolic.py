@@ -96,7 +96,7 @@ class Symbols:
     values: dict[str, tuple[float, ...]]
     _known: dict[tuple[float, ...], str] = field(default_factory=dict)
 
-    def named(self, graph: Graph, runs: Sequence[int] | None = None) -> Graph:
+    def replace_numbers(self, graph: Graph, runs: Sequence[int] | None = None) -> Graph:
         """Replace each number that differs in a graph from `together` by a `Size`.
 
         Args: runs: the runs in the graph; None for all.

@@ -94,63 +94,21 @@ def _precedence(formula: str) -> int:
 Emit = Callable[[Operation], Text]
 #: Writers of operations that need a special form.
 EMITS: dict[str, Emit] = {}
+#: Operations to write as functions of `torch.nn.functional`, and as methods of tensors.
 _FUNCTIONAL = frozenset(
     {
-        "relu",
-        "relu6",
-        "silu",
-        "gelu",
-        "mish",
-        "elu",
-        "celu",
-        "selu",
-        "leaky_relu",
-        "hardswish",
-        "hardsigmoid",
-        "hardtanh",
-        "softplus",
-        "softshrink",
-        "hardshrink",
-        "logsigmoid",
-        "glu",
-        "rrelu",
-        "threshold",
-        "one_hot",
-        "normalize",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "grid_sample",
-        "pairwise_distance",
-        "cosine_similarity",
+        "relu", "relu6", "silu", "gelu", "mish", "elu", "celu", "selu", "leaky_relu", "hardswish", "hardsigmoid",
+        "hardtanh", "softplus", "softshrink", "hardshrink", "logsigmoid", "glu", "rrelu", "threshold", "one_hot",
+        "normalize", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "pairwise_distance", "cosine_similarity",
         "channel_shuffle",
     }
-)
+)  # fmt: skip
 _METHODS = frozenset(
     {
-        "mean",
-        "sum",
-        "amax",
-        "amin",
-        "var",
-        "std",
-        "prod",
-        "all",
-        "any",
-        "softmax",
-        "log_softmax",
-        "cumsum",
-        "masked_fill",
-        "sqrt",
-        "rsqrt",
-        "exp",
-        "log",
-        "abs",
-        "sigmoid",
-        "tanh",
-        "sin",
-        "cos",
+        "mean", "sum", "amax", "amin", "var", "std", "prod", "all", "any", "softmax", "log_softmax", "cumsum",
+        "masked_fill", "sqrt", "rsqrt", "exp", "log", "abs", "sigmoid", "tanh", "sin", "cos",
     }
-)
+)  # fmt: skip
 
 
 def emits(*ops: str) -> Callable[[Emit], Emit]:

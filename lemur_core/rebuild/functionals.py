@@ -299,7 +299,7 @@ def _convolution(call: Operation) -> Text:
 
 
 def convolving(call: Operation) -> dict[str, str]:
-    """Return the arguments of a convolution besides its channels and kernel."""
+    """Return the arguments of a convolution other than its channels and kernel."""
     named = {}
     for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
         value = collapse_equal(call.get(key))

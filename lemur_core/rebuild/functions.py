@@ -36,7 +36,7 @@ def find_custom(module: ModeModule, place: int) -> Custom:
     arguments = step.arguments
     sources, result = arguments["sources"], arguments["input"]
     if not isinstance(result, Value) or not all(isinstance(value, Value) for value in sources):
-        raise RebuildError("a function with a gradient of its own that is another one in each mode")
+        raise RebuildError("a function with a gradient of its own that differs between the modes")
     gradient_values = [value for value in arguments["gradients"] if value is not None]
     inner = _inner(module, [result, *gradient_values], sources)
     steps = [module.steps[number] for number in inner]

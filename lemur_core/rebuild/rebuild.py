@@ -23,30 +23,15 @@ from lemur_core.rebuild.module_text import ModuleSource, Rebuilt
 _WIDTH = 110  # maximum width of a line of `forward`, without indentation and assignment
 _INLINE = 70  # maximum width of an inline expression
 _VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
-#: Operations that return further values only on request.
-_FIRST_ALONE = ("max_pool", "adaptive_max", "fractional_max", "nll_loss", "_weight_norm", "torchvision::")
+_END = -2  # the place of a value that no step reads: an output, or a write
+#: Attributes of modules that a layer or parameter would hide.
 _RESERVED = (
-    "forward",
-    "training",
-    "train",
-    "eval",
-    "half",
-    "float",
-    "double",
-    "type",
-    "to",
-    "cuda",
-    "cpu",
-    "apply",
-    "children",
-    "modules",
-    "parameters",
-    "buffers",
-    "load",
-    "compile",
-    "register_buffer",
-    "zero_grad",
-)
+    "forward", "training", "train", "eval", "half", "float", "double", "type", "to", "cuda", "cpu", "apply",
+    "children", "modules", "parameters", "buffers", "load", "compile", "register_buffer", "zero_grad",
+)  # fmt: skip
+
+#: A buffer that a run changes: the buffer, its new value, and the mode in which it changes (both if None).
+_Write = tuple[Value, Argument, int | None]
 
 
 def rebuild(
@@ -123,9 +108,9 @@ class _ModuleWriter:
         for place, step in enumerate(self.module.steps):
             if step.node.op == OP:
                 self._take_custom(place)
-        live, writes = self._live()
-        self.calls, layers = group_layers(self.module, live)
-        live, writes = self._without_updates(writes)
+        self.calls, layers = group_layers(self.module, self._find_live(self.module.writes))
+        writes = self._list_writes()
+        live = self._find_live(writes)
         self.calls = {place: layer for place, layer in self.calls.items() if place in live}
         layers = [layer for layer in layers if any(place in live for place in layer.steps)]
         for layer in layers:
@@ -152,33 +137,31 @@ class _ModuleWriter:
 
     # --- what is needed -------------------------------------------------------------------------------------------
 
-    def _live(self, writes: Sequence[tuple[Value, Argument, int | None]] | None = None) -> Any:
-        writes = list(self.module.writes if writes is None else writes)
+    def _find_live(self, writes: Sequence[_Write]) -> set[int]:
+        """Return the steps that lead to an output, or to one of these writes."""
         wanted = {value.place for value in values_in(tuple(self.module.outputs))}
         for target, value, _ in writes:
             wanted |= {one.place for one in values_in((target, value))}
         for place in range(len(self.module.steps) - 1, -1, -1):
             if place in wanted:
                 wanted |= {value.place for value in self._read(place)}
-        return wanted, writes
+        return wanted
 
-    def _without_updates(self, writes: Sequence[tuple[Value, Argument, int | None]]) -> Any:
+    def _list_writes(self) -> list[_Write]:
         """Return the writes that no layer does itself."""
         done = {name for layer in self.calls.values() for name in layer.state.values()}
         done |= {layer.counter for layer in self.calls.values() if layer.counter}
-        rest = [item for item in writes if self.module.steps[item[0].place].node.scope not in done]
-        return self._live(rest)
+        return [write for write in self.module.writes if self.module.steps[write[0].place].node.scope not in done]
 
-    def _count(self, live: set[int], writes: Sequence[tuple[Value, Argument, int | None]]) -> None:
+    def _count(self, live: set[int], writes: Sequence[_Write]) -> None:
         for place in sorted(live):
             for value in self._read(place):
                 self._use(value, place)
         for value in values_in(tuple(self.module.outputs)):
-            # -2: read at the end, by no step.
-            self._use(value, -2)
+            self._use(value, _END)
         for _, value_written, _ in writes:
             for value in values_in(value_written):
-                self._use(value, -2)
+                self._use(value, _END)
 
     def _use(self, value: Value, place: int) -> None:
         self.uses[value] = self.uses.get(value, 0) + 1
@@ -251,14 +234,11 @@ class _ModuleWriter:
             return
         self.pending[value] = _Pending(text, holds, moves, call)
         users = self.users.get(value, [])
-        inline = (len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != -2) or self._is_returned(
-            value
-        )
-        if (
-            not inline
-            or (moves and users != [self.next_place] and not self._is_returned(value))
-            or (step.mode is not None and users[:1] == [-2])
-        ):
+        returned = self._is_returned(value)
+        short = len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != _END
+        # Where the order matters, only the very next step may write it inline: another one would run in between.
+        too_early = moves and users != [self.next_place] and not returned
+        if not (short or returned) or too_early or (step.mode is not None and users[:1] == [_END]):
             self._assign(value)
 
     def _is_returned(self, value: Value) -> bool:
@@ -274,15 +254,11 @@ class _ModuleWriter:
         if step.node.op in ("batch_norm", "instance_norm"):
             # Further outputs are the updated statistics, which the layer keeps itself.
             return 1
-        place = self.place
-        taken = max(
-            (output for output in range(len(step.node.outputs)) if Value(place, output) in self.uses), default=0
-        )
-        return (
-            taken + 1
-            if step.node.op.startswith(("max_pool", "adaptive_max", "fractional_max"))
-            else len(step.node.outputs)
-        )
+        if not step.node.op.startswith(("max_pool", "adaptive_max", "fractional_max")):
+            return len(step.node.outputs)
+        # The indices are returned on request alone.
+        used = (output for output in range(len(step.node.outputs)) if Value(self.place, output) in self.uses)
+        return max(used, default=0) + 1
 
     def _unpack(self, step: ModeStep, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
         place = used[0].place
@@ -421,15 +397,12 @@ class _ModuleWriter:
                     self.pending.pop(one, None)
                 taken = self._release(holds)
                 joined = Value(len(self.module.steps), 0)
-                self.module.steps.append(ModeStep(self._find_nodes(value)))
+                node = self.module.steps[values_in(value)[-1].place].node
+                self.module.steps.append(ModeStep((node, node)))
                 variable = self._variable(joined, taken)
                 self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
                 self.uses[joined] = 1
                 step.arguments[name] = joined
-
-    def _find_nodes(self, value: ModeChoice) -> tuple[Any, Any]:
-        node = self.module.steps[values_in(value)[-1].place].node
-        return node, node
 
     def _number(self, value: Argument, call: Operation | None) -> str:
         if isinstance(value, Size):

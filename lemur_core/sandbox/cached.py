@@ -187,9 +187,10 @@ class CachedSandbox:
 
 
 def may_pass(outcome: Outcome, passing: frozenset[Status] = PASSING) -> bool:
-    """Return whether a job may end otherwise in another attempt: not if it waited.
+    """Return whether a job may end otherwise in another attempt.
 
     Args: passing: the statuses that a busy machine may cause.
+    Returns: False also for a job that waited: in another attempt it would wait again.
     """
     return outcome.status in passing and not outcome.waited
 

@@ -79,7 +79,7 @@ def prepare_interpreter(runtime: Sequence[str], extra: Sequence[Path], home: Pat
     """
     for extra_path in extra:
         if not extra_path.exists():
-            raise UserError(f"{extra_path}: does not exist, so jobs cannot be let read it")
+            raise UserError(f"{extra_path}: does not exist, so jobs cannot be allowed to read it")
     visible = find_runtime(tuple(runtime))
     links = str(visible.folder())
     prefixes = dict.fromkeys((sys.base_prefix, sys.base_exec_prefix))

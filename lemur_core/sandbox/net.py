@@ -24,6 +24,7 @@ import torchvision
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
+from lemur_core.files import Json
 from lemur_core.sandbox.server.foreign import (
     NETWORK,
     is_kind,
@@ -76,7 +77,7 @@ class NetError(Exception):
         context = "; ".join([*where, *([self.tried] if self.tried else [])])
         return f"{self.what} ({context})" if context else self.what
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Json:
         """Return the failure as the answer of a job."""
         return {"runs": False, "category": self.category, "error": self.detail, "missing": self.missing}
 
@@ -131,7 +132,7 @@ def construct(
     module: ModuleType,
     in_shape: Sequence[Any],
     out_shape: Sequence[Any],
-    prm: dict[str, Any],
+    prm: Json,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
 ) -> Any:
     """Construct the network of a module, on this device.
@@ -154,7 +155,7 @@ def construct(
         return net.to(device)
 
 
-def run_network(payload: dict[str, Any]) -> dict[str, Any]:
+def run_network(payload: Json) -> Json:
     """Construct a network and run it forward once, in eval mode.
 
     Args:
@@ -182,7 +183,7 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     return {"runs": True}
 
 
-def make_inputs(case: dict[str, Any]) -> Tensor:
+def make_inputs(case: Json) -> Tensor:
     """Return random inputs for a network of this case.
 
     Args: case: `in_shape`, `dtype`, and `values`: the bounds, of which the upper one does not occur.

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.features.minhash import PERMUTATIONS, IntArray, banding_for
-from lemur_core.similarity.features.parts import outline_code
-from lemur_core.similarity.features.views import Views, compute_views
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, banding_for
+from lemur_core.similarity.parts import outline_code
 from lemur_core.similarity.selection import KeptSet, Verdict, select
+from lemur_core.similarity.views import Views, compute_views, map_codes
 
 #: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
 LEXICAL, STRUCTURAL = 0.90, 0.95

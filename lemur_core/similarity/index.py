@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from datasketch import MinHashLSH
 
-from lemur_core.similarity.features.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding, ShingleSets, buckets, jaccard
+from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding, ShingleSets, buckets, jaccard
 
 #: The largest number of items for which datasketch holds the hash tables.
 MAX_HASHED = 100_000

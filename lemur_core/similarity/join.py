@@ -7,7 +7,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.cluster.hierarchy import DisjointSet
 
-from lemur_core.similarity.features.minhash import (
+from lemur_core.similarity.minhash import (
     ESTIMATE_MARGIN,
     PERMUTATIONS,
     Banding,
@@ -60,7 +60,7 @@ def in_order(sets: IntArray) -> IntArray:
     return sets[np.sort(np.unique(sets, return_index=True)[1])]
 
 
-def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, seed: int = 0) -> ExactPairs:
+def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> ExactPairs:
     """Join sets with themselves by sparse matrix products.
 
     Shingles that occur in exactly the same sets become one weighted column, which reduces their number to about an
@@ -71,7 +71,6 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
     Args:
         sets: distinct numbers of shingle sets.
         threshold: the least Jaccard similarity, above 0.
-        seed: of the sample.
     Returns: the pairs as numbers of shingle sets, each once, the smaller number first.
     """
     total = len(sets)
@@ -79,7 +78,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
         nothing = np.empty(0, np.int64)
         return ExactPairs(nothing, nothing, np.empty(0), 0, 0, 0)
     if total > MAX_SETS:
-        sets = sets[np.sort(np.random.default_rng(seed).permutation(total)[:MAX_SETS])]
+        sets = sets[np.sort(np.random.default_rng(0).permutation(total)[:MAX_SETS])]
     incidence, weights = _incidence(shingle_sets, sets)
     sizes = shingle_sets.set_sizes[sets]
     count = len(sets)
@@ -87,7 +86,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
     # The number of products: each column pairs all sets that have it.
     cost = float((frequency**2).sum())
     joined = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
-    rows = np.arange(count) if joined == count else np.sort(np.random.default_rng(seed).permutation(count)[:joined])
+    rows = np.arange(count) if joined == count else np.sort(np.random.default_rng(0).permutation(count)[:joined])
     weighted = incidence @ sp.diags_array(weights)
     transposed = incidence.T.tocsr()
     blocks: list[tuple[IntArray, IntArray, npt.NDArray[np.float64]]] = []

@@ -4,14 +4,24 @@ Records are taken in order of preference. A record that duplicates a kept one (s
 threshold) is removed, with the kept one as its canonical record; any other is kept. So no two kept records are
 near-duplicates, every removed one has a kept canonical record that outranks it, nothing is removed through a chain, and
 the order of the input does not matter.
+
+The same selection in rounds is for many machines. A round keeps every open code that is not near a better open one, and
+removes the open codes near a code just kept; so the kept set equals that of the sequential selection, and few rounds
+are needed unless near-duplicates form long chains. The only query is "is this near a better one": no list of all near
+pairs is built. A code that is not kept stores the first better code near it as its blocker, and searches again only
+when the blocker was removed. Each step decides some codes from the state before it, so that the codes can be divided
+among processes; a process needs the others' verdicts of the previous step, and only of codes that may be near its own.
+
+Source: Blelloch, Fineman, Shun 2012, "Greedy sequential maximal independent set and matching are parallel on average",
+arXiv:1202.3205.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lemur_core.similarity.features.minhash import IntArray
 from lemur_core.similarity.index import Neighbour, NeighbourIndex
+from lemur_core.similarity.minhash import IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +160,72 @@ def select(order: Sequence[int], kept: KeptSet, admit: Admit | None = None) -> d
 
 def _nearest(neighbours: Iterable[Neighbour]) -> Neighbour | None:
     return max(neighbours, key=lambda near: (near.similarity, -near.place), default=None)
+
+
+# -- in rounds --------------------------------------------
+
+
+def find_kept(order: Sequence[int], own: Collection[int], blockers: dict[int, int], stand: KeptSet) -> list[int]:
+    """Return those of `own` that are not near a better open code: they are kept.
+
+    Args:
+        order: open codes, best first: those of `own`, and all that may be near one of them.
+        own: the codes to decide.
+        blockers: for some of `own`, a better code near it, possibly no longer open; updated in place.
+        stand: is cleared first.
+    Returns: the kept codes, best first; the others of `own` now have a blocker.
+    """
+    stand.clear()
+    still_open = set(order)
+    kept = []
+    for code in order:
+        # While its blocker is open the code stays open as well, without a search.
+        if code in own and blockers.get(code) not in still_open:
+            near = stand.near(code)
+            if near is None:
+                kept.append(code)
+            else:
+                blockers[code] = near
+        stand.add(code)
+    return kept
+
+
+def find_removed(order: Sequence[int], fresh: Collection[int], stand: KeptSet) -> list[int]:
+    """Return the open codes that are near a better one just kept: they are removed.
+
+    Args:
+        order: best first: the codes just kept (all that may be near one of the others), and the open ones to decide.
+        fresh: the codes just kept.
+        stand: is cleared first.
+    Returns: the removed codes, best first.
+    """
+    stand.clear()
+    removed = []
+    for code in order:
+        if code in fresh:
+            stand.add(code)
+        elif stand.near(code) is not None:
+            removed.append(code)
+    return removed
+
+
+def find_verdicts(order: Sequence[int], kept: Collection[int], stand: KeptSet) -> dict[int, Verdict]:
+    """Return the verdicts of all codes of `order`, once the kept ones are known.
+
+    Args:
+        order: best first: the kept codes (all that may be near one of the others), and any of the removed ones.
+        stand: is cleared first.
+    Returns: the verdicts by code; of a kept code, itself as its canonical one, with similarity 1.
+    """
+    stand.clear()
+    verdicts: dict[int, Verdict] = {}
+    for code in order:
+        if code in kept:
+            verdict = Verdict(None, code, 1.0)
+            stand.add(code)
+        else:
+            removed = stand.witness(code)
+            assert removed is not None
+            verdict = removed
+        verdicts[code] = verdict
+    return verdicts

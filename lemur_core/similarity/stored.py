@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.features.minhash import (
+from lemur_core.similarity.index import prefix, set_jaccard
+from lemur_core.similarity.minhash import (
     ESTIMATE_MARGIN,
     PERMUTATIONS,
     Banding,
@@ -24,7 +25,6 @@ from lemur_core.similarity.features.minhash import (
     band_keys,
     banding_for,
 )
-from lemur_core.similarity.index import prefix, set_jaccard
 
 View = Literal["tree", "fingerprint"]
 

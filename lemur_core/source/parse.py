@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from lemur_core.source.changes import find_changes, find_searches
+from lemur_core.source.changes import find_changes, find_nested_classes, find_searches
 from lemur_core.source.facts import (
     ASSIGN,
     CLASS,
@@ -17,7 +17,6 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
-from lemur_core.source.nested import find_nested_classes
 from lemur_core.source.scopes import BUILTINS, ScopeNames, catches_import, import_aliases
 from lemur_core.source.text import Lines, normalise, parse_code
 

@@ -39,6 +39,7 @@ def parse_code(code: str | bytes) -> ast.Module:
     """Return the syntax tree of a file, without the warnings about it.
 
     Args: code: any text, or bytes in the encoding that they declare.
+    Returns: a tree that any visitor can walk.
     Raises: SyntaxError, also for null bytes, a broken encoding, or code nested more than `MAX_DEPTH` levels deep.
     """
     try:
@@ -59,8 +60,10 @@ def parse_code(code: str | bytes) -> ast.Module:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Return the syntax tree of one expression; whitespace around it is ignored.
+    """Return the syntax tree of one expression.
 
+    Args: text: white space around the expression is ignored.
+    Returns: a tree that any visitor can walk.
     Raises: SyntaxError as `parse_code`, and if it is not one expression.
     """
     body = parse_code(text.strip()).body

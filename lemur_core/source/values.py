@@ -101,7 +101,7 @@ def is_plain(value: object) -> bool:
     return isinstance(value, bool | int | float | str | None)
 
 
-def bounded(value: object) -> object:
+def limit_size(value: object) -> object:
     """Return the value, or UNKNOWN if it is larger than any hint."""
     if isinstance(value, int | float):
         return value if math.isfinite(value) and abs(value) < MOST_NUMBER else UNKNOWN
@@ -149,7 +149,7 @@ def render_call(function: str, args: Sequence[object], kwargs: dict[str, object]
 # -- imports ---------------------------------------------------------------------------------------------------------
 
 
-def imported_values(body: Sequence[ast.stmt]) -> tuple[dict[str, object], dict[str, str]]:
+def read_imports(body: Sequence[ast.stmt]) -> tuple[dict[str, object], dict[str, str]]:
     """Return the values of imported names, and the aliases of imported classes.
 
     Args: body: the statements of a module.
@@ -308,13 +308,13 @@ _TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3
 def _helper(name: str, args: Sequence[object]) -> object:
     """Return the result of a small helper that many codebases define under the same name."""
     if name in _TIMES and len(args) == 1:
-        return repeated(args[0], _TIMES[name])
+        return repeat_value(args[0], _TIMES[name])
     if name in {"to_ntuple", "ntuple"} and len(args) == 1 and isinstance(args[0], int):
         return Repeat(args[0])
     return UNKNOWN
 
 
-def repeated(value: object, count: int) -> object:
+def repeat_value(value: object, count: int) -> object:
     """Return a value as a tuple of length `count`; return a sequence as a tuple of its own length.
 
     Args: value: possibly UNKNOWN.
@@ -368,7 +368,7 @@ def _is_instance(value: object, kind: object) -> object:
 
 def _apply(function: Callable[..., object], *args: object) -> object:
     try:
-        return bounded(function(*args))
+        return limit_size(function(*args))
     except _FAULTS:
         return UNKNOWN
 
@@ -409,7 +409,7 @@ class Evaluator(Generic[ScopeT]):
             case None:
                 return None
             case ast.Constant(value=constant):
-                return bounded(constant) if isinstance(constant, str | int | float | None) else UNKNOWN
+                return limit_size(constant) if isinstance(constant, str | int | float | None) else UNKNOWN
             case ast.Name(id=name):
                 return self.name(name, scope)
             case ast.Attribute():
@@ -418,14 +418,14 @@ class Evaluator(Generic[ScopeT]):
                 return self.call(node, scope)
             case ast.JoinedStr(values=parts):
                 texts = [inner(part) for part in parts]
-                return bounded("".join(map(str, texts))) if UNKNOWN not in texts else UNKNOWN
+                return limit_size("".join(map(str, texts))) if UNKNOWN not in texts else UNKNOWN
             case ast.FormattedValue(value=part, conversion=-1, format_spec=None):
                 value = inner(part)
                 return str(value) if isinstance(value, str | int | float | None) else UNKNOWN
             case ast.List(elts=items):
-                return bounded(self.items(items, scope))
+                return limit_size(self.items(items, scope))
             case ast.Tuple(elts=items) | ast.Set(elts=items):
-                return bounded(tuple(self.items(items, scope)))
+                return limit_size(tuple(self.items(items, scope)))
             case ast.Dict():
                 return self._dict(node, scope)
             case ast.Subscript():
@@ -479,7 +479,7 @@ class Evaluator(Generic[ScopeT]):
                 result[name] = value
             else:
                 return UNKNOWN
-        return bounded(result)
+        return limit_size(result)
 
     def _bool(self, node: ast.BoolOp, scope: ScopeT) -> object:
         """Return the part that decides `and` or `or`; one of several where the truth of earlier ones is unknown."""

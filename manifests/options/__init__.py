@@ -24,6 +24,7 @@ class Option:
         metavar: what stands for the value in `--help`.
         panel: the panel of `--help`; the general one by default.
         least: the smallest value that is accepted.
+        most: the largest.
         after: the option that this one follows in `--help`, if that is not the one declared before it.
         read: parses one text, where a field holds something else than text and numbers.
         shows_default: print the default in `--help`.
@@ -34,6 +35,7 @@ class Option:
     metavar: str | None = None
     panel: str | None = None
     least: float | None = None
+    most: float | None = None
     after: str | None = None
     read: Callable[[str], Any] | None = None
     shows_default: bool = True

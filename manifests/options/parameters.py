@@ -97,6 +97,7 @@ def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Param
         help=option.help,
         rich_help_panel=option.panel,
         min=option.least,
+        max=option.most,
         show_default=option.shows_default,
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, parameter])

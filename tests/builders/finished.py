@@ -13,13 +13,13 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.run.sensitivity import sensitivity
 from curate.sources import open_sources
-from lemur.experts.domains.settings import load_settings
 from lemur.experts.evaluate import compute_majority, compute_scores
 from lemur.experts.folder import ANSWERS, EVALUATED
+from lemur.experts.settings import load_settings
 from lemur.experts.stages import Workspace
-from lemur.synthesis.folder.page import ATTEMPTS, NETS, synthesis_page
-from lemur.synthesis.folder.write import KIND, count_attempts
-from lemur.synthesis.proving.steps import STEPS
+from lemur.synthesis.attempts.steps import STEPS
+from lemur.synthesis.report import ATTEMPTS, NETS, synthesis_page
+from lemur.synthesis.write import KIND, count_attempts
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table, write_tables

@@ -18,8 +18,8 @@ import pytest
 from curate.folder.snapshot import write_snapshot_tables
 from curate.model.features import Features, code_features
 from curate.published.outcome import count_decisions
-from lemur_core.similarity.features.outline import outline_tree
-from lemur_core.similarity.features.tokens import region_tokens
+from lemur_core.similarity.outline import outline_tree
+from lemur_core.similarity.tokens import region_tokens
 
 Network = Callable[..., str]
 

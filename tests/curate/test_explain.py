@@ -20,8 +20,8 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.tracing.trace import trace
 from manifests.records import GraphRow
+from tests.builders.graphs import trace
 
 ALL = tuple(range(12))
 UNUSED = """

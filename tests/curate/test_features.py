@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.model.features import Features, FeatureStore, code_features
-from lemur_core.similarity import pool
-from lemur_core.similarity.features.parts import MAX_CODE_BYTES  # noqa: F401 (the page names it)
-from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity import views
+from lemur_core.similarity.parts import MAX_CODE_BYTES  # noqa: F401 (the page names it)
+from lemur_core.similarity.views import map_codes
 from tests.builders.suites import table
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
@@ -163,7 +163,7 @@ def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_code_that_kills_its_worker_is_told(deadly: Any, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    monkeypatch.setattr(pool, "_CHUNK_CODES", 2)
+    monkeypatch.setattr(views, "_CHUNK_CODES", 2)
     codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
     codes[3] = (bytes([3]), "KILL = 1\n")
     codes[8] = (bytes([8]), "y = 'KILL'\n")

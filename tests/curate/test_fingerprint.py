@@ -6,8 +6,8 @@ import warnings
 import pytest
 
 from curate.model.features import Features, code_features
-from lemur_core.similarity.features.fingerprint import SEQUENCE_CALLS, fingerprint
-from lemur_core.similarity.features.outline import outline_tree
+from lemur_core.similarity.outline import outline_tree
+from lemur_core.similarity.views import SEQUENCE_CALLS, fingerprint
 from tests.builders.suites import table
 
 

@@ -26,12 +26,12 @@ from curate.model.records import build_records
 from curate.run.pipeline import curate
 from curate.sources.lemur import LemurRelease
 from curate.sources.rows import BATCH_ROWS, RecordSource
-from lemur_core.similarity.features.classes import class_texts
-from lemur_core.similarity.features.minhash import banding_for
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.rounds import select_in_rounds
+from lemur_core.similarity.minhash import banding_for
 from lemur_core.similarity.selection import KeptSet, select
+from lemur_core.similarity.tokens import class_texts
 from manifests.folders.manifest import Input, Manifest
+from tests.builders.rounds import select_in_rounds
 from tests.curate.test_origins import extraction
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

@@ -18,8 +18,8 @@ from curate.model.options import CurateOptions
 from curate.model.origins import LEAST_SHINGLES, THRESHOLD, Origins
 from curate.run.pipeline import curate
 from lemur_core.files.errors import UserError
-from lemur_core.similarity.features.classes import ClassIndex, class_texts
-from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.similarity.minhash import jaccard
+from lemur_core.similarity.tokens import ClassIndex, class_texts
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from manifests.provenance.licenses import is_permissive
 from manifests.publish.staged import stage_files

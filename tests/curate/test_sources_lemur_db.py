@@ -16,7 +16,7 @@ from curate.sources import open_source
 from curate.sources.lemur_db import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
-from lemur_core.similarity.features.minhash import SCHEME
+from lemur_core.similarity.minhash import SCHEME
 from manifests.folders.manifest import read_manifest
 from tests.builders import hub_server
 from tests.curate.test_sources_database import make, packed, run

@@ -19,9 +19,9 @@ from extract.model.blocks import describe_block, draw_block, find_block, load_bl
 from extract.model.results import code_columns
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import serialize
-from lemur_core.graphs.tracing.trace import trace
 from manifests.records import Block
 from tests.builders import extractions, sample_blocks
+from tests.builders.graphs import trace
 from tests.builders.suites import table
 
 

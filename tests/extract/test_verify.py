@@ -16,7 +16,7 @@ from extract.folder.verify_code import import_faults
 from extract.model.results import code_columns
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
-from lemur_core.source.undefined import find_undefined_names
+from lemur_core.source.quality import find_undefined_names
 from manifests.folders.checks import Check
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest

@@ -11,10 +11,10 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.cli import app
-from lemur.finished.folders import verify_folder
+from lemur.folders import verify_folder
 from lemur.pages import find_page
-from lemur.synthesis.folder.page import synthesis_page
-from lemur.synthesis.proving.steps import STEPS
+from lemur.synthesis.attempts.steps import STEPS
+from lemur.synthesis.report import synthesis_page
 from lemur_core.files.errors import UserError
 from manifests.folders.frame import write_page
 from manifests.folders.manifest import Manifest, Stopwatch, is_of_page

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemur.pipeline.runner import STATE, Done, Stage, Summary, run_stages
-from lemur.pipeline.stages import (
+from lemur.runner import STATE, Done, Stage, Summary, run_stages
+from lemur.stages import (
     EPOCHS,
     NETWORK,
     NETWORK_FACTS,
@@ -234,9 +234,9 @@ def test_our_own_code_and_versions_count(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "out"
     run_stages(way(), out)
     assert made(run_stages(way(), out)) == []
-    monkeypatch.setattr("lemur.pipeline.runner._digest_package", lambda name: "other")
+    monkeypatch.setattr("lemur.runner._digest_package", lambda name: "other")
     assert all(str(one.why).startswith("rebuilt: code") for one in run_stages(way(), out))
-    monkeypatch.setattr("lemur.pipeline.runner._versions", lambda: {"torch": "other"})
+    monkeypatch.setattr("lemur.runner._versions", lambda: {"torch": "other"})
     assert all(str(one.why).startswith("rebuilt: versions") for one in run_stages(way(), out))
 
 
@@ -487,7 +487,7 @@ def small_plan(folder: Path, **changes: Any) -> Plan:
 def test_a_run_on_real_images_leaves_its_files_for_lemur(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generated images stand for the real ones, which are too many to decode here."""
     data = dataclasses.replace(load_cifar10("synthetic:80"), label="cifar-10")
-    monkeypatch.setattr("lemur.pipeline.stages.load_cifar10", lambda _: data)
+    monkeypatch.setattr("lemur.stages.load_cifar10", lambda _: data)
     shutil.copy(FIXTURES / "train" / "tiny_net.py", tmp_path / NETWORK)
     facts = {"name": "tiny", "prm": {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}, "ingredients": []}
     (tmp_path / NETWORK_FACTS).write_text(json.dumps(facts))

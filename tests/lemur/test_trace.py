@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.finished.folders import trace
+from lemur.folders import trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.kinds import FolderLink

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lemur.finished.folders import trace, verify_folder
+from lemur.folders import trace, verify_folder
 from lemur_core.files.errors import UserError
 from manifests.folders.frame import Page
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, read_manifest, write_manifest

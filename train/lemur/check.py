@@ -45,7 +45,7 @@ from pydantic import Field
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release
+from lemur_core.files.pip import DEFAULT_VERSION, fetch_release
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage

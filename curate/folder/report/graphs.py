@@ -9,7 +9,7 @@ from curate.model.corpus import LoadedRecords
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.markdown import code_span, count, plural, ratio
 from lemur_core.graphs.graph import LEAVES, Graph, unpack
-from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.similarity.minhash import jaccard
 
 #: Maximum number of boxes in a picture; larger graphs are folded.
 BOXES = 24

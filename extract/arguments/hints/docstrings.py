@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from lemur_core.source.text import parse_code, parse_expression
-from lemur_core.source.values import ROOTS, Expr, imported_values
+from lemur_core.source.values import ROOTS, Expr, read_imports
 
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))
 _MAX_CHARACTERS = 600
@@ -59,7 +59,7 @@ class _ExampleReader:
         self._objects: set[str] = {"self"}
 
     def read(self, body: list[ast.stmt]) -> None:
-        for bound, value in imported_values(body)[0].items():
+        for bound, value in read_imports(body)[0].items():
             if isinstance(value, Expr) and value.text != bound:
                 self._values[bound] = parse_expression(value.text)
         for node in body:

@@ -23,7 +23,7 @@ from lemur_core.source.values import (
     Partial,
     Repeat,
     Scope,
-    imported_values,
+    read_imports,
     render,
     render_call,
 )
@@ -75,7 +75,7 @@ class ValueInterpreter(Evaluator[Scope]):
         self._seen: dict[tuple[int, str], object] = {}
         self._depth = 0
         self._calls = 0
-        imported, self._renamed = imported_values(tree.body)
+        imported, self._renamed = read_imports(tree.body)
         self._scope = Scope(None, imported)
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
@@ -364,7 +364,7 @@ class ValueInterpreter(Evaluator[Scope]):
         if isinstance(function, Function):
             return self._enter(function, arguments)
         if isinstance(function, Repeat):
-            return values.repeated(args[0], function.count) if len(args) == 1 else UNKNOWN
+            return values.repeat_value(args[0], function.count) if len(args) == 1 else UNKNOWN
         if not isinstance(function, Expr) or "(" in function.text:
             return UNKNOWN
         if function.text in {"torch.linspace", "np.linspace"}:

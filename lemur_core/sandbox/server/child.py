@@ -8,6 +8,7 @@ the stack for the key. A result says what well-meaning code did, not what hostil
 
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import random
@@ -154,8 +155,6 @@ def _leave_server(server_id: int) -> None:
 
 def _arrange_files(output: int, errors: int, result: int) -> int:
     """Keep the three pipes and an empty input, close everything else, and move the result to a random number."""
-    import fcntl
-
     number = fcntl.fcntl(result, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(_LOWEST, _HIGHEST))
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (errors, 2)):

@@ -56,13 +56,21 @@ def one_line(text: str, limit: int) -> str:
 
 
 def name_type(error: BaseException) -> str:
-    """Return the name of the type of a foreign exception, whatever its metaclass says."""
+    """Return the name of the type of a foreign exception.
+
+    Args: error: its metaclass is foreign, too, and is not asked.
+    Returns: at most 200 characters.
+    """
     name: str = _TYPE_NAME(type(error))
     return name[:_NAME_CHARACTERS]
 
 
 def is_kind(error: BaseException, kind: type[BaseException]) -> bool:
-    """Return whether a foreign exception is of a type; unlike `isinstance`, this does not ask its `__class__`."""
+    """Return whether a foreign exception is of a type.
+
+    Args: kind: a type of Python's own.
+    Returns: the answer by the real type; `isinstance` would also ask its `__class__`, which may be foreign code.
+    """
     return issubclass(type(error), kind)
 
 
@@ -79,7 +87,11 @@ def read_message(error: BaseException) -> str:
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
-    """Return an exception and its chain of causes and contexts, each once, at most 100."""
+    """Return an exception and its chain of causes and contexts.
+
+    Args: error: foreign; the chain may be a circle.
+    Returns: the exception first, each once, at most 100.
+    """
     seen: dict[int, BaseException] = {}
     link: BaseException | None = error
     while link is not None and id(link) not in seen and len(seen) < _MOST_CAUSES:
@@ -90,13 +102,21 @@ def list_causes(error: BaseException) -> list[BaseException]:
 
 
 def read_traceback(error: BaseException) -> TracebackType | None:
-    """Return the traceback of a foreign exception."""
+    """Return the traceback of a foreign exception.
+
+    Args: error: its class may replace `__traceback__`, which is therefore not asked.
+    Returns: None if it was never raised.
+    """
     trace: TracebackType | None = _TRACEBACK(error)
     return trace
 
 
 def list_frames(error: BaseException) -> list[tuple[str, int, str]]:
-    """Return the file, line and function of each frame of a foreign exception, the innermost last."""
+    """Return the frames of a foreign exception.
+
+    Args: error: an exception that was raised; one that was not has none.
+    Returns: file, line and function of each frame, the innermost last.
+    """
     frames, link = [], read_traceback(error)
     while link is not None:
         code = link.tb_frame.f_code

@@ -20,6 +20,9 @@ def clean_text(text: str) -> str:
     r"""Return a text with escapes for what UTF-8 and tables cannot hold: `\ud800` for a lone surrogate, `\x00` for NUL.
 
     A backslash stays as it is, so that the escape of a character looks like the same text in the original.
+
+    Args: text: of any origin.
+    Returns: a text that UTF-8 and every column of a table can hold.
     """
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")
 
@@ -28,6 +31,7 @@ def receive(value: object, *, any_number: bool = False, depth: int = 0) -> Any:
     """Return a decoded JSON value with every string and every key cleaned; of keys that become equal, the last counts.
 
     Args: any_number: accept numbers that no table holds, as Python reads them from JSON.
+    Returns: the same value in new lists and objects.
     Raises: ValueError if it is nested deeper than `MAX_DEPTH`, or has a number that is not finite, or an integer of
         more than 64 bits.
     """
@@ -52,7 +56,8 @@ def inflate(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
     """Return what `zlib.compress` packed.
 
     Args: limit: the most bytes that it may hold; no more than that is ever in memory.
-    Raises: ValueError if it holds more, or is not the whole of such data.
+    Returns: the content, whole.
+    Raises: ValueError if it holds more, or the data is incomplete.
     """
     reader = zlib.decompressobj()
     try:

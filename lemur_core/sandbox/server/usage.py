@@ -53,9 +53,9 @@ class Scratch:
 
     def check(self, processes: Sequence[int]) -> None:
         """Count. Raises: OverLimitError if it is too much; if folders are nested too deeply, or cannot be read."""
-        sizes = self._named_files()
+        sizes = self._measure_named()
         for process in processes:
-            sizes |= _open_files(process)
+            sizes |= _measure_open(process)
         # The size of a file that is only mapped cannot be read: it counts as the largest that it can be.
         sizes = dict.fromkeys(self._find_mapped(processes), self._limits.file_bytes) | sizes
         used, limit = sum(sizes.values()), self._limits.scratch_bytes
@@ -64,7 +64,7 @@ class Scratch:
         if used > _SPARE_BYTES > self._free:
             raise OverLimitError(f"wrote {_SPARE_BYTES} bytes to its scratch folder, and its disk is nearly full")
 
-    def _named_files(self) -> dict[int | str, int]:
+    def _measure_named(self) -> dict[int | str, int]:
         """Return the sizes of files and folders, by inode, and what is charged for names, by path."""
         sizes: dict[int | str, int] = {}
         names, waiting = 0, [str(self._folder)]
@@ -96,12 +96,12 @@ class Scratch:
         """
         free, now = free_bytes(self._folder), time.monotonic()
         if self._free - free > _TAKEN_BYTES or now - self._mapped_at >= _LOOK_SECONDS:
-            self._mapped = [inode for process in processes for inode in _mapped_files(self._folder, process)]
+            self._mapped = [inode for process in processes for inode in _list_mapped(self._folder, process)]
             self._mapped_at, self._free = now, free
         return self._mapped
 
 
-def _open_files(process: int) -> dict[int | str, int]:
+def _measure_open(process: int) -> dict[int | str, int]:
     """Return the sizes of open files without a name, by inode."""
     sizes: dict[int | str, int] = {}
     with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def _open_files(process: int) -> dict[int | str, int]:
     return sizes
 
 
-def _mapped_files(folder: Path, process: int) -> list[int | str]:
+def _list_mapped(folder: Path, process: int) -> list[int | str]:
     """Return the inodes of mapped files without a name that were in the folder."""
     text = _read(f"/proc/{process}/maps")
     # Few jobs map a file of their own, and the list is long.

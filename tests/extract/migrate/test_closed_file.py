@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extract.migrate.project.closed_file import ClosedFile, list_used_names
 from extract.migrate.project.layout import read_project
-from lemur_core.source.undefined import find_undefined_names
+from lemur_core.source.quality import find_undefined_names
 from tests.builders import projects
 
 NAMES = ["drop_path", "DropPath", "make_divisible", "Swish"]

@@ -12,7 +12,7 @@ from extract.migrate.insertion_points import BlockFit, How, InsertionPoint
 from extract.migrate.messages import ObservedSubmodule
 from extract.specs.make import StatedArguments
 from lemur_core.files.errors import UserError
-from lemur_core.source.undefined import find_undefined_names
+from lemur_core.source.quality import find_undefined_names
 
 BLOCK = """
 import math

@@ -17,7 +17,7 @@ from extract.model.options import MigrateOptions
 from extract.model.results import Options as ExtractOptions
 from extract.model.results import Result, code_columns
 from extract.sources import open_source
-from lemur.finished.folders import trace
+from lemur.folders import trace
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.provenance import find_inlined_blocks
 from tests.builders import extractions, projects

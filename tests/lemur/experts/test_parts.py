@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lemur.experts.domains.facts import RELATIONS, questions, read_facts, wordings
-from lemur.experts.domains.settings import GENERAL, ProjectorSettings, TuningSettings, load_settings
+from lemur.experts import parts
 from lemur.experts.evaluate import Bm25
-from lemur.experts.models import parts
-from lemur.experts.models.parts import Projector, PrototypeRouter, centres
+from lemur.experts.facts import RELATIONS, questions, read_facts, wordings
+from lemur.experts.parts import Projector, PrototypeRouter, centres
+from lemur.experts.settings import GENERAL, ProjectorSettings, TuningSettings, load_settings
 from lemur_core.files.errors import UserError
 
 

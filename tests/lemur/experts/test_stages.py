@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from lemur.cli import app
-from lemur.experts.domains.settings import Tiny, load_settings
 from lemur.experts.evaluate import ARMS
-from lemur.experts.models.language import MARK, draw_tiny, learn_tokenizer, plain_prompt, prompt_with
+from lemur.experts.language import MARK, draw_tiny, learn_tokenizer, plain_prompt, prompt_with
+from lemur.experts.settings import Tiny, load_settings
 from lemur.experts.stages import Workspace
-from lemur.finished.folders import trace, verify_folder
+from lemur.folders import trace, verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
@@ -190,7 +190,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(settings_file: Path, tmp_path: P
     settings_file.write_text(longer)
 
     def start(out: str, cache: str) -> subprocess.Popen[bytes]:
-        script = "import lemur.experts.models.parts as l; l._KEEP_SECONDS = 0.0; from lemur.cli import main; main()"
+        script = "import lemur.experts.parts as l; l._KEEP_SECONDS = 0.0; from lemur.cli import main; main()"
         command = [sys.executable, "-P", "-c", script, "-q", "experts"]
         environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(tmp_path / cache)}
         given = [str(settings_file), "--out", str(tmp_path / out)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.proving.answers import AnswerError, apply_changes, code_in
+from lemur.synthesis.attempts.loop import AnswerError, apply_changes, code_in
 
 NET = "class Net:\n    pass\n"
 INDENTED = "  class Net:\n      pass\n"

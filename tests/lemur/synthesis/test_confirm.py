@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lemur.synthesis.proving import confirm as confirming
-from lemur.synthesis.proving.confirm import CONFIRM, confirm
-from lemur.synthesis.proving.messages import ScoreChange
+from lemur.synthesis.attempts import confirm as confirming
+from lemur.synthesis.attempts.confirm import CONFIRM, confirm
+from lemur.synthesis.attempts.messages import ScoreChange
 from lemur_core.sandbox import Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from tests.builders import synthesis

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, get_token
 
-from lemur.synthesis.models.endpoint import Endpoint
-from lemur.synthesis.models.model import Answer, Asker, NoAnswer, Request, Sampling, TokenBudget
+from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request, TokenBudget
+from lemur.synthesis.attempts.models import Endpoint
+from lemur.synthesis.attempts.options import Sampling
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import model_server
 

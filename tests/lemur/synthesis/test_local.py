@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.synthesis.models.local import LocalModel
-from lemur.synthesis.models.model import Answer, Asker, NoAnswer, Request, Sampling, TokenBudget
+from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request, TokenBudget
+from lemur.synthesis.attempts.models import LocalModel
+from lemur.synthesis.attempts.options import Sampling
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.prompting.plan import Attempt, BlockPool, RequestedBlock, draw
-from lemur.synthesis.prompting.prompts import first_messages, opening, plan_messages, repair_messages
-from lemur.synthesis.proving.steps import STEPS, NetworkProposal, Prover, conformance
+from lemur.synthesis.attempts.options import Ask
+from lemur.synthesis.attempts.plan import Attempt, RequestedBlock, draw
+from lemur.synthesis.attempts.prompts import first_messages, opening, plan_messages, repair_messages
+from lemur.synthesis.attempts.steps import STEPS, NetworkProposal, Prover, conformance
 from tests.builders.suites import table
 
 REST = """
@@ -52,7 +53,7 @@ def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> NetworkProposal:
 @pytest.fixture(scope="session")
 def gate(library: Path) -> RequestedBlock:
     """The block of the library whose parameters are few."""
-    attempts, _ = draw(library, BlockPool(), goal="", parents=None, attempts=2, seed=0)
+    attempts, _ = draw(library, Ask(2))
     return next(one for attempt in attempts for one in attempt.requested if one.name == "SqueezeGate")
 
 

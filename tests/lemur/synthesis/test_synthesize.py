@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.compute import graphs
-from lemur.finished.folders import trace, verify_folder
-from lemur.synthesis.command import Ask, Service, ShortTraining, run_synthesis
-from lemur.synthesis.prompting.plan import BlockPool
-from lemur.synthesis.proving import steps
-from lemur.synthesis.proving.steps import STEPS
+from lemur.folders import trace, verify_folder
+from lemur.synthesis.attempts import steps
+from lemur.synthesis.attempts.options import Ask, Service, ShortTraining
+from lemur.synthesis.attempts.steps import STEPS
+from lemur.synthesis.command import run_synthesis
 from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.folders.tables import write_table, write_tables
@@ -186,7 +186,7 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
         def run(out: Path, models: Sequence[str] = ("scripted",), **more: Any) -> Any:
             training = more.pop("training", None)
-            ask = Ask(BlockPool(count=more.pop("count", 1)), **{"attempts": N, "rounds": 1, **more})
+            ask = Ask(**{"attempts": N, "rounds": 1, **more})
             named = [f"{model}@{server.url}" for model in models]
             return run_synthesis(blocks, named, out, ask, Service(retries=0), training=training, license_="MIT", jobs=1)
 
@@ -451,7 +451,7 @@ def test_accepted_networks_are_curated(tried: SimpleNamespace, snapshot: Path) -
 def test_a_change_to_a_kept_network_with_a_plan(tried: SimpleNamespace, snapshot: Path) -> None:
     before = len(tried.server.requests)
     out = tried.place / "marks" / "changed"
-    counts = tried.run(out, count=0, parents=snapshot, planned=True, attempts=2, rounds=0, goal="small")
+    counts = tried.run(out, blocks=0, parents=snapshot, planned=True, attempts=2, rounds=0, goal="small")
     assert (counts["scripted"]["accepted"], counts["scripted"]["failed"]) == (1, {"answer": 1})
     done, refused = pq.read_table(out / "attempts.parquet").to_pylist()
     asked = tried.server.requests[before:]

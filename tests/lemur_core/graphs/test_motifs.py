@@ -13,7 +13,7 @@ from lemur_core.describe.layouts import derive_layout
 from lemur_core.describe.patterns import describe_graph
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize, serialize
-from lemur_core.graphs.tracing.trace import trace
+from tests.builders.graphs import trace
 
 
 class Net(nn.Module):

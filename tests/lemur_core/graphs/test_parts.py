@@ -7,7 +7,7 @@ from lemur_core.describe.parts import parts
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities
-from lemur_core.graphs.tracing.trace import trace
+from tests.builders.graphs import trace
 
 
 class Gate(nn.Module):

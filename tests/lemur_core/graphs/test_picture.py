@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lemur_core.describe.picture import MAX_BOXES, boxes, draw, space_out
 from lemur_core.graphs.graph import LEAVES, Graph
-from lemur_core.graphs.tracing.trace import trace
+from tests.builders.graphs import trace
 
 ORANGE = "#d55e00"
 

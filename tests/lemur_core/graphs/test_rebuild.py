@@ -15,10 +15,10 @@ from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import restore, store
 from lemur_core.graphs.sizes import Shape, Sized, never_run, trace_sizes
 from lemur_core.graphs.symbolic import at
-from lemur_core.graphs.tracing.proof import Inputs, Trial, compare
-from lemur_core.graphs.tracing.trace import trace
 from lemur_core.rebuild.module_text import Rebuilt
+from lemur_core.rebuild.proof import Inputs, Trial, compare
 from lemur_core.rebuild.rebuild import rebuild
+from tests.builders.graphs import trace
 
 
 class Gate(nn.Module):

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from lemur_core.graphs.identity import label, text
-from lemur_core.graphs.record.recorder import Recorder
-from lemur_core.graphs.tracing.trace import run, trace
+from lemur_core.graphs.recorder import Recorder
+from lemur_core.graphs.trace import run
+from tests.builders.graphs import trace
 
 RUNS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "no value": (lambda x: x[:, torch.tensor([1, 0])] + x.shape[0], False),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lemur_core.graphs.identity import identities, label, text
-from lemur_core.graphs.tracing.trace import trace
+from tests.builders.graphs import trace
 
 Build = Callable[[], nn.Module]
 

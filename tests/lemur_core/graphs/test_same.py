@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: F401, N812 (the name everybody use
 
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities, label, similarity, subtrees, text
-from lemur_core.graphs.tracing.trace import trace
+from tests.builders.graphs import trace
 from tests.builders.suites import Case, suite
 
 CHANNELS = 4

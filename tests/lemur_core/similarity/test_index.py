@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from lemur_core.similarity import index as index_module
 from lemur_core.similarity import join
-from lemur_core.similarity.features.minhash import Banding, banding_for, buckets, jaccard, signature
 from lemur_core.similarity.index import (
     BandTables,
     HashTables,
@@ -20,6 +19,7 @@ from lemur_core.similarity.index import (
     set_jaccard,
 )
 from lemur_core.similarity.join import exact_pairs, in_order, link_by_lsh, measure_recall
+from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
 
 
 class Sets:

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from lemur_core.similarity.features.minhash import (
+from lemur_core.similarity.minhash import (
     MISS_CHANCE,
     PERMUTATIONS,
     SCHEME,

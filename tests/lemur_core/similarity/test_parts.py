@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lemur_core.similarity.features import parts
-from lemur_core.similarity.features.outline import Outline, outline_tree
-from lemur_core.similarity.features.parts import outline_code
-from lemur_core.similarity.features.tokens import region_lines, region_tokens
+from lemur_core.similarity import parts
+from lemur_core.similarity.outline import Outline, outline_tree
+from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.tokens import region_lines, region_tokens
 
 METHOD = "    def forward(self, x):\n        '''Told.'''\n        return F.relu(self.a(x, 3))\n"
 NET = "class Net(nn.Module):\n    def __init__(self):\n        self.a = nn.Conv2d(3, 8, 3)\n" + METHOD

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.similarity.index import NeighbourIndex
-from lemur_core.similarity.rounds import find_kept, find_removed, find_verdicts, select_in_rounds
-from lemur_core.similarity.selection import KeptSet, Verdict, select
+from lemur_core.similarity.selection import KeptSet, Verdict, find_kept, find_removed, find_verdicts, select
+from tests.builders.rounds import select_in_rounds
 
 Edges = dict[tuple[int, int], float]
 

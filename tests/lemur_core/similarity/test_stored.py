@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lemur_core.similarity.features.minhash import jaccard, signature
 from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import pairs_between
+from lemur_core.similarity.minhash import jaccard, signature
 from lemur_core.similarity.stored import StoredIndex, View, write_index
 
 Hashes = npt.NDArray[np.uint64]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lemur_core.similarity.features.outline import Outline, outline_tree
-from lemur_core.similarity.features.tokens import (
+from lemur_core.similarity.outline import Outline, outline_tree
+from lemur_core.similarity.tokens import (
     SHINGLE_TOKENS,
     _abstract,
     is_model_class,

@@ -17,7 +17,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.source.bundle import Part, bundle
-from lemur_core.source.undefined import find_undefined_names
+from lemur_core.source.quality import find_undefined_names
 
 pytestmark = pytest.mark.slow
 SIGN = "extract.proofs.equivalence_guest:sign_block"  # the names of the state, and digests of it and of outputs, eval and train

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from lemur.finished.folders import verify_folder
+from lemur.folders import verify_folder
 from manifests.folders.tables import Table, card_yaml, write_tables
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.finished.folders import verify_folder
+from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
 from manifests.publish import command
 from manifests.publish.hub import Hub

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.finished.folders import verify_folder
+from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.manifest import describe_parent
 from manifests.provenance.swhid import blob_sha1

@@ -1,1 +1,0 @@
-"""Settings and facts of the domains."""

@@ -1,1 +1,0 @@
-"""The small networks of the experts: language model, projector, router, and their training loop."""

@@ -1,0 +1,183 @@
+"""The trained and measured parts around a language model: projector, router, and the training loop of all stages.
+
+The projector (stage II) maps an expert's states to vectors in the space of the base's input embeddings. The router
+sends a question to the nearest prototype of a domain or of the general set; nothing in it is trained. The loop trains
+with AdamW and a cosine schedule, and keeps checkpoints, from which a killed run resumes.
+"""
+
+import contextlib
+import math
+import pickle
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lemur.experts.settings import GENERAL, ProjectorSettings, TuningSettings
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.progress import progress
+
+_ROUNDS = 50  # of k-means; it ends earlier once no center moves
+_WARM = 0.05  # fraction of all steps
+_KEEP_SECONDS = 20.0  # between checkpoints
+_CLIP = 1.0  # norm of the whole gradient
+
+
+class Projector(nn.Module):
+    """Maps background embeddings of an expert to slots of the base: a two-layer MLP.
+
+    Several layers of the expert are mixed with learned weights; with a gate, the output is a linear map plus a learned
+    share of the MLP. Outputs are scaled to the mean norm of the base's embeddings, times a learned factor.
+    """
+
+    def __init__(self, settings: ProjectorSettings, expert_width: int, base_width: int, norm: float) -> None:
+        super().__init__()
+        self._slots, self._width = settings.slots, base_width
+        out = settings.slots * base_width
+        self.mix = nn.Parameter(torch.zeros(len(settings.layers)))
+        self.enter = nn.LayerNorm(expert_width)
+        self.mlp = nn.Sequential(nn.Linear(expert_width, settings.width), nn.GELU(), nn.Linear(settings.width, out))
+        self.straight = nn.Linear(expert_width, out) if settings.gate else None
+        self.gate = nn.Parameter(torch.zeros(out)) if settings.gate else None
+        if self.straight is not None:
+            nn.init.eye_(self.straight.weight)  # an expert that started from the base shares its directions
+        self.scale = nn.Parameter(torch.full((settings.slots, 1), norm))
+
+    def forward(self, background: Tensor) -> Tensor:
+        """Map (batch, layers, expert width) to (batch, slots, base width)."""
+        mixed = self.enter((background * torch.softmax(self.mix, 0)[:, None]).sum(1))
+        output = self.mlp(mixed)
+        if self.straight is not None and self.gate is not None:
+            output = self.straight(mixed) + torch.sigmoid(self.gate) * output
+        slots = output.view(len(background), self._slots, self._width)
+        return normalize(slots, dim=-1) * self.scale
+
+
+def centres(states: Tensor, number: int, seed: int) -> Tensor:
+    """Return prototypes: spherical k-means of L2-normalized states, each center of length 1.
+
+    Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
+    Source: k-means++ (Arthur and Vassilvitskii, 2007) for the starts.
+    """
+    points = normalize(states.double(), dim=-1)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [int(torch.randint(len(points), (1,), generator=generator))]
+    while len(chosen) < min(number, len(points)):
+        away = (1 - (points @ points[chosen].T).amax(1)).clamp(min=0)
+        # Only copies of the chosen points are left.
+        if float(away.max()) < 1e-12:
+            break
+        chosen.append(int(torch.multinomial(away, 1, generator=generator)))
+    prototypes = points[chosen]
+    for _ in range(_ROUNDS):
+        nearest = (points @ prototypes.T).argmax(1)
+        sums = torch.zeros_like(prototypes).index_add_(0, nearest, points)
+        moved = torch.where((sums.norm(dim=1) > 1e-12)[:, None], normalize(sums, dim=-1), prototypes)
+        if torch.equal(moved, prototypes):
+            break
+        prototypes = moved
+    return prototypes.float()
+
+
+@dataclass(frozen=True, slots=True)
+class PrototypeRouter:
+    """Prototypes by domain, including `general`. Add or remove an entry to add or remove a domain."""
+
+    prototypes: Mapping[str, Tensor]
+    margin: float = 0.0
+
+    def cosines(self, states: Tensor) -> dict[str, Tensor]:
+        """Return the largest cosine of each state with a prototype of each domain. Args: states: (questions, width)."""
+        points = normalize(states.double(), dim=-1)
+        return {
+            name: (points @ normalize(prototypes.double(), dim=-1).T).amax(1)
+            for name, prototypes in sorted(self.prototypes.items())
+        }
+
+    def route(self, states: Tensor) -> list[str]:
+        """Return the domain of each state: the one with the largest cosine, the first by name among equal ones.
+
+        With a margin, a state whose best two domains differ by less is routed to general.
+        """
+        cosines = self.cosines(states)
+        names = list(cosines)
+        scores = torch.stack([cosines[name] for name in names], 1)
+        best = scores.argmax(1)
+        if self.margin and len(names) > 1:
+            first, second = scores.topk(2, dim=1).values.T
+            return [
+                names[at] if lead >= self.margin else GENERAL
+                for at, lead in zip(best.tolist(), (first - second).tolist(), strict=True)
+            ]
+        return [names[at] for at in best.tolist()]
+
+
+def fit(
+    module: nn.Module,
+    compute_loss: Callable[[random.Random], Tensor],
+    training: TuningSettings,
+    *,
+    label: str,
+    key: str,
+    seed: int,
+) -> float:
+    """Train a module in place. Returns: the mean loss of the last 5 % of the steps, in nats.
+
+    Each step has its own random generator, so a resumed run ends in the same weights.
+
+    Args:
+        compute_loss: computes the loss of one step from its generator; draws the batch.
+        key: cache key of the run: a digest of everything that it depends on.
+    """
+    module.train()
+    chosen = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(chosen, training.rate, (0.9, 0.98), weight_decay=training.decay)
+    # In the cache: the folder of a stage is complete or absent.
+    kept = cache_folder("experts") / f"{key}.pt"
+    start, losses = _resume(kept, module, optimizer)
+    last = time.monotonic()
+    with progress(label, training.steps - start, "steps") as advance:
+        for step in range(start, training.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = training.rate * _factor(step, training.steps)
+            loss = compute_loss(random.Random(f"{seed} {step}"))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(chosen, _CLIP)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            advance(1)
+            if time.monotonic() - last > _KEEP_SECONDS:
+                _keep(kept, module, optimizer, losses)
+                last = time.monotonic()
+    module.eval()
+    kept.unlink(missing_ok=True)
+    tail = losses[-max(1, training.steps // 20) :]
+    return sum(tail) / len(tail)
+
+
+def _factor(step: int, steps: int) -> float:
+    warm = max(1, round(_WARM * steps))
+    return min((step + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+
+
+def _keep(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
+    with atomic_file(path) as part:
+        torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}, part)
+
+
+def _resume(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[float]]:
+    # A checkpoint that is missing or damaged, or fits another model, only costs time.
+    with contextlib.suppress(OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError):
+        checkpoint = torch.load(path, weights_only=True)
+        module.load_state_dict(checkpoint["module"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        losses = [float(loss) for loss in checkpoint["losses"]]
+        return len(losses), losses
+    return 0, []

@@ -1,1 +1,0 @@
-"""Finished folders of any package: verified and traced."""

@@ -1,0 +1,107 @@
+"""Confirm that a network learns, by data that its process does not have.
+
+Whatever a process reports that runs foreign code, that code can make up. So a network that passed the steps is trained
+once more, in fresh processes, from other seeds and on other images than before: five random patterns with noise. What
+comes back are scores of further images, whose labels only we have. If training moved the scores toward these labels,
+rather than toward the same labels in any other order, the network learned. By chance, that happens in each of the two
+processes at most 4 times in 120: in two modes, after few epochs or after many.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from extract.migrate.messages import BrokenNetwork
+from extract.migrate.network import LIMITS
+from lemur.synthesis.attempts.messages import LearningTask, ScoreChange
+from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
+from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Retries, SandboxStage
+
+CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
+    "lemur.synthesis.attempts.confirm_guest:train_briefly",
+    ScoreChange | BrokenNetwork,
+    replace(LIMITS, wall_seconds=3600, cpu_seconds=480),  # up to 200 batches; the first proof takes one
+    Retries.NONE,
+)
+
+_RUNS = 2  # processes for each network
+_PATTERNS = 5
+_IMAGES, _UNSEEN = 8, 4  # of each pattern
+_BATCH = 8
+_EPOCHS = (5, 40)  # the latter for networks that need more; deep ones with normalization do
+_CELLS = 8  # of a pattern, on each side
+_NOISE = 0.3
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def confirm(box: CachedSandbox, codes: Mapping[int, str], prm: Mapping[str, Any]) -> dict[int, str]:
+    """Return the networks that do not learn, by their number, with the reason.
+
+    Args:
+        box: knows the guest of `CONFIRM`.
+        codes: the networks.
+        prm: hyperparameters.
+    Raises: UserError if no sandbox is available.
+    """
+    refused: dict[int, str] = {}
+    waiting = [(number, run) for number in codes for run in range(_RUNS)]
+    for epochs in _EPOCHS:
+        tasks = {f"{number} {run}": _draw(codes[number], run, prm, epochs) for number, run in waiting}
+        waiting = []
+        for reply in CONFIRM.run(box, {key: task for key, (task, _) in tasks.items()}):
+            number, run = map(int, reply.key.split(" "))
+            if reply.answer is None:
+                refused[number] = reply.ending()
+            elif isinstance(reply.answer, BrokenNetwork):
+                refused[number] = f"{reply.answer.category}: {reply.answer.error}"
+            elif not _has_learned(reply.answer, tasks[reply.key][1]):
+                waiting.append((number, run))
+        waiting = [(number, run) for number, run in waiting if number not in refused]
+    unmoved = "its training does not move its scores of images that it has not seen toward their labels"
+    return refused | {number: unmoved for number, _ in waiting}
+
+
+def _draw(code: str, run: int, prm: Mapping[str, Any], epochs: int) -> tuple[LearningTask, list[int]]:
+    """Draw the images for one run. Returns: also the labels of the unseen images."""
+    digest = hashlib.sha256(f"{run} {code}".encode()).digest()
+    generator = np.random.default_rng(list(digest))
+    labels = generator.permutation(CLASSES)[:_PATTERNS]
+    cells = generator.standard_normal((_PATTERNS, IN_SHAPE[0], _CELLS, _CELLS))
+    cells += generator.standard_normal((_PATTERNS, IN_SHAPE[0], 1, 1))  # a color
+    patterns = cells.repeat(IN_SHAPE[1] // _CELLS, axis=2).repeat(IN_SHAPE[2] // _CELLS, axis=3)
+
+    def draw_images(count: int) -> tuple[str, list[int]]:
+        order = generator.permutation(np.repeat(np.arange(_PATTERNS), count))
+        images = patterns[order] + _NOISE * generator.standard_normal((len(order), *IN_SHAPE))
+        pixels = np.clip((images + 3) / 6 * 255, 0, 255).astype(np.uint8)
+        return base64.b64encode(pixels.tobytes()).decode(), [int(label) for label in labels[order]]
+
+    images, image_labels = draw_images(_IMAGES)
+    unseen, unseen_labels = draw_images(_UNSEEN)
+    seed = int.from_bytes(digest[:4], "big")
+    task = LearningTask(
+        code, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
+    )
+    return task, unseen_labels
+
+
+def _has_learned(change: ScoreChange, labels: list[int]) -> bool:
+    """Return whether the scores moved toward the labels, more than toward these labels in any other order."""
+    used = sorted(set(labels))
+    rows = np.array(labels)
+    for scores in (np.array(change.train), np.array(change.eval)):
+        if scores.shape != (len(labels), CLASSES):
+            return False
+        moved = np.stack([scores[rows == label][:, used].mean(axis=0) for label in used])
+        orders = list(permutations(range(len(used))))  # the first one is that of the labels
+        sums = [float(moved[range(len(used)), order].sum()) for order in orders]
+        if sums[0] > max(sums[1:]):
+            return True
+    return False

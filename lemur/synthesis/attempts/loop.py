@@ -1,0 +1,263 @@
+"""The loop: request all attempts from a model, read the code in the answers, check it, send errors back for repair.
+
+It works in rounds, so that the sandbox and the comparisons process many codes at once: all attempts are requested and
+checked; those that failed are requested again with their error, for a limited number of rounds. Of two equal networks,
+the one of the earlier round, then with the lower number, is accepted.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import takewhile
+from textwrap import dedent
+
+from lemur.synthesis.attempts.asking import Answer, Asker, NoAnswer, Request
+from lemur.synthesis.attempts.plan import Attempt
+from lemur.synthesis.attempts.prompts import (
+    PLAN_SCHEMA,
+    Message,
+    first_messages,
+    opening,
+    plan_messages,
+    repair_messages,
+)
+from lemur.synthesis.attempts.steps import NetworkProposal, Prover
+from lemur_core.files import Json
+from lemur_core.files.progress import note
+from manifests.records import SynthesisAttempt
+from train.model.contract import lemur_name
+
+PREFIX = "syn"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One answer and its outcome."""
+
+    record: SynthesisAttempt
+    candidate: NetworkProposal
+
+
+def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rounds: int, planned: bool) -> list[Tried]:
+    """Return all answers of one model, by attempt, then round.
+
+    Args:
+        rounds: maximum number of repairs per attempt.
+        planned: request a plan first.
+    Raises: UserError if the model cannot be queried, or nothing can be checked.
+    """
+    plans = _plans(attempts, asker) if planned else {}
+    waiting: list[tuple[Attempt, list[Message]]] = [
+        (one, first_messages(one, plans.get(one.number))) for one in attempts
+    ]
+    results: list[Tried] = []
+    for number in range(rounds + 1):
+        requests = [Request(messages, one.seed, opening(one)) for one, messages in waiting]
+        answers = asker.ask(requests, f"round {number}" if number else "code")
+        candidates = [_candidate(one, answer) for (one, _), answer in zip(waiting, answers, strict=True)]
+        prover.prove(candidates)
+        tried = [
+            Tried(_record(asker, number, messages, answer, candidate, plans.get(one.number)), candidate)
+            for (one, messages), answer, candidate in zip(waiting, answers, candidates, strict=True)
+        ]
+        results += tried
+        accepted = sum(one.record.failed is None for one in tried)
+        note(f"{asker.model.name}: round {number}: {accepted} of {len(tried)} accepted")
+        waiting = [
+            (
+                one.candidate.attempt,
+                repair_messages(
+                    messages, answer.text, one.candidate.fault, delta=one.candidate.attempt.parent is not None
+                ),
+            )
+            for one, (_, messages), answer in zip(tried, waiting, answers, strict=True)
+            if one.candidate.fault is not None and isinstance(answer, Answer)
+        ]
+        if not waiting:
+            break
+    return sorted(results, key=lambda one: (one.record.attempt, one.record.round))
+
+
+def _plans(attempts: Sequence[Attempt], asker: Asker) -> dict[int, str]:
+    """Request plans and return them by attempt; answers without a JSON object are left out."""
+    answers = asker.ask([Request(plan_messages(one), one.seed, schema=PLAN_SCHEMA) for one in attempts], "plans")
+    plans = {}
+    for one, answer in zip(attempts, answers, strict=True):
+        if isinstance(answer, Answer) and (plan := _json_in(answer.text)) is not None:
+            plans[one.number] = json.dumps(plan, ensure_ascii=False, indent=1)
+    note(f"{asker.model.name}: {len(plans)} of {len(attempts)} plans")
+    return plans
+
+
+def _json_in(text: str) -> Json | None:
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        value = json.loads(text[start : end + 1])
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _candidate(attempt: Attempt, answer: Answer | NoAnswer) -> NetworkProposal:
+    candidate = NetworkProposal(attempt, None)
+    if isinstance(answer, NoAnswer):
+        candidate.fail("answer", answer.why)
+        return candidate
+    try:
+        candidate.code = (
+            code_in(answer.text) if attempt.parent is None else apply_changes(attempt.parent.code, answer.text)
+        )
+    except AnswerError as error:
+        cut = "; the answer was cut off at its limit of tokens" if answer.finish == "length" else ""
+        candidate.fail("answer", f"{error}{cut}")
+    return candidate
+
+
+def _record(
+    asker: Asker,
+    number: int,
+    messages: Sequence[Message],
+    answer: Answer | NoAnswer,
+    candidate: NetworkProposal,
+    plan: str | None,
+) -> SynthesisAttempt:
+    attempt, reply = candidate.attempt, answer if isinstance(answer, Answer) else None
+    code = candidate.code
+    return SynthesisAttempt(
+        model=asker.model.name,
+        model_digest=asker.model.digest,
+        attempt=attempt.number,
+        round=number,
+        form="code" if attempt.parent is None else "delta",
+        blocks=tuple(one.spec.block for one in attempt.requested),
+        parent=None if attempt.parent is None else attempt.parent.id,
+        goal=attempt.goal,
+        prompt=json.dumps(list(messages), ensure_ascii=False),
+        plan=plan,
+        answer=reply.text if reply else None,
+        finish=reply.finish if reply else None,
+        prompt_tokens=reply.prompt_tokens if reply else None,
+        answer_tokens=reply.answer_tokens if reply else None,
+        sampling=json.dumps(asdict(asker.sampling)),
+        seed=attempt.seed,
+        passed=candidate.steps_passed,
+        failed=candidate.step,
+        error=_format_fault(candidate.fault) if candidate.fault else None,
+        facts=json.dumps(candidate.facts, ensure_ascii=False),
+        originality=candidate.originality,
+        code=code,
+        code_sha256=None if code is None else hashlib.sha256(code.encode()).hexdigest(),
+        nn=lemur_name(code, PREFIX) if code is not None and candidate.step is None else None,
+    )
+
+
+def _format_fault(fault: Json) -> str:
+    where = f"line {fault['line']}: " if "line" in fault else ""
+    return f"{where}{fault['error']}"
+
+
+# -- the code in an answer: a fenced file, or changes to the network that the model was shown ----------------------
+
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)")
+_SEARCH, _CHANGED, _REPLACE = (
+    re.compile(pattern) for pattern in (r"<{5,9} ?SEARCH[ \t]*", r"={5,9}[ \t]*", r">{5,9} ?REPLACE[ \t]*")
+)
+_THOUGHT_ENDS = re.compile(r"</think(?:ing)?>")  # many chat templates open the thought themselves
+_THOUGHT_BEGINS = re.compile(r"\s*<think(?:ing)?>")
+
+
+_MAX_CODE = 1 << 18  # characters; the longest network of LEMUR 2.1.0 has 178,375
+
+
+class AnswerError(Exception):
+    """The reason why an answer has no code."""
+
+
+def code_in(answer: str) -> str:
+    """Return the file in an answer: the longest Python fence, or the whole answer if there is none.
+
+    Raises: AnswerError if it is empty.
+    """
+    text = _without_thoughts(answer)
+    fences = [body for language, body in _fences(text) if language.lower() in ("", "py", "python", "python3")]
+    # Models often show parts before or after the whole file.
+    code = max(fences, key=lambda body: ("class Net" in body, len(body)), default=text)
+    if not code.strip():
+        raise AnswerError("the answer holds no code; answer with one fence ```python … ```")
+    if len(code) > _MAX_CODE:
+        raise AnswerError(f"the file has {len(code):,} characters; at most {_MAX_CODE:,} are read")
+    return code.strip("\n") + "\n"
+
+
+def apply_changes(parent: str, answer: str) -> str:
+    """Apply the changes of an answer to a network; each must match exactly once; lines end with `\\n`.
+
+    Raises: AnswerError if there are no changes, or one does not match.
+    """
+    changes = list(_changes(_without_thoughts(answer)))
+    if not changes:
+        raise AnswerError("the answer holds no change; write <<<<<<< SEARCH … ======= … >>>>>>> REPLACE")
+    original = text = _lines(parent).rstrip("\n") + "\n"
+    for number, (old, new) in enumerate(changes, start=1):
+        count = _count(old, text) if old else 0
+        if count != 1:
+            first = next((line.strip() for line in old.splitlines() if line.strip()), "nothing")
+            fault = "is not in the file" if count == 0 else f"stands {count} times in the file"
+            raise AnswerError(f"change {number}: its SEARCH text, which begins {first[:80]!r}, {fault}")
+        text = text.replace(old, new)
+    if text == original:
+        raise AnswerError("the changes leave the file as it is")
+    return text
+
+
+# Both read line by line: one regular expression for a block takes hours for an answer of nothing but its first signs.
+
+
+def _fences(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the body of each fence; the end of the text closes the last one."""
+    lines = iter(text.split("\n"))
+    for line in lines:
+        if opened := _FENCE.match(line):
+            body = list(takewhile(partial(_is_inside, opened[2]), lines))
+            code = "".join(f"{inner}\n" for inner in body)
+            yield opened[3], dedent(code) if opened[1] else code
+
+
+def _is_inside(fence: str, line: str) -> bool:
+    return line.strip(" \t") != fence
+
+
+def _changes(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the old and the new lines of each complete change."""
+    parts: list[list[str]] = []
+    for line in text.split("\n"):
+        if not parts:
+            parts = [[]] if _SEARCH.fullmatch(line) else []
+        elif len(parts) == 1 and _CHANGED.fullmatch(line):
+            parts.append([])
+        elif len(parts) == 2 and _REPLACE.fullmatch(line):
+            old, new = ("".join(f"{one}\n" for one in lines) for lines in parts)
+            yield old, new
+            parts = []
+        else:
+            parts[-1].append(line)
+
+
+def _count(part: str, text: str) -> int:
+    """Count the places where a part begins, also those that overlap."""
+    count, place = 0, text.find(part)
+    while place >= 0:
+        count, place = count + 1, text.find(part, place + 1)
+    return count
+
+
+def _without_thoughts(answer: str) -> str:
+    final = _THOUGHT_ENDS.split(_lines(answer))[-1]
+    return "" if _THOUGHT_BEGINS.match(final) else final
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")

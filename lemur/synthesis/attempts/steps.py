@@ -1,0 +1,332 @@
+"""The steps that code must pass, in order: checks of the text, runs in the sandbox, comparisons of the graph.
+
+| step | |
+|---|---|
+| answer | the answer contains code |
+| syntax | it is Python |
+| policy | it uses only what a network needs, and loads no trained weights |
+| closed | every name is defined |
+| contract | it meets LEMUR's contract, checked without running; each requested block is a class in the file |
+| runs | constructed and called as LEMUR's trainer does, it returns finite scores of the right shape |
+| used | in the graph, each requested block contributes to the scores |
+| learns | finite gradients reach each parameter of the blocks, its own training on one batch changes them; in other
+    processes, its training moves the scores of images that it has not seen toward their labels |
+| conforms | each requested block, called as its spec states, has the spec's shapes, parameters and motifs |
+| novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
+
+Code is executed only in the sandbox. Code that exceeds a limit there is not retried with wider limits.
+"""
+
+import ast
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
+from curate.compute.runs import BATCH
+from curate.model.features import Features, code_features
+from curate.model.options import CurateOptions
+from curate.published.novel import PRM, novel
+from extract.arguments.messages import BlockRun, CallsToRun
+from extract.migrate.messages import NetworkToProve
+from extract.migrate.network import LIMITS, PROVE
+from extract.proofs.trace import TRACE
+from extract.specs.algorithm import build_algorithm, graphs_in_spec
+from lemur.synthesis.attempts.confirm import CONFIRM, confirm
+from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
+from lemur.synthesis.attempts.policy import find_forbidden
+from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
+from lemur_core.files import Json
+from lemur_core.files.workers import available_cores
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.identity import similarity, subtrees
+from lemur_core.graphs.serialization import load_graphs
+from lemur_core.sandbox import META_PRELOAD, Failure
+from lemur_core.sandbox.cached import CachedSandbox, workers_within_memory
+from lemur_core.sandbox.stage import Retries
+from lemur_core.similarity.minhash import jaccard
+from lemur_core.source.quality import drop_unevaluated, find_undefined_names
+from train.model.contract import check_contract
+
+STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
+
+TASK = "img-classification"
+
+_PARAMETERS = 0.10  # maximum relative difference
+_MOTIFS = 0.5  # required share of the spec's motifs
+
+_TRACE = replace(TRACE, retries=Retries.NONE, label="")
+_PRM = PRM | {"transform": "norm_32", "batch": BATCH}
+_CASE: Json = {
+    "in_shape": [BATCH, *IN_SHAPE],
+    "out_shape": [CLASSES],
+    "dtype": "float32",
+    "values": [-2.0, 2.0],
+    "output": [BATCH, CLASSES],
+    "words": 0,
+}
+
+
+@dataclass(slots=True)
+class NetworkProposal:
+    """The code of one attempt on its way through the steps. `fault` describes the failed step."""
+
+    attempt: Attempt
+    code: str | None
+    step: str | None = None
+    fault: Json | None = None
+    facts: Json = field(default_factory=dict)
+    graph: str | None = None
+    widths: str | None = None
+    originality: float | None = None
+    features: Features | None = None
+
+    def fail(self, step: str, error: str, **more: Any) -> None:
+        """Record the failed step; the candidate takes no further steps."""
+        self.step, self.fault = step, {"step": step, "error": error, **more}
+
+    @property
+    def steps_passed(self) -> tuple[str, ...]:
+        """The steps that it passed."""
+        return STEPS if self.step is None else STEPS[: STEPS.index(self.step)]
+
+
+class Prover:
+    """Runs many candidates at a time through the steps. A context manager; sandboxes start when needed.
+
+    Args:
+        folders: snapshots and extractions that a network must differ from.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
+        workers = workers_within_memory(jobs or available_cores(), LIMITS)
+        self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
+        self._box = CachedSandbox(
+            entries=[PROVE.guest, TRACE.guest, CONFIRM.guest],
+            workers=workers,
+            limits=LIMITS,
+            unsafe=unsafe,
+            preload=META_PRELOAD,
+        )
+        self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
+        self._kept: list[NetworkProposal] = []
+
+    def __enter__(self) -> "Prover":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._tracer.__exit__(*error)
+        self._box.__exit__(*error)
+
+    def prove(self, candidates: Sequence[NetworkProposal]) -> None:
+        """Run all steps for candidates that passed `answer`; accepted ones count as known from then on.
+
+        Raises: UserError if no sandbox is available, or a folder is not comparable.
+        """
+        for one in candidates:
+            if one.code is not None and one.step is None:
+                _read(one)
+        for step in (self._runs, self._learns, self._conform, self._novel):
+            step([one for one in candidates if one.step is None])
+
+    def _runs(self, candidates: Sequence[NetworkProposal]) -> None:
+        inputs = build_payload(TASK, DATASETS[TASK], PRM)
+        assert not isinstance(inputs, str)
+        payloads = {place: inputs | {"code": one.code} for place, one in enumerate(candidates)}
+        for place, traced in self._tracer.run(payloads, wider=False):
+            one = candidates[place]
+            if traced.graph is None:
+                one.fail("runs", traced.error or "does not run")
+                continue
+            one.graph, one.widths = traced.graph, traced.widths
+            dead = [block.name for block in one.attempt.requested if block.name in traced.answer["dead_classes"]]
+            if dead:
+                one.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
+
+    def _learns(self, candidates: Sequence[NetworkProposal]) -> None:
+        requests = {
+            f"{place} {name}": NetworkToProve(one.code or "", _PRM, [_CASE], [_CASE["output"]], name, "")
+            for place, one in enumerate(candidates)
+            # Without a requested block, the whole network has to learn.
+            for name in [block.name for block in one.attempt.requested] or ["Net"]
+        }
+        for reply in PROVE.run(self._box, requests):
+            where, name = reply.key.split(" ")
+            one, proof = candidates[int(where)], reply.answer
+            if one.step == "runs":
+                continue
+            if proof is None:
+                one.fail("runs", reply.ending())
+            elif proof.failed in ("builds", "runs", "shape"):
+                one.fail("runs", proof.why)
+            elif proof.failed is not None:
+                one.fail("learns", f"{proof.failed}: {proof.why}", block=name)
+        claimed = {place: one.code or "" for place, one in enumerate(candidates) if one.step is None}
+        for place, why in confirm(self._box, claimed, _PRM).items():
+            candidates[place].fail("learns", f"trained again: {why}")
+
+    def _conform(self, candidates: Sequence[NetworkProposal]) -> None:
+        requests = {
+            f"{place} {number}": BlockRun(one.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
+            for place, one in enumerate(candidates)
+            for number, block in enumerate(one.attempt.requested)
+        }
+        results: dict[str, Json] = {}
+        for reply in _TRACE.run(self._box, requests):
+            where, which = map(int, reply.key.split(" "))
+            block = candidates[where].attempt.requested[which]
+            traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
+            if isinstance(reply.answer, Failure):
+                traced, error = None, reply.answer.error
+            assert isinstance(traced, dict | None)
+            results[reply.key] = conformance(block, traced, error)
+        for place, one in enumerate(candidates):
+            blocks = [results[f"{place} {number}"] for number in range(len(one.attempt.requested))]
+            one.facts["conformance"] = blocks
+            wrong = [f"{answer['class']}: {fault}" for answer in blocks for fault in answer["faults"]]
+            if wrong:
+                one.fail("conforms", "; ".join(wrong))
+
+    def _novel(self, candidates: Sequence[NetworkProposal]) -> None:
+        if candidates and self._folders:
+            with tempfile.TemporaryDirectory(prefix="lemur-synthesis-") as scratch:
+                # `novel` reads files, as its command does.
+                paths = [Path(scratch) / f"{place}.py" for place in range(len(candidates))]
+                for path, one in zip(paths, candidates, strict=True):
+                    path.write_text(one.code or "", encoding="utf-8")
+                report = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
+            for one, facts in zip(candidates, report.facts["files"], strict=True):
+                near = facts["nearest"][0] if facts["nearest"] else None
+                one.facts["nearest"] = near and {
+                    name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
+                }
+                if facts["verdict"] == "known" and near is not None:
+                    one.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}; make another architecture")
+        for one in candidates:
+            if one.step is None and (like := self._like_one_kept(one)) is not None:
+                one.fail("novel", f"attempt {like[0].attempt.number} of this run: {like[1]}; make another architecture")
+            if one.step is None:
+                self._kept.append(one)
+
+    def _like_one_kept(self, one: NetworkProposal) -> tuple[NetworkProposal, str] | None:
+        options = CurateOptions()
+        assert one.features is not None
+        for other in self._kept:
+            assert other.features is not None
+            # The cheapest comparison first.
+            if one.code == other.code:
+                return other, "the same code"
+            if one.graph == other.graph:
+                return other, "computes the same"
+            if jaccard(one.features.shingles, other.features.shingles) >= options.lexical_threshold:
+                return other, "near by text"
+            if jaccard(one.features.elements, other.features.elements) >= options.structural:
+                return other, "near by structure"
+        return None
+
+
+def _read(one: NetworkProposal) -> None:
+    """Run the steps that need no execution."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _read_text(one)
+    except SyntaxError as error:
+        one.fail("syntax", error.msg, line=error.lineno or 1)
+    except (ValueError, RecursionError, MemoryError) as error:
+        one.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
+
+
+def _read_text(one: NetworkProposal) -> None:
+    """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
+    assert one.code is not None
+    tree = ast.parse(one.code)
+    # The parser alone accepts more: `return` outside of a function, for example.
+    compile(one.code.encode(), "net.py", "exec", dont_inherit=True)  # as bytes, to use the declared encoding
+    features = code_features(one.code)
+    if isinstance(features, str):
+        raise ValueError(features)
+    one.features = features
+    one.originality = _originality(one, tree)
+    if (refused := next(find_forbidden(tree, one.code), None)) is not None:
+        one.fail("policy", refused[1], line=refused[0])
+        return
+    drop_unevaluated(tree)
+    if undefined := find_undefined_names(tree):
+        one.fail("closed", "; ".join(undefined.values()))
+        return
+    if fault := check_contract(one.code):
+        one.fail("contract", fault)
+        return
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    missing = [block.name for block in one.attempt.requested if block.name not in classes]
+    if missing:
+        one.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
+
+
+def _originality(one: NetworkProposal, tree: ast.Module) -> float | None:
+    """Return the minimum share of a class's shingles that its hidden source does not have; None if unknown."""
+    assert one.code is not None
+    lines = one.code.splitlines()
+    shares = []
+    for block in one.attempt.requested:
+        node = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == block.name), None)
+        if node is None:
+            continue
+        own = code_features("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+        hidden = code_features(block.source)
+        if not isinstance(own, str) and not isinstance(hidden, str) and len(own.shingles):
+            shares.append(1 - len(np.intersect1d(own.shingles, hidden.shingles)) / len(own.shingles))
+    return round(min(shares), 4) if shares else None
+
+
+def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, error: str) -> Json:
+    """Compare a class with the spec that it was written from.
+
+    Args:
+        answer: from `extract.proofs.trace_guest.trace_block` with the spec's arguments; None if it does not run.
+        error: the reason why it does not run.
+
+    Returns: `class`, `block`; `faults`, empty if it conforms; `parameters`, the relative difference in number;
+        `motifs`, the share of the spec's motifs that it has; `graph`, the share of common subtrees, 1 and `same` if
+        both compute the same; null if it does not run.
+    """
+    spec = requested.spec
+    result: Json = {"class": spec.name, "block": spec.block, "faults": []}
+    result |= {"parameters": None, "motifs": None, "graph": None, "same": False}
+    if answer is None:
+        return result | {"faults": [f"does not run as its facts state: {error}"]}
+    assert spec.algorithm is not None
+    algorithm = build_algorithm(answer, [one.name for one in spec.forward])
+    own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
+    outputs, wanted = _outputs(own), _outputs(theirs)
+    faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
+    parameters, stated = _parameters(own), _parameters(theirs)
+    result["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
+    if result["parameters"] is None or abs(result["parameters"]) > _PARAMETERS:
+        faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
+    kinds, motifs = _kinds(spec.algorithm.motifs), _kinds(algorithm.motifs)
+    result["motifs"] = round(len(kinds & motifs) / len(kinds), 4) if kinds else 1.0
+    if result["motifs"] < _MOTIFS:
+        faults.append(f"lacks {', '.join(sorted(kinds - motifs))}")
+    result["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
+    return result | {"same": answer["graph"] == spec.graph, "faults": faults}
+
+
+def _outputs(form: Graph) -> list[str]:
+    return [f"{kind.dtype} {'×'.join(map(str, kind.shape))}" for kind in map(form.type_of, form.outputs)]
+
+
+def _parameters(form: Graph) -> int:
+    """Count the elements of the parameters that are used in the computation."""
+    return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
+
+
+def _kinds(motifs: Sequence[str]) -> set[str]:
+    return {motif.rpartition(", ")[0] if motif.endswith(" times") else motif for motif in motifs}

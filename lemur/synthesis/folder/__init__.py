@@ -1,1 +1,0 @@
-"""The folder of a synthesis: written, verified, reported, shown."""

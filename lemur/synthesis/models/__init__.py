@@ -1,1 +1,0 @@
-"""Language models that write networks: behind an endpoint, or on this machine."""

@@ -1,0 +1,157 @@
+"""Write the folder of a synthesis: all attempts, the accepted networks as a dataset, a report, last the manifest."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from curate.published.novel import PRM
+from curate.sources import RECORDS
+from lemur.synthesis.attempts.loop import Tried
+from lemur.synthesis.attempts.steps import TASK
+from lemur.synthesis.report import ATTEMPTS, NETS, ModelCounts, card_text, last_answers, report_text, synthesis_page
+from lemur_core.files import Json
+from lemur_core.files.atomic import atomic_folder, write_text
+from manifests.folders.frame import finish
+from manifests.folders.manifest import (
+    Input,
+    Manifest,
+    Stopwatch,
+    describe_parent,
+    list_outputs,
+    package_versions,
+)
+from manifests.folders.tables import Configs, card_yaml, select_tables, write_table, write_tables
+from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
+from train.lemur.check import CheckResult
+
+KIND = "synthesis"
+CONFIGS: Configs = {
+    "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
+    "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
+}
+
+#: Hyperparameters for checking and training a network.
+PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
+
+
+def _collect_accepted(
+    tried: Sequence[Tried], license_: str, trained: Mapping[str, CheckResult], epochs: int | None
+) -> list[Synthesized]:
+    """Return the accepted networks, each once, by attempt.
+
+    Args: trained: training results by name. epochs: of the training.
+    """
+    rows: dict[str, Synthesized] = {}
+    for one in tried:
+        record = one.record
+        if record.failed is not None or record.nn in rows:
+            continue
+        assert record.nn is not None
+        assert record.code is not None
+        assert one.candidate.graph is not None
+        assert one.candidate.widths is not None
+        result = trained.get(record.nn)
+        rows[record.nn] = Synthesized(
+            nn=record.nn,
+            nn_code=record.code,
+            task=TASK,
+            dataset="cifar-10",
+            metric="acc",
+            epoch=epochs if result is not None and result.accuracy is not None else None,
+            accuracy=result.accuracy if result else None,
+            duration=result.duration if result else None,
+            prm=json.dumps(PARAMETERS, sort_keys=True),
+            id=hashlib.sha256(record.code.encode()).hexdigest(),
+            model=record.model,
+            attempt=record.attempt,
+            round=record.round,
+            blocks=record.blocks,
+            block_codes=tuple(block.spec.code_sha256 for block in one.candidate.attempt.requested),
+            parent=record.parent,
+            originality=record.originality,
+            graph=one.candidate.graph,
+            graph_widths=one.candidate.widths,
+            license=license_,
+        )
+    return list(rows.values())
+
+
+def write_synthesis(
+    out: Path,
+    tried: Sequence[Tried],
+    *,
+    parameters: Mapping[str, object],
+    folders: Sequence[Path],
+    trained: Mapping[str, CheckResult],
+    epochs: int | None,
+    license_: str,
+    watch: Stopwatch,
+    force: bool,
+) -> dict[str, ModelCounts]:
+    """Write the folder `out` atomically, and return the counts by model.
+
+    Args:
+        folders: its parents: the library, the reference folders for novelty, the folder of parent networks.
+        trained: training results by name. epochs: of that training.
+    Raises: UserError if it cannot be written.
+    """
+    records = [one.record for one in tried]
+    counts = count_attempts(records)
+    accepted = _collect_accepted(tried, license_, trained, epochs)
+    with atomic_folder(out, force=force) as folder:
+        (folder / NETS).mkdir()
+        for row in accepted:
+            write_text(folder / NETS / f"{row.nn}.py", row.nn_code)
+        write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in records))
+        named = write_tables(
+            folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
+        )
+        rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in named.items()}
+        tables = select_tables(CONFIGS, rows)
+        default = tables[0].config if tables else "attempts"
+        yaml = card_yaml(
+            tables,
+            default=default,
+            pretty_name="Synthesized networks",
+            tags=["neural-architecture", "code", "synthetic"],
+            size=len(accepted),
+        )
+        write_text(folder / "README.md", yaml + card_text(counts, license_))
+        write_text(folder / "report.md", report_text(records, accepted, parameters, trained))
+        manifest = Manifest(
+            kind=KIND,
+            versions=package_versions(),
+            parameters=dict(parameters),
+            inputs=[
+                Input(name=f"model {name}", sha256=digest, bytes=0)
+                for name, digest in dict.fromkeys((record.model, record.model_digest) for record in records)
+                # A model of the Hub is known by its commit, which has 40 digits.
+                if digest is not None and len(digest) == 64
+            ],
+            parents=list({parent.sha256: parent for parent in map(describe_parent, folders)}.values()),
+            counts=dict(counts),
+            details={"license": license_},
+            outputs=list_outputs(folder, rows),
+            measured=watch.measured(),
+        )
+        finish(folder, manifest, synthesis_page, watch)
+    return counts
+
+
+def count_attempts(records: Sequence[SynthesisAttempt]) -> dict[str, ModelCounts]:
+    """Count by model: attempts, answers, accepted, tokens, and attempts by the step where their last answer failed."""
+    counts: dict[str, ModelCounts] = {}
+    for model in dict.fromkeys(record.model for record in records):
+        own = [record for record in records if record.model == model]
+        last = last_answers(own)
+        failed = [record.failed for record in last if record.failed is not None]
+        counts[model] = {
+            "attempts": len(last),
+            "answers": sum(record.answer is not None for record in own),
+            "accepted": len(last) - len(failed),
+            "prompt_tokens": sum(record.prompt_tokens or 0 for record in own),
+            "answer_tokens": sum(record.answer_tokens or 0 for record in own),
+            "failed": {step: failed.count(step) for step in sorted(set(failed))},
+        }
+    return counts

@@ -1,0 +1,401 @@
+"""Record what torch computes, operation by operation.
+
+A dispatch mode below autograd sees every operation; those of `composites` are intercepted above it. Two more things are
+recorded. A value that a gradient could reach, but that is used where none is recorded (`detach`, `.data`, `no_grad`),
+gets a `stop_gradient`. A `torch.autograd.Function` becomes a `custom_gradient` of the result of its forward and the
+result of its own backward for a `cotangent`, which represents any gradient.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lemur_core.graphs import composites
+from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
+from lemur_core.graphs.memory import Arguments, Memory, describe_constant, describe_type, tensors_in
+
+#: Arguments that say how and where an operation is computed, not what.
+_IGNORED = frozenset(
+    {"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking", "implicit", "copy"}
+)
+#: In-place operations that do not read the previous value.
+_FILLS = frozenset({"zero", "fill"})
+_DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
+#: Operations that show values to Python: elements, or how many of them satisfy a condition.
+_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+_CHECKPOINT = torch.utils.checkpoint.checkpoint
+_CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
+_COPY = torch.ops.aten._to_copy.default
+#: Functions that create tensors from Python values.
+_CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedParameter:
+    name: str
+    is_written: bool
+    is_number: bool
+    default: Any
+
+
+class Recorder(TorchDispatchMode):
+    """Records inside `recording()`; the values of tensors remain known from one run to the next.
+
+    Args:
+        device: "meta": tensors have shapes and no values; "cpu".
+    """
+
+    def __init__(self, device: str = "meta") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = torch.device(device)
+        self.nodes: list[Node] = []
+        self.reads_values = False  # whether Python saw a value: another value might lead to another branch
+        self._memory = Memory(self._append, self.nodes)
+        self._live: set[Ref] = set()  # values that a gradient could reach
+        self._stopped: dict[Ref, Ref] = {}
+        self._scopes: list[tuple[str, type]] = []
+        self._paused = 0
+        self._in_function = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what torch computes, under settings for which all routes agree.
+
+        Gradients are recorded, the inference fast paths are off, attention is plain arithmetic.
+        """
+        fastpath = torch.backends.mha.get_fastpath_enabled()
+        with ExitStack() as undo:
+            undo.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+            torch.backends.mha.set_fastpath_enabled(False)
+            undo.enter_context(torch.enable_grad())
+            undo.enter_context(sdpa_kernel(SDPBackend.MATH))
+            undo.enter_context(composites.catch(self._composite))
+            undo.enter_context(self._catch_functions())
+            undo.enter_context(composites.replace_member(torch.utils.checkpoint, "checkpoint", _checkpoint))
+            if self.device.type == "meta":
+                undo.enter_context(self._catch_constructors())
+            undo.enter_context(self.device)
+            undo.enter_context(self)
+            yield
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Record nothing while the context is open."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextmanager
+    def scopes(self, net: nn.Module) -> Iterator[None]:
+        """Annotate each operation with the module of this network in which it runs."""
+        names = {id(module): name for name, module in net.named_modules()}
+
+        def enter(module: nn.Module, _inputs: object) -> None:
+            self._scopes.append((names.get(id(module), self._scope), type(module)))
+
+        def leave(_module: nn.Module, _inputs: object, _output: object) -> None:
+            self._scopes.pop()
+
+        before = nn.modules.module.register_module_forward_pre_hook(enter)
+        after = nn.modules.module.register_module_forward_hook(leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self._scopes.clear()
+
+    @property
+    def _scope(self) -> str:
+        return self._scopes[-1][0] if self._scopes else ""
+
+    def leaf(self, op: str, tensor: Tensor, name: str = "", **notes: Argument) -> Ref:
+        """Register a tensor as a leaf, whatever computed it before; its name becomes its scope."""
+        (ref,) = self._append(op, tuple(notes.items()), (describe_type(tensor),))
+        self.nodes[ref.node] = replace(self.nodes[ref.node], scope=name)
+        self._memory.hold(tensor, ref)
+        if op in ("parameter", "input") and tensor.requires_grad:
+            self._live.add(ref)
+        return ref
+
+    def value_of(self, tensor: Tensor) -> Ref:
+        """Return the current value of a tensor."""
+        return self._memory.read(tensor)
+
+    def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = ()) -> Graph:
+        """Return the graph of an output and of the buffers whose values have changed."""
+        outputs = tuple(self._read(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+        writes = tuple((before, value) for before, tensor in buffers if (value := self.value_of(tensor)) != before)
+        return Graph(tuple(self.nodes), outputs, writes)
+
+    def __torch_dispatch__(
+        self, func: OpOverload, _types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record one operation and compute it."""
+        kwargs = dict(kwargs or {})
+        if self._paused:
+            return self._compute(func, args, kwargs)
+        parameters = _parameters(func)
+        bound = {
+            parameter.name: args[index] if index < len(args) else kwargs.get(parameter.name, parameter.default)
+            for index, parameter in enumerate(parameters)
+        }
+        if any(tensor.is_floating_point() for tensor in tensors_in(list(bound.values()))):
+            for parameter in parameters:
+                if parameter.is_number and type(bound[parameter.name]) is int:
+                    bound[parameter.name] = float(bound[parameter.name])  # as the operation receives it
+        op = func._schema.name.removeprefix("aten::")
+        arguments = {name: self._argument(value) for name, value in bound.items() if name not in _IGNORED}
+        targets = {parameter.name: bound[parameter.name] for parameter in parameters if parameter.is_written}
+        self.reads_values |= _shows_values(func, bound)
+        result = self._compute(func, args, kwargs)
+        results = tensors_in(result)
+        if op == "set_" or not results:
+            return result
+        if targets:
+            self._write(op, arguments, targets, results)
+        elif _is_view(func) and isinstance(args[0], Tensor):
+            self._memory.look(op, tuple(arguments.items()), args[0], results)
+        else:
+            random = torch.Tag.nondeterministic_seeded in func.tags
+            for tensor, ref in zip(results, self._add(op, arguments, results, random), strict=True):
+                self._memory.hold(tensor, ref)
+        return result
+
+    def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute an operation; a tensor without values does not get any when the network moves it to the CPU."""
+        inputs = partial(tensors_in, [*args, *kwargs.values()])
+        try:
+            result = func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):
+            if not any(tensor.is_meta for tensor in inputs()):
+                raise
+            if func is _COPY and kwargs.get("device") == torch.device("cpu"):
+                return func(*args, **(kwargs | {"device": self.device}))
+            if all(tensor.is_meta for tensor in inputs()) or any(p.is_written for p in _parameters(func)):
+                raise
+            return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
+        if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in inputs()):
+            return _without_values(result)  # the values were never computed
+        return result
+
+    def _write(
+        self, op: str, arguments: dict[str, Argument], targets: dict[str, Any], results: Sequence[Tensor]
+    ) -> None:
+        """Record an in-place operation, or one with `out=`: its targets get new values."""
+        written = [tensor for target in targets.values() for tensor in tensors_in(target)]
+        created = [tensor for tensor in results if not any(tensor is other for other in written)]
+        # `add_` is `add` in place, but `__iand__` is a name of its own.
+        function = op if op.startswith("__") else op.rstrip("_")
+        fresh = function in _FILLS | _DRAWS
+        if fresh or function == op:  # the previous value is not read
+            arguments = {name: value for name, value in arguments.items() if name not in targets}
+        if fresh:
+            arguments = {"size": describe_type(written[0]).shape} | arguments
+        refs = self._add(function, arguments, [*created, *written], function in _DRAWS)
+        for tensor, ref in zip(created, refs, strict=False):
+            self._memory.hold(tensor, ref)
+        for tensor, ref in zip(written, refs[len(created) :], strict=True):
+            self._memory.write(tensor, ref)
+
+    def _composite(self, op: str, compute: Callable[[], Any], bound: dict[str, Any], in_place: bool) -> Any:
+        """Record one operation of `composites` and compute it."""
+        if self._paused or not any(isinstance(value, Tensor) for value in bound.values()):
+            return compute()
+        arguments = {name: self._argument(value) for name, value in bound.items()}
+        skips_compute = op == "batch_norm" and self.device.type == "meta" and not self._in_function
+        with self.pause():
+            result = _normalize(bound) if skips_compute else None
+            if result is None:
+                result = compute()
+        results = tensors_in(result)
+        trains = bound.get("training") or bound.get("use_input_stats")
+        updated = tensors_in([bound.get("running_mean"), bound.get("running_var")]) if trains else []
+        random = bool(bound.get("dropout_p") or (op in RANDOM and bound["train"]))
+        refs = self._add(op, arguments, [*results, *updated], random)
+        for tensor, ref in zip([*results, *updated], refs, strict=True):
+            if in_place or any(tensor is other for other in updated):
+                self._memory.write(tensor, ref)
+            else:
+                self._memory.hold(tensor, ref)
+        return result
+
+    def _argument(self, value: Any) -> Argument:
+        if isinstance(value, Tensor):
+            return self._read(value)
+        if isinstance(value, list | tuple):
+            return tuple(self._argument(item) for item in value)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        return str(value).removeprefix("torch.")
+
+    def _read(self, tensor: Tensor) -> Ref:
+        """Return the value of a tensor at its use, wrapped in `stop_gradient` where a gradient ends."""
+        ref = self.value_of(tensor)
+        continues = tensor.requires_grad or ref not in self._live or not tensor.dtype.is_floating_point
+        if continues or self._in_function or not torch.is_grad_enabled():  # without gradients: where the result is used
+            return ref
+        if ref not in self._stopped:
+            (self._stopped[ref],) = self._append("stop_gradient", (("input", ref),), (describe_type(tensor),))
+            self._live.discard(self._stopped[ref])
+        return self._stopped[ref]
+
+    def _add(self, op: str, arguments: dict[str, Argument], outputs: Sequence[Tensor], random: bool) -> list[Ref]:
+        with_draw = arguments | ({"draw": len(self.nodes)} if random else {})
+        return self._append(op, tuple(with_draw.items()), [describe_type(tensor) for tensor in outputs])
+
+    def _append(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
+        node = Node(op, arguments, tuple(outputs), self._scope, tuple(kind for _, kind in self._scopes))
+        self.nodes.append(node)
+        refs = [Ref(len(self.nodes) - 1, output) for output in range(len(outputs))]
+        if not self._live.isdisjoint(node.inputs):
+            self._live.update(ref for ref, kind in zip(refs, outputs, strict=True) if "float" in kind.dtype)
+        return refs
+
+    @contextmanager
+    def _catch_functions(self) -> Iterator[None]:
+        original = torch.autograd.Function.__dict__["apply"]
+        recorder = self
+
+        def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+            recorder._scopes.append((recorder._scope, cls))
+            try:
+                return recorder._function(lambda: original.__get__(None, cls)(*args, **kwargs), args)
+            finally:
+                recorder._scopes.pop()
+
+        with composites.replace_member(torch.autograd.Function, "apply", classmethod(apply)):
+            yield
+
+    def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
+        """Record a function with a custom gradient, whose backward runs once."""
+        if self._paused:
+            return compute()
+        sources = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
+        self._in_function += 1
+        try:
+            result = compute()
+            outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
+            if not sources or not outputs or not torch.is_grad_enabled():
+                return result
+            values = [self.value_of(tensor) for tensor in outputs]
+            with self.pause():
+                gradients = [torch.ones_like(tensor) for tensor in outputs]
+            for number, gradient in enumerate(gradients):
+                self.leaf("cotangent", gradient, number=number)
+            input_gradients = torch.autograd.grad(outputs, sources, gradients, retain_graph=True, allow_unused=True)
+            backward = tuple(None if tensor is None else self.value_of(tensor) for tensor in input_gradients)
+            inputs = tuple(self.value_of(tensor) for tensor in sources)
+        finally:
+            self._in_function -= 1
+        for tensor, value in zip(outputs, values, strict=True):
+            arguments = (("input", value), ("sources", inputs), ("gradients", backward))
+            (ref,) = self._append("custom_gradient", arguments, (describe_type(tensor),))
+            self._live.add(ref)
+            self._memory.hold_apart(tensor, ref)  # it may share memory with its sources
+        return result
+
+    @contextmanager
+    def _catch_constructors(self) -> Iterator[None]:
+        """Register the values of tensors built from Python data, which the meta device would lose."""
+
+        def wrap(name: str) -> Callable[..., Any]:
+            original = getattr(torch, name)
+
+            def call(data: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._paused or isinstance(data, Tensor):
+                    return original(data, *args, **kwargs)
+                # The network may ask for its own device; all tensors here are on the recorder's.
+                kwargs.pop("device", None)
+                needs_gradient = kwargs.pop("requires_grad", False)
+                with self.pause():
+                    real = original(data, *args, **kwargs, **({} if name == "from_numpy" else {"device": "cpu"}))
+                    tensor = real.to(self.device).requires_grad_(needs_gradient)
+                (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
+                self._memory.hold(tensor, ref)
+                return tensor
+
+            return call
+
+        with ExitStack() as undo:
+            for name in _CONSTRUCTORS:
+                undo.enter_context(composites.replace_member(torch, name, wrap(name)))
+            yield
+
+
+@cache
+def _parameters(func: OpOverload) -> tuple[_RecordedParameter, ...]:
+    return tuple(
+        _RecordedParameter(
+            argument.name,
+            argument.alias_info is not None and argument.alias_info.is_write,
+            str(argument.real_type).removeprefix("Optional[").rstrip("]")
+            in ("number", "Tensor"),  # a number may replace a tensor
+            argument.default_value if argument.has_default_value() else None,
+        )
+        for argument in func._schema.arguments
+    )
+
+
+def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+    """`torch.utils.checkpoint.checkpoint` without recomputation.
+
+    The reentrant variant, the default, produces no gradient if none of its arguments requires one.
+    """
+    if function is None or "context_fn" in kwargs:
+        return _CHECKPOINT(function, *args, **kwargs)
+    reentrant = kwargs.get("use_reentrant") is not False
+    stops = reentrant and not any(tensor.requires_grad for tensor in tensors_in(args))
+    options = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
+        return function(*args, **options)
+
+
+def _without_values(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, Tensor) else value
+
+
+def _normalize(arguments: Mapping[str, Any]) -> Tensor | None:
+    """Return the result of batch normalization on the meta device, which torch would split into twenty operations.
+
+    None if it might fail: torch then raises the error.
+    """
+    source: Tensor = arguments["input"]
+    others = [
+        arguments[name] for name in ("weight", "bias", "running_mean", "running_var") if arguments[name] is not None
+    ]
+    if source.dim() < 2 or any(other.shape != source.shape[1:2] or other.dtype != source.dtype for other in others):
+        return None
+    if not arguments["training"] and arguments["running_mean"] is None:
+        return None
+    result = torch.empty_like(source)
+    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *others))
+    return result.requires_grad_().clone() if trained else result
+
+
+def _shows_values(func: OpOverload, arguments: Mapping[str, Any]) -> bool:
+    """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
+    if _OF_VALUES.isdisjoint(func.tags):
+        return False
+    indices = arguments.get("indices")  # with boolean masks the size depends on values
+    return indices is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(indices))
+
+
+@cache
+def _is_view(func: OpOverload) -> bool:
+    return any(
+        returned.alias_info is not None and not returned.alias_info.is_write for returned in func._schema.returns
+    )

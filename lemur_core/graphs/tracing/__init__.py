@@ -1,1 +1,0 @@
-"""Run and record one network in the sandbox, and prove that two graphs compute the same."""

@@ -1,0 +1,360 @@
+"""One walk over a syntax tree that gathers the input of the similarities: classes, functions, calls, the tree's
+digest.
+"""
+
+import ast
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+#: Training functions that the LEMUR contract requires of every network; they say nothing about the architecture.
+CONTRACT_FUNCTIONS = frozenset({"train_setup", "learn", "supported_hyperparameters"})
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SILENT_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+
+#: The classes around a call (indices, outermost first).
+Owners = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassOutline:
+    """A class: its name, its bases' last names, whether it defines `forward`, its first and last line."""
+
+    name: str
+    bases: tuple[str, ...]
+    has_forward: bool
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Outline:
+    """The result of one walk, in source order (pre-order). Lines are counted from 1."""
+
+    classes: list[ClassOutline] = field(default_factory=list)
+    functions: list[tuple[str, int, int]] = field(
+        default_factory=list
+    )  # name, first and last line; async ones are left out
+    layers: list[str] = field(
+        default_factory=list
+    )  # last names of the called functions, without the contract functions
+    sizes: list[tuple[str, str]] = field(default_factory=list)  # (what, bucket) of the numbers in those calls
+    called: dict[Owners, set[str]] = field(
+        default_factory=dict
+    )  # names that are called directly, contract functions included
+    docstrings: list[tuple[int, int]] = field(default_factory=list)  # (line, UTF-8 column) of a dropped string
+    names: set[str] = field(default_factory=set)  # identifiers: names, attributes, classes, functions
+    text: list[str] = field(default_factory=list)  # the tree in pre-order, one node after another: injective
+    parts: list["OutlineCut"] = field(default_factory=list)  # cached stretches of the source
+
+    @property
+    def tree_digest(self) -> bytes:
+        """16 bytes; equal for codes that differ only in comments, docstrings and layout."""
+        return hashlib.blake2b("\n".join(self.text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    def _add(self, other: "Outline", line: int, owners: Owners, glue: bool) -> None:
+        """Add the outline of a part that begins at `line`, inside the classes `owners`."""
+        before = len(self.classes)
+        for item in other.classes:
+            self.classes.append(
+                ClassOutline(item.name, item.bases, item.has_forward, item.first + line, item.last + line)
+            )
+        self.functions += [(name, first + line, last + line) for name, first, last in other.functions]
+        self.docstrings += [(at + line, column) for at, column in other.docstrings]
+        for inner, names in other.called.items():
+            self.called.setdefault((*owners, *(before + index for index in inner)), set()).update(names)
+        if not glue:
+            self.layers += other.layers
+            self.sizes += other.sizes
+        self.names |= other.names
+        self.text += other.text
+
+
+@dataclass(slots=True)
+class OutlinePart:
+    """The outline of one class or function, its lines counted from 0."""
+
+    outline: Outline
+    function: str  # its name; empty for a class
+    last: int
+    tokens: list[str] | None = None  # computed at first use
+    alone: bool = True  # whether its tokens are independent of its context
+
+
+@dataclass(slots=True)
+class OutlineCut:
+    """A stretch of whole lines that seems to contain one class or function, and otherwise at most comments."""
+
+    line: int
+    start: int  # in characters, as `stop`
+    stop: int
+    text: str
+    part: OutlinePart | None  # the cached part, if known; the tree has a placeholder name then
+
+    def holds(self, statement: ast.stmt) -> bool:
+        """Return whether it contains this statement, which begins on its first line, and nothing else."""
+        if not isinstance(statement, (ast.ClassDef, *_FUNCTIONS)):
+            return False
+        lines = self.text.removesuffix("\n").split("\n")
+        last = (statement.end_lineno or 0) - self.line
+        rest = lines[last + 1 :]
+        return last < len(lines) and all(not line.strip() or line.lstrip()[0] == "#" for line in rest)
+
+
+def outline_tree(tree: ast.Module, cuts: Mapping[int, OutlineCut] | None = None) -> Outline:
+    """Return the outline of a module. Iterative, so that deep nesting cannot exhaust the stack.
+
+    Args: cuts: by the line of their statement; for a known one, its last line, where the placeholder name is. An
+        unknown one gets its part here, if it really contains a class or function and nothing else.
+    """
+    return _walk(tree, 0, cuts or {})
+
+
+def _walk(tree: ast.AST, line: int, cuts: Mapping[int, OutlineCut]) -> Outline:
+    """Return the outline of a tree, with lines counted from `line`."""
+    outline = Outline()
+    names = outline.names
+    owners: Owners = ()
+    glue = False
+    write = outline.text.append
+    stack: list[Any] = [tree]  # nodes, known parts, and the (owners, glue) to restore
+    pop, push = stack.pop, stack.append
+    while stack:
+        node = pop()
+        kind = type(node)
+        # the most frequent kinds first
+        if kind is ast.Name:
+            names.add(node.id)
+            write("=" + node.id)
+            continue
+        if kind is ast.Constant:
+            write("#" + _constant(node.value))
+            continue
+        if kind is ast.Attribute:
+            names.add(node.attr)
+            write("." + node.attr)
+            push(node.value)
+            continue
+        if kind is ast.Call:
+            function, arguments, keywords = node.func, node.args, node.keywords
+            if type(function) is ast.Name:
+                outline.called.setdefault(owners, set()).add(function.id)
+            if not glue and (name := last_name(function)):
+                outline.layers.append(name)
+                outline.sizes += read_sizes(name, node)
+            write(f"Call\n*\n[{len(arguments)}\n[{len(keywords)}")
+            stack += keywords[::-1]
+            stack += arguments[::-1]
+            push(function)
+            continue
+        if kind is tuple:
+            owners, glue = node
+            continue
+        if kind is OutlineCut:
+            outline._add(node.part.outline, node.line - line, owners, glue)
+            outline.parts.append(node)
+            continue
+        if kind is ast.ClassDef:
+            push((owners, glue))
+            owners = (*owners, len(outline.classes))
+            outline.classes.append(_outline_class(node, line, cuts))
+            names.add(node.name)
+        elif kind in _FUNCTIONS:
+            push((owners, glue))
+            if kind is ast.FunctionDef:
+                outline.functions.append((node.name, node.lineno - line, (node.end_lineno or node.lineno) - line))
+            names.add(node.name)
+            glue = glue or node.name in CONTRACT_FUNCTIONS
+        children = _write_fields(node, kind, outline, line, cuts)
+        children.reverse()
+        stack += children
+    return outline
+
+
+def _write_fields(
+    node: ast.AST, kind: type[ast.AST], outline: Outline, line: int, cuts: Mapping[int, OutlineCut]
+) -> list[Any]:
+    """Write the title and the plain fields of a node, and return its children and known parts, in order."""
+    title, values = _FIELDS.get(kind) or _describe_kind(kind)
+    children: list[Any] = []
+    write = outline.text.append
+    write(title)
+    for value in values(node):
+        if isinstance(value, list):
+            if value and isinstance(value[0], ast.stmt):
+                if cuts:
+                    value = [_find_cut(statement, cuts) for statement in value]
+                _gather_docstrings(value, outline, line)
+                if _is_docstring(node, value[0]):
+                    value = value[1:]
+                write(f"[{len(value)}")
+                children += value
+                continue
+            write(f"[{len(value)}")
+            nodes = [item for item in value if isinstance(item, ast.AST)]
+            if len(nodes) < len(value):  # names of `global`, keys of `**` in a dictionary
+                write(repr([isinstance(item, ast.AST) or item for item in value]))
+            children += nodes
+        elif isinstance(value, ast.AST):
+            children.append(value)
+            write("*")
+        else:
+            write(repr(value))
+    return children
+
+
+def last_name(node: ast.AST) -> str | None:
+    """Return `Conv2d` for `torch.nn.Conv2d` and `Conv2d`; None for other expressions (a call's result, a subscript)."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _find_cut(statement: ast.stmt, cuts: Mapping[int, OutlineCut]) -> ast.stmt | OutlineCut:
+    """Return the cut that a statement fills, or the statement itself."""
+    decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
+    line = min([statement.lineno, *(item.lineno for item in decorators)]) if decorators else statement.lineno
+    cut = cuts.get(line)
+    if cut is None:
+        return statement
+    if cut.part is not None:
+        is_placeholder = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name)
+        return cut if is_placeholder else statement
+    if not cut.holds(statement):
+        return statement
+    inner = _walk(statement, cut.line, {})
+    # One text instead of many: the part is cached.
+    inner.text = ["\n".join(inner.text)]
+    function = statement.name if isinstance(statement, _FUNCTIONS) else ""
+    cut.part = OutlinePart(inner, function, (statement.end_lineno or cut.line) - cut.line)
+    return cut
+
+
+#: Python may refuse to format an int with more decimal digits.
+_MANY_DIGITS = 10**4000
+
+
+def _constant(value: object) -> str:
+    if type(value) is int and value >= _MANY_DIGITS:  # literals are never negative
+        return hex(value)
+    return repr(value)
+
+
+def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ...]]]:
+    """Return the name of a node type, and a function that reads its relevant fields."""
+    fields = [name for name in kind._fields if name not in _SILENT_FIELDS]
+    get = attrgetter(*fields) if fields else None
+    several = len(fields) > 1
+
+    def values(node: ast.AST) -> tuple[Any, ...]:
+        if get is None:
+            return ()
+        return get(node) if several else (get(node),)
+
+    entry = _FIELDS[kind] = kind.__name__, get if get is not None and several else values
+    return entry
+
+
+_FIELDS: dict[type[ast.AST], tuple[str, Callable[[ast.AST], tuple[Any, ...]]]] = {}
+
+
+def _outline_class(node: ast.ClassDef, line: int, cuts: Mapping[int, OutlineCut]) -> ClassOutline:
+    return ClassOutline(
+        name=node.name,
+        bases=tuple(name for base in node.bases if (name := last_name(base)) is not None),
+        has_forward=any(_function_name(item, cuts) == "forward" for item in node.body),
+        first=node.lineno - line,
+        last=(node.end_lineno or node.lineno) - line,
+    )
+
+
+def _function_name(statement: ast.stmt, cuts: Mapping[int, OutlineCut]) -> str | None:
+    """Return the name of the function that a statement defines or represents."""
+    if isinstance(statement, _FUNCTIONS):
+        return statement.name
+    cut = cuts.get(statement.lineno)
+    return cut.part.function if cut is not None and cut.part is not None else None
+
+
+def _is_docstring(owner: ast.AST, statement: ast.stmt | OutlineCut) -> bool:
+    return (
+        isinstance(owner, (ast.Module, ast.ClassDef, *_FUNCTIONS))
+        and isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _gather_docstrings(body: Sequence[ast.stmt | OutlineCut], outline: Outline, line: int) -> None:
+    """Record strings where a docstring may be: first in a block, or on the line after a simple statement.
+
+    This is where the published normalization drops a string (right after an INDENT or NEWLINE token); it counts a
+    string after a blank line, a comment line or a nested block as code, and so do we.
+    """
+    for index, statement in enumerate(body):
+        if isinstance(statement, ast.Expr):
+            before = body[index - 1] if index else None
+            if before is None:
+                dropped = statement.col_offset > 0 or statement.lineno == 1
+            elif isinstance(before, OutlineCut) or hasattr(before, "body"):
+                dropped = False
+            else:
+                dropped = statement.lineno == (before.end_lineno or 0) + 1
+            if dropped:
+                outline.docstrings.append((statement.lineno - line, statement.col_offset))
+
+
+#: Keywords whose numbers describe an architecture, as published.
+SIZE_KEYWORDS = frozenset(
+    {"kernel_size", "stride", "padding", "groups", "num_heads", "heads", "expansion", "hidden_size"}
+    | {"in_channels", "out_channels", "dim", "width", "depth"}
+)
+
+_CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups")
+_POOL = ("kernel_size", "stride", "padding")
+
+#: Positional parameters of `torch.nn` layers, so that `Conv2d(3, 64, 3)` reads as its keyword form.
+_POSITIONS: dict[str, tuple[str, ...]] = {
+    **{f"Conv{n}d": _CONVOLUTION for n in (1, 2, 3)},
+    **{f"ConvTranspose{n}d": _TRANSPOSED for n in (1, 2, 3)},
+    **{f"{kind}Pool{n}d": _POOL for kind in ("Max", "Avg") for n in (1, 2, 3)},
+    "MultiheadAttention": ("embed_dim", "num_heads"),
+    "LSTM": ("input_size", "hidden_size"),
+    "GRU": ("input_size", "hidden_size"),
+    "RNN": ("input_size", "hidden_size"),
+}
+
+
+def read_sizes(name: str, call: ast.Call) -> list[tuple[str, str]]:
+    """Return (what, bucket) of the numbers in a call of `name`: by keyword, known position, or index in the call."""
+    positions = _POSITIONS.get(name, ())
+    sizes = []
+    for index, value in enumerate(call.args):
+        if (bucket := _bucket(value)) is None:
+            continue
+        if index >= len(positions):
+            sizes.append((f"{name}#{index}", bucket))
+        elif positions[index] in SIZE_KEYWORDS:
+            sizes.append((positions[index], bucket))
+    named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in SIZE_KEYWORDS}
+    sizes += [(what, bucket) for what, value in named.items() if what and (bucket := _bucket(value)) is not None]
+    return sizes
+
+
+def _bucket(node: ast.expr) -> str | None:
+    """Return a number's nearest power of two (`0` if not positive), a tuple of such, or None for anything else."""
+    if isinstance(node, ast.Tuple):
+        return "(" + ",".join(_bucket(item) or "X" for item in node.elts) + ")" if len(node.elts) <= 8 else None
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, int | float):
+        return None
+    value = node.value
+    if not value > 0:
+        return "0"
+    if value == math.inf or value >= 2**1000:
+        return "inf"
+    return str(int(2 ** round(math.log2(value))))

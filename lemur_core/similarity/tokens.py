@@ -1,0 +1,355 @@
+"""The lexical view of a network: its model region as a stream of tokens, and as a set of hashed shingles.
+
+The definitions are those published with nn-dup (names, numbers and strings abstracted, ten tokens per shingle), fixed
+where they break on valid code: the scanner reads any layout (bare continuation lines, tabs), and a model class is
+recognized by its behavior, not by a base spelled `Module`. docs/similarity.md lists the differences.
+
+The classes of a code are sets of shingles, too, to find the origin of a class: each is the lexical view of its own
+lines, with one placeholder for all names except attributes (`nn.Conv2d`). Renaming the class, or the classes that it
+uses, changes nothing, and it does not matter whether those are imported or defined in the same file. The training
+functions of LEMUR's contract are left out.
+
+Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
+"""
+
+import hashlib
+import re
+import sys
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from keyword import iskeyword
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lemur_core.similarity import Detail
+from lemur_core.similarity.minhash import (
+    ESTIMATE_MARGIN,
+    PERMUTATIONS,
+    band_keys,
+    banding_for,
+    jaccard,
+    signature,
+)
+from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, OutlinePart
+from lemur_core.similarity.parts import outline_code
+
+#: Tokens per shingle, as published.
+SHINGLE_TOKENS = 10
+
+_STRING = (
+    r"(?:[bB][rR]?|[fF][rR]?|[rR][bBfF]?|[uU])?"
+    r"(?:'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|\"\"\"[^\"\\]*(?:(?:\\.|\"(?!\"\"))[^\"\\]*)*\"\"\""
+    r"|'[^\n'\\]*(?:\\.[^\n'\\]*)*'|\"[^\n\"\\]*(?:\\.[^\n\"\\]*)*\")"
+)
+_NUMBER = (
+    r"0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO](?:_?[0-7])+"
+    r"|(?:[0-9](?:_?[0-9])*\.(?:[0-9](?:_?[0-9])*)?|\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*)"
+    r"(?:[eE][-+]?[0-9](?:_?[0-9])*)?[jJ]?"
+)
+_OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|^@=<>!]=|[-+*/%&|^@=<>!~()\[\]{},:;.]"
+_TOKEN = re.compile(rf"{_STRING}|\#[^\n]*|{_NUMBER}|\w+|{_OPERATOR}", re.DOTALL)
+_STRING_START = re.compile(_STRING, re.DOTALL)
+
+_KEPT_PREFIXES = (
+    *("Conv", "Batch", "Layer", "Group", "Instance", "Max", "Avg", "Adaptive", "Dropout", "Linear", "Flatten"),
+    *("LSTM", "GRU", "Multihead", "Transformer", "Upsample", "SE", "Squeeze", "Sequential", "Module", "Fractal"),
+    *("ResNet", "Dense", "VGG"),
+)
+
+
+def is_model_class(outline: Outline) -> list[bool]:
+    """Return, for each class of the outline, whether it is a network or a part of one.
+
+    It is if it derives from `Module`, derives from such a class of the same file, or defines `forward` itself (which
+    catches bases such as `nn.Sequential`, `ResNet` or a `BasicBlock` imported from elsewhere).
+    """
+    model = [item.has_forward or "Module" in item.bases for item in outline.classes]
+    by_name = {item.name: index for index, item in enumerate(outline.classes)}
+    derived: dict[int, list[int]] = {}
+    for index, item in enumerate(outline.classes):
+        for base in item.bases:
+            if base in by_name:
+                derived.setdefault(by_name[base], []).append(index)
+    waiting = [index for index, chosen in enumerate(model) if chosen]
+    while waiting:
+        for index in derived.get(waiting.pop(), ()):
+            if not model[index]:
+                model[index] = True
+                waiting.append(index)
+    return model
+
+
+def region_lines(outline: Outline) -> list[tuple[int, int]]:
+    """Return line spans (1-based, inclusive, merged) of the model classes and of the functions that they call by name.
+
+    Empty if there is no model class: the region is the whole source then.
+    """
+    model = is_model_class(outline)
+    spans = [(item.first, item.last) for item, chosen in zip(outline.classes, model, strict=True) if chosen]
+    called: set[str] = set()
+    for owners, names in outline.called.items():
+        if any(model[owner] for owner in owners):
+            called |= names
+    spans += [(first, last) for name, first, last in outline.functions if name in called]
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str]]:
+    """Return the tokens of the model region as written (without comments and docstrings), and the names it declares."""
+    spans = region_lines(outline) or [(1, code.count("\n") + code.count("\r") + 1)]
+    tokens = span_tokens(code, outline, spans)
+    declared = {item.name for item in outline.classes if any(first <= item.first <= last for first, last in spans)}
+    declared |= {name for name, line, _ in outline.functions if any(first <= line <= last for first, last in spans)}
+    return tokens, frozenset(declared)
+
+
+def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """Return the tokens of some lines as written, without comments and docstrings.
+
+    Args: spans: first and last line of each stretch, from 1; lines beyond the last are ignored.
+    """
+    code = code.replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
+    starts = _line_starts(code)
+    spans = [(first, min(last, len(starts) - 1)) for first, last in spans]
+    docstrings = _docstring_spans(code, starts, outline.docstrings)
+    tokens: list[str] = []
+    plain = True
+    for first, last in spans:
+        at = starts[first - 1]
+        for cut in outline.parts:
+            if first <= cut.line and cut.part is not None and cut.line + cut.part.last <= last:
+                between = _cut_out(code, at, cut.start, docstrings)
+                own = _part_tokens(cut.text, cut.part)
+                plain = plain and not _has_triple(between) and own is not None
+                tokens += _lex(between)
+                tokens += own or ()
+                at = cut.stop
+        rest = _cut_out(code, at, starts[last], docstrings)
+        plain = plain and not _has_triple(rest)
+        tokens += _lex(rest)
+    if not plain and outline.parts:  # nested quotes in an f-string could look like the start of a multi-line string
+        tokens = _lex("\n".join(_cut_out(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
+    return tokens
+
+
+def _part_tokens(text: str, part: OutlinePart) -> list[str] | None:
+    """Return the tokens of a part; None if they depend on its context."""
+    if part.tokens is None and part.alone:
+        starts = _line_starts(text)
+        docstrings = [(line + 1, column) for line, column in part.outline.docstrings]
+        cut = _cut_out(text, 0, len(text), _docstring_spans(text, starts, docstrings))
+        part.alone = not _has_triple(cut)
+        if part.alone:
+            part.tokens = [sys.intern(token) for token in _lex(cut)]
+    return part.tokens
+
+
+def _has_triple(text: str) -> bool:
+    return '"""' in text or "'''" in text
+
+
+def _lex(text: str) -> list[str]:
+    tokens = _TOKEN.findall(text)
+    return [token for token in tokens if token[0] != "#"] if "#" in text else tokens
+
+
+def _line_starts(code: str) -> list[int]:
+    """Return the offset of each line, and of the end."""
+    return list(accumulate((len(line) + 1 for line in code.split("\n")), initial=0))
+
+
+def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
+    """Return the set of shingles as sorted distinct 64-bit hashes, shape (n,); empty only if there are no tokens.
+
+    Two different shingles share a hash with a chance of 2**-64.
+    """
+    if detail == "abstract":
+        table = _ABSTRACT
+        own = {name: _hash(name) for name in declared}
+        ids = [own.get(token) or table[token] for token in tokens]
+    else:
+        ids = [_LITERAL[token] for token in tokens]
+    if not ids:
+        return np.empty(0, np.uint64)
+    values = np.array(ids, np.uint64)
+    width = min(SHINGLE_TOKENS, len(values))
+    count = len(values) - width + 1
+    mixed = np.zeros(count, np.uint64)
+    # The hashes wrap around at 64 bits on purpose.
+    with np.errstate(over="ignore"):
+        for offset in range(width):
+            mixed = mixed * _MULTIPLIER + values[offset : offset + count]
+        mixed = _finish(mixed + np.uint64(width))
+        unique, counts = np.unique(mixed, return_counts=True)
+        # Here repeats count: the nth occurrence of a shingle is an element of its own.
+        if detail == "literal" and counts.max() > 1:
+            extra = [_finish(unique[counts > nth] + np.uint64(nth)) for nth in range(1, int(counts.max()))]
+            unique = np.unique(np.concatenate([unique, *extra]))
+    return unique
+
+
+def literal_digest(tokens: list[str]) -> bytes:
+    """Return 16 bytes that are equal only for equal token streams, names and numbers included."""
+    return hashlib.blake2b("\x1f".join(tokens).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _docstring_spans(code: str, starts: list[int], docstrings: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the character spans of the strings at these lines (from 1) and UTF-8 columns, in order."""
+    spans = []
+    for line, column in sorted(docstrings):
+        start = starts[line - 1]
+        text = code[start : starts[line]]
+        # The parser counts columns in UTF-8 bytes.
+        match = _STRING_START.match(code, start + len(text.encode("utf-8", "surrogatepass")[:column].decode()))
+        if match is not None:
+            spans.append(match.span())
+    return spans
+
+
+def _cut_out(code: str, start: int, end: int, cuts: list[tuple[int, int]]) -> str:
+    pieces = []
+    for first, last in cuts:
+        if start <= first and last <= end:
+            pieces.append(code[start:first])
+            start = last
+    return "".join(pieces) + code[start:end]
+
+
+def _hash(token: str) -> int:
+    return int.from_bytes(hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") | 1
+
+
+class _TokenTable(dict[str, int]):
+    """Token to 64-bit value, computed once per distinct token and process."""
+
+    def __init__(self, detail: Detail) -> None:
+        super().__init__()
+        self._detail = detail
+
+    def __missing__(self, token: str) -> int:
+        value = _hash(token if self._detail == "literal" else _abstract(token))
+        # Bounded, as the names in a corpus are not.
+        if len(self) < 200_000:
+            self[token] = value
+        return value
+
+
+def _abstract(token: str) -> str:
+    """Return the published abstraction of one token: names that carry architecture are kept, others become
+    placeholders.
+    """
+    first = token[0]
+    if first in "'\"" or (token[-1] in "'\"" and first.isalpha()):
+        return "STR"
+    if first.isdigit() or (first == "." and token[1:2].isdigit()):
+        return "NUM"
+    if first.isalpha() or first == "_":
+        if iskeyword(token) or token.startswith(_KEPT_PREFIXES):
+            return token
+        return token if any(char.isupper() for char in token[1:]) else "ID"
+    return token
+
+
+def _finish(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser: every input bit reaches every output bit. Source: https://prng.di.unimi.it/splitmix64.c"""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_ABSTRACT = _TokenTable("abstract")
+_LITERAL = _TokenTable("literal")
+
+
+# -- classes --------------------------------------------
+
+#: Placeholder of the names that the lexical view abstracts.
+_ANY = "_"
+
+
+class ClassText(NamedTuple):
+    """A class of a code, and its shingles: sorted distinct hashes."""
+
+    name: str
+    shingles: npt.NDArray[np.uint64]
+
+
+def class_texts(code: str, name: str | None = None) -> list[ClassText]:
+    """Return the network classes of a code in order.
+
+    Args: name: return only the class with this name (of several, the largest), whether it is a network or not.
+    Returns: one item per class; none if the code is not valid Python.
+    """
+    outline = outline_code(code)
+    if isinstance(outline, str):
+        return []
+    if name is None:
+        chosen = [item for item, model in zip(outline.classes, is_model_class(outline), strict=True) if model]
+    else:
+        named = (item for item in outline.classes if item.name == name)
+        chosen = sorted(named, key=lambda item: item.first - item.last)[:1]
+    return [ClassText(item.name, _shingles(code, outline, item)) for item in chosen]
+
+
+def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np.uint64]:
+    glue = sorted(
+        (first, last)
+        for name, first, last in outline.functions
+        if name in CONTRACT_FUNCTIONS and item.first < first and last <= item.last
+    )
+    spans, start = [], item.first
+    for first, last in glue:
+        if first > start:
+            spans.append((start, first - 1))
+        start = max(start, last + 1)
+    if start <= item.last:
+        spans.append((start, item.last))
+    tokens = span_tokens(code, outline, spans)
+    alike = [
+        _ANY if before != "." and token.isidentifier() and not iskeyword(token) else token
+        for before, token in pairwise(["", *tokens])
+    ]
+    return shingle_hashes(alike, frozenset(), "abstract")
+
+
+class ClassIndex:
+    """Nearest-neighbor index of classes by their shingles: MinHash-LSH proposes, the exact Jaccard decides.
+
+    See `lemur_core.similarity.index` for the chance of missing a pair.
+    """
+
+    def __init__(self, classes: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
+        """Index these classes, numbered in order; none is empty."""
+        self.threshold, self._classes, self._banding = threshold, classes, banding_for(threshold)
+        self._signatures = np.array([signature(shingles) for shingles in classes], np.uint32).reshape(-1, PERMUTATIONS)
+        keys = band_keys(self._signatures, self._banding).ravel()
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def nearest(self, shingles: npt.NDArray[np.uint64]) -> tuple[int, float] | None:
+        """Return the number of the most similar class and its similarity, if it reaches the threshold.
+
+        The first of several equally similar ones.
+        """
+        own = signature(shingles)
+        keys = band_keys(own[None, :], self._banding)[0]
+        low, high = (np.searchsorted(self._keys, keys, side) for side in ("left", "right"))
+        matches = [self._order[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
+        numbers = np.unique(np.concatenate([_NONE, *matches]) // self._banding.bands)
+        estimates = np.count_nonzero(self._signatures[numbers] == own, axis=1) / PERMUTATIONS
+        likely = numbers[estimates >= self.threshold - ESTIMATE_MARGIN].tolist()
+        similarities = [(jaccard(shingles, self._classes[number]), -number) for number in likely]
+        similarity, number = max(similarities, default=(0.0, 0))
+        return (-number, similarity) if similarity >= self.threshold else None
+
+
+_NONE = np.empty(0, np.int64)
