@@ -25,6 +25,7 @@ from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from manifests.folders.manifest import Manifest, Stopwatch
@@ -228,6 +229,7 @@ def read_names(path: Path) -> tuple[str, ...]:
 
     Raises: UserError if the file cannot be read or is not such a list.
     """
+    check_plain(path)
     try:
         names = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

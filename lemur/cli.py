@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,11 +25,15 @@ import lemur.experts.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
-from lemur_core.files import cache as kept
+from lemur import rooms as kept
+from lemur.rooms import VARIABLE, bound_cache, read_ceiling
+from lemur_core.files.atomic import remove_dead
+from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.foreign import check_name
+from lemur_core.files.foreign import check_name, check_plain
 from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
+from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
 
 if TYPE_CHECKING:
@@ -314,22 +319,26 @@ def cache(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sizes as one JSON object.")] = False,
 ) -> None:
-    """Show the caches and their sizes; with --prune, remove them."""
+    """Show the caches, their sizes and the ceiling (LEMUR_CURATOR_CACHE_GIB); with --prune, remove them."""
     if older_than is not None and not prune:
         raise UsageError("--older-than: only has an effect with --prune; add --prune")
-    chosen = kept.list_rooms(rooms or ())
-    freed = 0
+    ceiling, chosen = kept.read_ceiling(), kept.list_rooms(rooms or ())
+    freed, in_use = 0, list[str]()
     if prune:
-        freed = kept.prune(chosen, older_than=None if older_than is None else older_than * 86_400)
+        freed, in_use = kept.prune(chosen, older_than=None if older_than is None else older_than * 86_400)
+    folder = str(cache_folder())
     if as_json:
-        folder = str(kept.cache_folder())
-        print(json.dumps({"folder": folder, "freed": freed, "rooms": [asdict(room) for room in chosen]}, indent=2))
+        summary = {"folder": folder, "ceiling": ceiling, "freed": freed, "in_use": in_use}
+        print(json.dumps({**summary, "rooms": [asdict(room) for room in chosen]}, indent=2))
     elif prune:
-        print(f"{freed / 2**20:,.1f} MiB freed in {kept.cache_folder()}")
+        print(f"{freed / 2**20:,.1f} MiB freed in {folder}")
     else:
         for room in chosen:
             print(f"{room.name:<12}{room.size / 2**20:>12,.1f} MiB  {room.files:>9,} files")
-        print(f"{'all':<12}{sum(r.size for r in chosen) / 2**20:>12,.1f} MiB  in {kept.cache_folder()}")
+        bound = "no ceiling" if ceiling is None else f"ceiling {ceiling / 2**30:.3g} GiB"
+        print(f"{'all':<12}{sum(r.size for r in chosen) / 2**20:>12,.1f} MiB  in {folder} ({bound})")
+    if in_use:
+        note(f"{', '.join(in_use)}: used by another command, so not removed")
 
 
 class _Interrupted(BaseException):
@@ -351,7 +360,10 @@ def main() -> NoReturn:
         signal.signal(signal.SIGHUP, _hang_up)
     try:
         _check_names()
+        read_ceiling()
+        remove_dead(Path(tempfile.gettempdir()), remove_folder)
         status = app(prog_name="lemur", standalone_mode=False)
+        _bound_cache()
     except _WrongLine as error:
         message = " ".join(error.format_message().split())
         if not message:  # no command: Typer has printed the help
@@ -380,13 +392,22 @@ def main() -> NoReturn:
     sys.exit(status or 0)
 
 
-def _check_names() -> None:
-    """Check the names that results may hold, before any work.
+def _bound_cache() -> None:
+    """Remove the oldest entries of a cache that has grown too large."""
+    with contextlib.suppress(OSError):  # the work is done
+        freed = bound_cache(read_ceiling()) if uses_rooms() else 0
+        if freed:
+            note(f"cache: {freed / 2**20:,.1f} MiB that were not used for long removed; {VARIABLE} sets the ceiling")
 
-    Raises: UserError if one is not UTF-8.
+
+def _check_names() -> None:
+    """Check the names that results may hold, before any work, and that none of them is a pipe or a device.
+
+    Raises: UserError if one is not UTF-8, or cannot be read or written as a file.
     """
     for argument in (*sys.argv[1:], os.environ.get("LEMUR_CURATOR_CACHE", "")):
         check_name(argument)
+        check_plain(Path(argument.partition("=")[2] if argument.startswith("--") else argument), inside=False)
     with contextlib.suppress(FileNotFoundError):  # the working folder was removed
         check_name(Path.cwd())
 

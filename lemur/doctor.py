@@ -12,7 +12,8 @@ from typing import Literal
 
 from huggingface_hub import constants, get_token
 
-from lemur_core.files.cache import cache_folder, list_rooms
+from lemur.rooms import list_rooms, read_ceiling
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.workers import available_cores
@@ -112,7 +113,9 @@ def _disk() -> Iterator[Diagnosis]:
 
 def _cache() -> Iterator[Diagnosis]:
     size = sum(room.size for room in list_rooms())
-    yield Diagnosis("cache", "ok", f"{size / _GIB:.2f} GiB in {cache_folder()}; lemur cache shows and prunes it")
+    ceiling = read_ceiling()
+    bound = "" if ceiling is None else f" of at most {ceiling / _GIB:.3g}"
+    yield Diagnosis("cache", "ok", f"{size / _GIB:.2f}{bound} GiB in {cache_folder()}; lemur cache shows and prunes it")
 
 
 def _hub() -> Iterator[Diagnosis]:

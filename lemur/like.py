@@ -8,6 +8,7 @@ from extract.search.alike import BlockComputation, block_in, find_similar, forma
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import subtrees
 
@@ -32,6 +33,7 @@ def search_like(
 
 
 def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
+    check_plain(path)
     try:
         code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -148,6 +148,9 @@ class RunRequest:
     prm: Mapping[str, Any]
 
 
+_NAME_CHARACTERS = 200
+
+
 @dataclass(frozen=True, slots=True)
 class NetRuns:
     """The answer of a network that runs."""
@@ -170,6 +173,8 @@ class NetFailure:
             raise ValueError("a category is a short word")
         if self.missing and not all(map(str.isidentifier, self.missing.split("."))):
             raise ValueError("a missing module has a name")
+        if len(self.missing) > _NAME_CHARACTERS:
+            raise ValueError(f"the name of a missing module has more than {_NAME_CHARACTERS} characters")
 
     @property
     def fault(self) -> str:

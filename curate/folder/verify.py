@@ -38,6 +38,7 @@ from manifests.folders.tables import CROISSANT
 from manifests.records import CHAT_KINDS
 
 _TABLES = ("records", "stats", "decisions", "removed")
+_ROWS = 1_000  # of a table that are Python objects at a time
 _CHAT_TABLES = ("chat", "chat_drops")
 
 
@@ -148,10 +149,10 @@ class _VerifiedSnapshot:
     member: Member
     delta_check: DeltaCheck
     published: PublishedRecords  # empty for a whole snapshot
-    decisions: list[dict[str, Any]]
+    decisions: "_Decisions"
     stats: int  # rows of the table
     withheld: set[str]  # ids of codes withheld when the folder, or one that it extends, was published
-    graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty if graphs were not compared
+    graphs: dict[str, dict[str, Any]]  # id -> `graph` and `graph_widths`; empty if graphs were not compared
 
     @property
     def manifest(self) -> Manifest:
@@ -181,7 +182,7 @@ class _VerifiedSnapshot:
 
 
 def _read(delta_check: DeltaCheck, member: Member) -> _VerifiedSnapshot:
-    decisions = pq.read_table(member.path / "decisions.parquet").to_pylist()
+    decisions = _Decisions(member.path / "decisions.parquet")
     delta_check.record_decisions(member, decisions)
     stats = sum(pq.read_metadata(path).num_rows for path in member.path.glob("data/stats/*.parquet"))
     withheld = member.withheld | {
@@ -201,9 +202,32 @@ def _read(delta_check: DeltaCheck, member: Member) -> _VerifiedSnapshot:
     )
 
 
+class _Decisions:
+    """The rows of `decisions.parquet`, read again each time: of 100,000, Python objects would take 100 MB."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return _iterate_rows(self._path, _DECIDED)
+
+    def __len__(self) -> int:
+        return int(pq.read_metadata(self._path).num_rows)
+
+
+_DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
+
+
+def _iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns)):
+            yield from batch.to_pylist()
+
+
 def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / "graphs.parquet"
-    return {row["id"]: row for row in pq.read_table(path).to_pylist()} if path.exists() else {}
+    rows = _iterate_rows(path, ("id", "graph", "graph_widths")) if path.exists() else ()
+    return {row.pop("id"): row for row in rows}
 
 
 def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
@@ -217,14 +241,25 @@ def _check_ids(snapshot: _VerifiedSnapshot) -> Check:
 
 def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 6, first half: the decisions add up to the input, and to the manifest's counts."""
-    usable = [decision for decision in snapshot.decisions if decision["stage"] != "invalid"]
-    stages = Counter(decision["stage"] or "kept" for decision in snapshot.decisions)
+    kept = {record["id"] for record in snapshot.records}
+    stages: Counter[str] = Counter()
+    networks, names, codes = set(), set(), set()
+    evaluations, in_order = 0, True
+    for place, decision in enumerate(snapshot.decisions):
+        stages[decision["stage"] or "kept"] += 1
+        in_order &= decision["row"] == place
+        if decision["stage"] == "invalid":
+            continue
+        networks.add((decision["nn"], decision["id"]))
+        names.add(decision["nn"])
+        codes.add(decision["id"])
+        evaluations += decision["id"] in kept or bool(snapshot.published.records("id", decision["id"]))
     stated = snapshot.manifest.counts
     counts = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
         "rows.input": len(snapshot.decisions),
-        "networks": len({(decision["nn"], decision["id"]) for decision in usable}),
-        "names": len({decision["nn"] for decision in usable}),
-        "codes": len({decision["id"] for decision in usable}),
+        "networks": len(networks),
+        "names": len(names),
+        "codes": len(codes),
     }
     splits = Counter(record["split"] for record in snapshot.records)
     counts |= {f"splits.{split}": splits[split] for split in stated["splits"]}
@@ -234,10 +269,8 @@ def _check_counts(snapshot: _VerifiedSnapshot) -> Check:
         in_manifest = stated[group][key] if key else stated[group]
         if in_manifest != count:
             wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
-    if [decision["row"] for decision in snapshot.decisions] != list(range(len(snapshot.decisions))):
+    if not in_order:
         wrong.append("decisions: rows are not numbered from 0 in order")
-    kept = {record["id"] for record in snapshot.records}
-    evaluations = sum(row["id"] in kept or bool(snapshot.published.records("id", row["id"])) for row in usable)
     if snapshot.stats != evaluations:
         wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
     return check_faults("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
@@ -305,7 +338,7 @@ def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:
         if (first < other or a != b) and not delta_check.differ(records[first], records[other])
     ]
     for record in records:
-        for other, value in delta_check.near_structures[snapshot.member.number, record["id"]]:
+        for other, value in delta_check.near_structures.get((snapshot.member.number, record["id"]), ()):
             if other["folder"] == record["folder"] and not delta_check.differ(record, other):
                 wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
     detail = f"{len(records):,} records, all pairs"
@@ -350,7 +383,8 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     wrong, known = [], 0
     distinct: set[str | None] = set()
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
-    for id_, row in snapshot.graphs.items():
+    for row in _iterate_rows(snapshot.member.path / "graphs.parquet", _GRAPHS):
+        id_ = row["id"]
         if torch is not None and row["torch"] not in (None, torch):
             wrong.append(f"{id_[:12]}: traced with torch {row['torch']}, the manifest names {torch}")
         if id_ in snapshot.withheld:
@@ -371,6 +405,9 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
     detail += f", traced with torch {torch}" if torch is not None else ""
     return check_faults("guarantee 7: no two compute the same", wrong, detail)
+
+
+_GRAPHS = ("id", "torch", "eval", "train", *IDENTITIES)
 
 
 def _wrong_identities(row: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ records and those that it extends. So checking a chain of deltas costs no more t
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +29,9 @@ from manifests.records import LemurRecord, Removed
 
 Row = Mapping[str, Any]
 
-#: Everything about a record but its code.
-_ABOUT = tuple(name for name in LemurRecord.model_fields if name != "nn_code")
+#: What is compared of a record. Nothing else of it is held: with all columns, 100,000 records take half a gigabyte.
+_COMPARED = ("id", "nn", "split", "cluster", "graph", "graph_widths", "runs", "runs_error")
+_ROWS = 5_000  # of a table that are Python objects at a time
 _DECIDED = ("stage", "canonical", "similarity")
 
 
@@ -42,7 +43,7 @@ class Member:
     manifest: Manifest
     number: int
     parents: Mapping[int, int]
-    records: list[dict[str, Any]] = field(default_factory=list)  # without nn_code; "folder" is the member's number
+    records: list[dict[str, Any]] = field(default_factory=list)  # `_COMPARED`; "folder" is the member's number
     ids: set[str] = field(default_factory=set)  # of the codes in its tables
     wrong_ids: list[str] = field(default_factory=list)
     withheld: set[str] = field(default_factory=set)  # ids of codes that were left out when it was published
@@ -58,10 +59,7 @@ class DeltaCheck:
         self.records: list[dict[str, Any]] = []
         self._digests: list[bytes] = []
         for member in members:
-            for path in SNAPSHOT.files(member.path, "records"):
-                member.records.extend(
-                    record | {"folder": member.number} for record in read_table([path], LemurRecord, _ABOUT).to_pylist()
-                )
+            member.records.extend(_read_records(member))
             self.records += member.records
         detail = self._parameters["tokens"]
         store = FeatureStore(detail)
@@ -99,8 +97,10 @@ class DeltaCheck:
         """Return the numbers of the codes' shingle sets, ordered by id."""
         return in_order(self.features.shingle_set[np.array([self.code_of[id_] for id_ in sorted(ids)], np.int64)])
 
-    def record_decisions(self, member: Member, decisions: Sequence[Row]) -> None:
-        """Record what a member has removed: later members must agree."""
+    def record_decisions(self, member: Member, decisions: Iterable[Row]) -> None:
+        """Record what a member has removed: members that extend it must agree."""
+        if not any(member.number in other.parents for other in self.members):
+            return
         for row in decisions:
             if row["stage"] in (*DUPLICATE_STAGES, "leak") and row["canonical"] != row["id"]:
                 self.removed[row["id"]].setdefault(member.number, {name: row[name] for name in _DECIDED})
@@ -128,14 +128,15 @@ class DeltaCheck:
 
     @cached_property
     def near_structures(self) -> dict[tuple[int, str], list[tuple[Row, float]]]:
-        """For each record, by `folder` and `id`, the earlier records with near fingerprints and their similarity."""
+        """For each record that has any, by `folder` and `id`: the earlier ones with near fingerprints, and how near."""
         index = StructuralIndex(self.features.elements, self._parameters["structural_threshold"])
-        by_record: dict[tuple[int, str], list[tuple[Row, float]]] = defaultdict(list)
+        by_record: dict[tuple[int, str], list[tuple[Row, float]]] = {}
         for number, record in enumerate(self.records):
             if record["id"] in self.code_of:  # not withheld
                 structure = self.fingerprint(record["id"])
-                near = ((self.records[neighbour.place], neighbour.similarity) for neighbour in index.near(structure))
-                by_record[record["folder"], record["id"]] += near
+                near = [(self.records[neighbour.place], neighbour.similarity) for neighbour in index.near(structure)]
+                if near:
+                    by_record.setdefault((record["folder"], record["id"]), []).extend(near)
                 index.keep(structure, number)
         return by_record
 
@@ -159,6 +160,8 @@ class PublishedRecords:
 
     def records(self, name: str, value: object) -> list[Row]:
         """Return the published records with this `id`, `graph`, `graph_widths`, `set` or `fingerprint`."""
+        if not self._member.parents:  # the lookups need not be made
+            return []
         return [row for row in self._check.lookups[name].get(value, ()) if row["folder"] in self._member.parents]
 
     def removal(self, id_: str) -> Row | None:
@@ -166,7 +169,7 @@ class PublishedRecords:
         by_member, parents = self._check.removed.get(id_, {}), self._member.parents
         return min(((parents[at], row) for at, row in by_member.items() if at in parents), default=(0, None))[1]
 
-    def equal(self, decisions: Sequence[Row]) -> Iterator[str]:
+    def equal(self, decisions: Iterable[Row]) -> Iterator[str]:
         """Yield decisions on codes that are published already, but that do not say so."""
         for row in decisions:
             if row["stage"] in ("invalid", "filter", "repeat"):
@@ -181,7 +184,7 @@ class PublishedRecords:
         """Yield pairs of a kept and a published record that are near-duplicates."""
         for record in self._member.records:
             near = self._near(record["id"], self._lexical)
-            structural = self._check.near_structures[self._member.number, record["id"]]
+            structural = self._check.near_structures.get((self._member.number, record["id"]), ())
             near += [(other, value) for other, value in structural if other["folder"] in self._member.parents]
             for other, value in near:
                 if not self._check.differ(record, other):
@@ -203,7 +206,7 @@ class PublishedRecords:
             by_group[group] += self.find_split_neighbours(record["id"], record.get("graph_widths"))
         return {group: records for group, records in by_group.items() if records}
 
-    def leaks(self, decisions: Sequence[Row], widths_of: Mapping[str, str | None]) -> Iterator[str]:
+    def leaks(self, decisions: Iterable[Row], widths_of: Mapping[str, str | None]) -> Iterator[str]:
         """Yield records that were rejected as leaks without being near to two splits.
 
         Args: widths_of: G1 by id, for the codes that were traced.
@@ -272,6 +275,17 @@ def find_conflicts(check: DeltaCheck, one: Member, other: Member) -> Iterator[st
         for near in parallel.find_split_neighbours(record["id"], record.get("graph_widths")):
             if group(near) != group(record):
                 yield f"{name} {group(record)} is apart from {near['nn']} {group(near)}, which is near"
+
+
+def _read_records(member: Member) -> Iterator[dict[str, Any]]:
+    """Yield the records of a member. Names that many share are held once."""
+    shared: dict[str, str] = {}
+    for path in SNAPSHOT.files(member.path, "records"):
+        for batch in read_table([path], LemurRecord, _COMPARED).to_batches(max_chunksize=_ROWS):
+            for record in batch.to_pylist():
+                for name in ("split", "cluster"):
+                    record[name] = shared.setdefault(record[name], record[name])
+                yield record | {"folder": member.number}
 
 
 def _by_first(pairs: ExactPairs) -> dict[int, list[tuple[int, float]]]:

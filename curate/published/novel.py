@@ -30,6 +30,7 @@ from curate.published.reference_corpus import (
 )
 from lemur_core.describe.parts import parts
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import compute_identities
@@ -172,6 +173,7 @@ def _parse_prm(text: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> str:
+    check_plain(path)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -377,7 +377,7 @@ _READ_ROWS = 250
 _UNFOLDED_BYTES = 256 << 20
 #: How far the rows of a table may outgrow its file: each names a value of a dictionary in a few bits. Only a batch is
 #: held at a time, so this bounds time.
-_OF_ROWS = {"ratio": 1_000, "floor": 1 << 30}
+OF_ROWS = {"ratio": 1_000, "floor": 1 << 30}
 
 
 class ParquetFile(FileSource):
@@ -395,11 +395,11 @@ class ParquetFile(FileSource):
                 wanted = [name for name in COLUMNS if name in names]
                 packed, size = self._path.stat().st_size, 0
                 groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
-                check_growth(self.where, packed, sum(group.total_byte_size for group in groups), **_OF_ROWS)
+                check_growth(self.where, packed, sum(group.total_byte_size for group in groups), **OF_ROWS)
                 for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
                     for row in read_batch(batch):
                         size += len(row["nn_code"] or "")
-                        check_growth(self.where, packed, size, **_OF_ROWS)
+                        check_growth(self.where, packed, size, **OF_ROWS)
                         yield row
         except (pa.ArrowException, OSError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,8 +6,6 @@ corpus changes, so cached files are named by version and content.
 Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABrain-One/nn-dataset
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from pydantic import ValidationError
 
 from curate.sources.database import read_some, unpack
 from curate.sources.rows import RowSource
-from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
@@ -97,6 +95,7 @@ class LemurDatabase(RowSource):
         version = self._choose(listed)
         file = listed.files[version]
         folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
+        remove_dead(folder)
         return _find_cached(folder) or self._fetch(version, listed, folder)
 
     def _without_hub(self, error: RetryableError) -> tuple[Path, _DatabaseFacts]:
@@ -138,15 +137,12 @@ class LemurDatabase(RowSource):
     def _fetch(self, version: str, listed: _Listed, folder: Path) -> tuple[Path, _DatabaseFacts]:
         file, what = listed.files[version], f"lemur-db@{version}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
-        scratch = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
-        try:
+        with make_scratch(folder, "download") as scratch:
             fetch = self._hub.api().hf_hub_download
             options: dict[str, Any] = {"repo_type": _KIND, "revision": listed.commit, "local_dir": scratch}
             packed = Path(self._hub.call(what, lambda: fetch(REPOSITORY, file.path, **options), again=_AGAIN))
             facts = _DatabaseFacts(version=version, packed=_check(packed, file, what), license=listed.license)
             unpack(packed, folder / _DATABASE, what)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         write_text(folder / _FACTS, facts.model_dump_json() + "\n")
         return folder / _DATABASE, facts
 

@@ -4,18 +4,20 @@ import contextlib
 import hashlib
 import importlib
 import importlib.metadata
+import io
 import json
 import sqlite3
 import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from curate.sources.database import parse_arch_uid
-from curate.sources.files import COLUMNS, check_columns, read_row
+from curate.sources.files import COLUMNS, OF_ROWS, check_columns, read_row
 from curate.sources.rows import BATCH_ROWS, RowSource
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import BoundedStream, check_growth
 from manifests.folders.manifest import Input
 from manifests.publish.hub import COMMIT, Hub, hub_errors, parse_dataset
 
@@ -83,7 +85,8 @@ class HubDataset(_LibrariesService):
         """
         import datasets
 
-        with hub_errors(self.name, _ADVICE):
+        total = _ContentTotal(self.name, self._count_bytes)
+        with hub_errors(self.name, _ADVICE), _bounded_decompression(self.name):
             splits = datasets.load_dataset(self._repo, revision=self._revision, streaming=True)
             for split in sorted(splits):
                 where, rows = f"{self.name}, split {split}", splits[split]
@@ -95,7 +98,61 @@ class HubDataset(_LibrariesService):
                     if columns is None:
                         columns = list(record)
                         check_columns(where, columns)
-                    yield read_row(record)
+                    row = read_row(record)
+                    total.add(row)
+                    yield row
+
+    def _count_bytes(self) -> int:
+        """Return the size of the dataset's files, as the Hub lists them."""
+        hub = self._hub
+
+        def list_sizes() -> list[int]:
+            options: dict[str, Any] = {"repo_type": "dataset", "revision": self._revision, "recursive": True}
+            return [getattr(item, "size", 0) for item in hub.api().list_repo_tree(self._repo, **options)]
+
+        with hub.session():
+            return sum(hub.call(self.name, list_sizes, again="it is read from its beginning"))
+
+
+class _ContentTotal:
+    """The size of all rows, which must not be out of proportion to that of their files.
+
+    Args: count_bytes: requests the size of the files; called once, if the rows are many enough to matter.
+    """
+
+    def __init__(self, where: str, count_bytes: Callable[[], int]) -> None:
+        self._where, self._count_bytes = where, count_bytes
+        self._size, self._packed = 0, -1
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row. Raises: UserError if there is too much content."""
+        self._size += sum(len(value) for value in row.values() if isinstance(value, str))
+        if self._size > OF_ROWS["floor"]:
+            if self._packed < 0:
+                self._packed = self._count_bytes()
+            check_growth(self._where, self._packed, self._size, **OF_ROWS)
+
+
+@contextlib.contextmanager
+def _bounded_decompression(where: str) -> Iterator[None]:
+    """Let the library that reads datasets decompress files only within our bounds, until the block ends."""
+    from fsspec.compression import compr, register_compression
+
+    def bound(decompress: Callable[..., Any]) -> Callable[..., Any]:
+        def open_bounded(packed: Any, mode: str = "rb", **options: Any) -> Any:
+            content = decompress(packed, mode=mode, **options)
+            return content if "r" not in mode else io.BufferedReader(BoundedStream(where, packed, content))
+
+        return open_bounded
+
+    originals = {name: decompress for name, decompress in compr.items() if name is not None}
+    for name, decompress in originals.items():
+        register_compression(name, bound(decompress), (), force=True)
+    try:
+        yield
+    finally:
+        for name, decompress in originals.items():
+            register_compression(name, decompress, (), force=True)
 
 
 #: The API's column for the `arch_uid`, in later releases of nn-dataset.

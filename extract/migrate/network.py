@@ -36,6 +36,7 @@ from extract.migrate.messages import (
 from extract.migrate.source_block import SourceBlock, load_source_block, read_header
 from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, may_pass
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -107,6 +108,7 @@ def read_target_network(
     path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None, classes: int = CLASSES
 ) -> TargetNetwork:
     """Read the network of a file. Raises: UserError if it cannot be read, or defines no class Net."""
+    check_plain(path)
     try:
         text = path.read_text(encoding="utf-8")
         tree = parse_code(text)

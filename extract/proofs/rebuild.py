@@ -18,6 +18,7 @@ from extract.specs.algorithm import graphs_in_spec
 from extract.specs.make import read_spec
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -275,6 +276,7 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
 
 def _read_spec_file(path: Path) -> Spec:
     """Return the spec in a JSON file, or the first one of a JSON Lines file."""
+    check_plain(path)
     try:
         text = path.read_text(encoding="utf-8")
         first = text if path.suffix == ".json" else next(line for line in text.splitlines() if line.strip())

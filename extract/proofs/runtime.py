@@ -29,6 +29,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from extract.proofs.local_files import copy_importable
 from extract.sources import PackageSource
 from extract.sources.contents import PackageFacts, is_safe, read_facts
 from extract.sources.package import is_plain, module_path
@@ -43,7 +44,12 @@ from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
 
 #: Packages that every block may import; never fetched, also not as dependencies.
 PROVIDED = frozenset({*DECLARED, "triton"})
-_PROVIDED_PREFIX = "nvidia-"
+#: Names of the libraries of CUDA, which PyTorch brings or the machine has; they are large, and hold no Python.
+#: Other packages of that maker, such as `nvidia-cutlass-dsl`, are fetched as any other.
+_CUDA = re.compile(
+    r"nvidia-(?:cublas|cuda-(?:cccl|crt|cupti|nvcc|nvrtc|nvtx|runtime|culibos)|cudnn|cufft|cufile|curand|cusolver|cusparse"
+    r"|cusparselt|nccl|npp|nvfatbin|nvjitlink|nvjpeg|nvml-dev|nvptxcompiler|nvshmem|nvtx|nvvm)(?:-cu\d+)?"
+)
 #: Variants without a graphical interface, which needs system libraries that servers lack.
 _HEADLESS = {
     "opencv-contrib-python": "opencv-contrib-python-headless",
@@ -120,8 +126,8 @@ def runtime_for(
 def original_folders(source: PackageSource) -> tuple[Path, ...]:
     """Return folders to prepend to `sys.path` to import the classes of a source, with their dependencies.
 
-    A released package is imported from its wheel, any other source from its own files. Packages of the declared runtime
-    (torch, torchvision) need no folders.
+    A released package is imported from its wheel, a local folder from a copy of what imports need, any other source
+    from its own files. Packages of the declared runtime (torch, torchvision) need no folders.
     """
     name, _, version = source.name.partition("@")
     if name in PROVIDED:
@@ -130,7 +136,8 @@ def original_folders(source: PackageSource) -> tuple[Path, ...]:
         runtime = runtime_for([f"{name}=={version}"])
         if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
             return (runtime.folder,)
-    return (source.root, *runtime_for(source.requires).folders)
+    root = copy_importable(source) if source.kind == "folder" else source.root
+    return (root, *runtime_for(source.requires).folders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,7 @@ class _Resolver:
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
         """Return the distribution to unpack for a requirement; None if it is unavailable or need not be unpacked."""
         name = canonicalize_name(requirement.name)
-        if name in self.known or name in PROVIDED or name.startswith(_PROVIDED_PREFIX):
+        if name in self.known or name in PROVIDED or _CUDA.fullmatch(name):
             return None
         because = f"; {parent} needs it" if parent else ""
         version = find_runtime().versions.get(name)

@@ -13,6 +13,7 @@ from extract.emit.emit import Emitted
 from extract.model.results import at_least
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION
+from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import META_PRELOAD, Failure, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
@@ -274,11 +275,18 @@ class Signature:
     after: str
 
 
+_REASON_CHARACTERS = 200
+
+
 @dataclass(frozen=True, slots=True)
 class MissingOriginal:
-    """Why an original cannot be imported."""
+    """Why an original cannot be imported, in one line."""
 
     missing: str
+
+    def __post_init__(self) -> None:
+        """Cut what is too long, and show what is not text: foreign code decides what it says."""
+        object.__setattr__(self, "missing", make_visible(self.missing, _REASON_CHARACTERS))
 
 
 Ours = Signature | Failure

@@ -19,13 +19,13 @@ from extract.specs.behaviour import Behaviour, infer_behaviour, neutralize_case,
 from extract.specs.notation import format_expression
 from extract.specs.outline import SpecOutline, read_outline
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import at
 from lemur_core.similarity.text import split_tokens
 from manifests.folders.formats import EXTRACTION
-from manifests.folders.reading import check_regular
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
 
@@ -287,7 +287,7 @@ def read_specs(folder: Path, blocks: Collection[str] | None = None) -> Iterator[
     # A line is long, and parsing it costs more than searching it: only those that mention a block are parsed.
     markers = [json.dumps(block, ensure_ascii=False) for block in blocks or ()]
     with EXTRACTION.reading(folder):
-        check_regular(folder / SPECS)
+        check_plain(folder / SPECS)
         with (folder / SPECS).open(encoding="utf-8") as lines:
             for line in lines:
                 if blocks is None or any(marker in line for marker in markers):

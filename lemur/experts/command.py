@@ -10,6 +10,7 @@ from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import Workspace
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from manifests.folders.manifest import read_manifest
 
 
@@ -134,6 +135,7 @@ def _summarize_folders(folders: Sequence[Path]) -> str:
 
 def _rows(path: Path) -> list[Json]:
     rows = []
+    check_plain(path)
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             row = json.loads(line)

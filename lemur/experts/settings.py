@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from manifests.records import first_fault
 
 GENERAL = "general"
@@ -111,6 +112,7 @@ def load_settings(path: Path, **changes: Any) -> MixtureSettings:
     Args: changes: single values to override, by `part__key` or by top-level key; None keeps the file's value.
     Raises: UserError if it cannot be read, or has an unknown key or a value out of range.
     """
+    check_plain(path)
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)

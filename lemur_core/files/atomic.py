@@ -8,13 +8,14 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -251,16 +252,25 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def scratch_folder(name: str) -> Iterator[Path]:
+def scratch_folder(name: str, remove: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield an empty temporary folder, and remove it at the end; what killed processes left goes first.
 
-    Args: name: what the folders are for, such as `publish`.
+    Args:
+        name: what the folders are for, such as `publish`.
+        remove: removes it, if foreign code fills it; `remove_path` by default.
     Returns: a context manager.
     """
-    temporary = Path(tempfile.gettempdir())
-    remove_dead(temporary)
-    with make_scratch(temporary, name) as folder:
-        yield Path(folder)
+    remove = remove or remove_path
+    temporary = Path(tempfile.gettempdir()).resolve()
+    remove_dead(temporary, remove)
+    folder = Path(tempfile.mkdtemp(_PART, f".{name}.{_make_mark()}", temporary))
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        claim(handle)  # process ids are not enough: another container may share the folder
+        yield folder
+    finally:
+        remove(folder)
+        os.close(handle)
 
 
 def check_writable(out: Path) -> None:
@@ -398,19 +408,51 @@ def remove_unfinished(folder: Path) -> None:
             remove_path(left)
 
 
-def remove_dead(folder: Path) -> None:
-    """Remove the unfinished files of processes that were killed.
+def remove_dead(folder: Path, remove: Callable[[Path], None] | None = None) -> None:
+    """Remove the unfinished files of processes that were killed, from a folder in which others may be at work.
 
-    Args: folder: one in which other processes may be at work, such as that of temporary files.
+    Args: remove: as for `scratch_folder`.
     """
+    remove = remove or remove_path
     for left in folder.glob(f".*.{_MARK}*{_PART}"):
-        if _has_died(left):
-            remove_path(left)
+        if _has_died(left) and _is_own(left) and not _is_claimed(left):
+            remove(left)
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether something is this user's, and no link: others may write where temporary files are."""
+    try:
+        state = path.lstat()
+    except OSError:
+        return False
+    return state.st_uid == os.geteuid() and not stat.S_ISLNK(state.st_mode)
+
+
+def _is_claimed(part: Path) -> bool:
+    """Return whether a process has locked an unfinished folder; False if it is gone, or locks are unknown there."""
+    try:
+        handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 def _make_mark() -> str:
     """Return what the name of an unfinished file or folder says about the process that makes it."""
     return f"{_MARK}{_hash_host()}-{os.getpid()}-"
+
+
+def unfinished_name(name: str) -> str:
+    """Return a name for what is to be removed, or not finished yet: `remove_unfinished` removes it, too."""
+    return f".{name}.{_make_mark()}{secrets.token_hex(4)}{_PART}"
 
 
 def _has_died(part: Path) -> bool:

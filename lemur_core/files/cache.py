@@ -1,18 +1,30 @@
-"""The cache folder for downloads and features: where it is, what it holds, and how it is pruned."""
+"""The cache folder for downloads and features: where it is, which rooms it has, and which process uses them."""
 
 import contextlib
+import fcntl
 import os
-import shutil
 import sqlite3
 import stat
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
+
+#: The rooms, which are the folders of the cache, each with the number of levels between it and its entries.
+ROOMS: Mapping[str, int] = {
+    **dict.fromkeys(("cifar10", "experts", "index", "lemur", "lemur-db", "pages", "published", "runtime-links"), 0),
+    **dict.fromkeys(("sandbox", "search", "secrets", "synthesis"), 0),
+    "features": 1,
+    "runtime": 2,
+    "sources": 2,
+}
+
+#: In the cache, with a marker for each that is ours: locked by the processes that use the room, until they end.
+_MARKERS = ".lemur"
+
+_held: dict[Path, int] = {}  # the marker, open and locked, of each room that this process uses
 
 
 def cache_folder(*parts: str) -> Path:
@@ -20,12 +32,14 @@ def cache_folder(*parts: str) -> Path:
 
     It holds prompts, answers and results about private code, so only the user can enter it, also if it exists already.
 
-    Args: parts: names of nested folders; none for the cache folder itself.
+    Args: parts: names of nested folders, the first one of `ROOMS`; none for the cache folder itself. From then on no
+        other process removes entries of that room, as long as this one runs.
     Returns: `LEMUR_CURATOR_CACHE`, if that variable is set, else `lemur-curator` in the platform's cache folder.
     Raises: UserError if it cannot be created.
     """
     root = _find_root()
     folder = root.joinpath(*parts)
+    assert not parts or parts[0] in ROOMS, parts
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         for each in reversed((folder, *folder.parents)):
@@ -39,7 +53,68 @@ def cache_folder(*parts: str) -> Path:
     if status.st_mode & 0o077 and status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX:
         with contextlib.suppress(OSError):  # a disk without permissions
             root.chmod(0o700)
+    if parts:
+        _hold(root / parts[0])
     return folder
+
+
+def uses_rooms() -> bool:
+    """Return whether this process has used a room of the cache."""
+    return bool(_held)
+
+
+def _hold(room: Path) -> None:
+    """Mark a room as ours, and lock it for this process as one that uses it."""
+    with contextlib.suppress(OSError):  # a disk without locks, or another user's
+        if room not in _held and (is_ours(room) or not any(room.iterdir())):
+            _held[room] = _open_marker(room)
+            fcntl.flock(_held[room], fcntl.LOCK_SH)  # waits while another process removes entries
+
+
+def find_marker(room: Path) -> Path:
+    """Return the path of the marker that says that a room is ours."""
+    return room.parent / _MARKERS / room.name
+
+
+def _open_marker(room: Path) -> int:
+    marker = find_marker(room)
+    marker.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def is_ours(room: Path) -> bool:
+    """Return whether a folder of the cache is a room: it has our marker, or all other folders there are rooms, too.
+
+    The marker decides where the cache is in a folder that other programs use.
+    """
+    if room.name not in ROOMS or room.is_symlink() or not room.is_dir():
+        return False
+    return find_marker(room).is_file() or all(
+        path.name in ROOMS or path.name.startswith(".") for path in room.parent.iterdir()
+    )
+
+
+@contextlib.contextmanager
+def claim_room(room: Path) -> Iterator[bool]:
+    """Lock a room for the block, so that no other process uses it; yield False if one does."""
+    own = _held.get(room)
+    try:
+        handle = own if own is not None else _open_marker(room)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+    finally:
+        if own is None:
+            os.close(handle)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_SH)
 
 
 def is_cached(path: Path) -> bool:
@@ -97,66 +172,3 @@ def _connect(path: Path, tables: Sequence[str]) -> sqlite3.Connection:
         database.close()
         raise
     return database
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """One folder of the cache: `size` in bytes, number of `files`, and last write in seconds since the epoch."""
-
-    name: str
-    size: int
-    files: int
-    written: float
-
-
-def list_rooms(names: Sequence[str] = ()) -> list[Room]:
-    """List the rooms of the cache, sorted by name.
-
-    Args: names: of the rooms to list; empty for all.
-    Returns: the rooms with their sizes, as of now.
-    Raises: UsageError if a name is unknown.
-    """
-    folders = sorted(folder for folder in cache_folder().iterdir() if folder.is_dir() and not folder.is_symlink())
-    known = [folder.name for folder in folders]
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        raise UsageError(f"{unknown[0]}: no room of the cache; there are {', '.join(known) or 'none'}")
-    return [_measure_room(folder) for folder in folders if not names or folder.name in names]
-
-
-def _measure_room(folder: Path) -> Room:
-    stats = [path.lstat() for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
-    return Room(
-        folder.name,
-        sum(stat.st_size for stat in stats),
-        len(stats),
-        max((stat.st_mtime for stat in stats), default=0.0),
-    )
-
-
-def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
-    """Remove rooms of the cache, or only their older files.
-
-    Removed entries are computed or downloaded again when needed; a run that is using them may fail.
-
-    Args:
-        chosen: from `list_rooms`.
-        older_than: seconds since a file was last written; None removes the whole rooms.
-    Returns: the bytes freed.
-    """
-    freed = 0
-    for room in chosen:
-        folder = cache_folder(room.name)
-        if older_than is None:
-            freed += room.size
-            shutil.rmtree(folder, ignore_errors=True)
-            continue
-        for path in sorted(folder.rglob("*"), reverse=True):  # the contents of a folder before the folder
-            if path.is_dir() and not path.is_symlink():
-                with contextlib.suppress(OSError):  # not empty
-                    path.rmdir()
-            # lstat: a link counts for itself, as its target may lie outside of the cache.
-            elif time.time() - (stat := path.lstat()).st_mtime > older_than:
-                freed += stat.st_size
-                path.unlink(missing_ok=True)
-    return freed

@@ -13,5 +13,9 @@ class NoSandboxError(UserError):
     """No sandbox works on this machine, so foreign code is not run."""
 
 
+class SpecialFileError(UserError, OSError):
+    """A pipe, a socket or a device where a file should be; in a finished folder it is damage like any other."""
+
+
 class RetryableError(UserError):
     """A resource (network, index) failed: the same call may succeed later."""

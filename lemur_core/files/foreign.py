@@ -4,10 +4,11 @@ import errno
 import io
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import SpecialFileError, UserError
 from lemur_core.files.markdown import is_unicode, make_visible
 
 
@@ -40,21 +41,59 @@ def check_name(path: Path | str) -> None:
         raise UserError(f"{make_visible(str(path))}: its name is not UTF-8, so results cannot hold it; rename it")
 
 
-def check_plain(path: Path) -> None:
+#: Names of files with keys and passwords, in lower case; those of hidden files, such as `.env`, need not be here.
+_SECRET_NAMES = (
+    *(
+        "*.pem",
+        "*.key",
+        "*.p12",
+        "*.pfx",
+        "*.ppk",
+        "*.jks",
+        "*.keystore",
+        "*.kdbx",
+        "*.gpg",
+        "*.asc",
+        "*.env",
+        "*.secret",
+    ),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "_netrc", "netrc", "htpasswd", "*.tfstate"),
+    *("credentials", "credentials.*", "secret.*", "secrets", "secrets.*", "token", "token.*", "password*"),
+)
+
+
+def may_hold_secrets(name: str) -> bool:
+    """Return whether a file is hidden, or its name is one of those that keys and passwords have; code is not."""
+    lower = name.lower()
+    if lower.startswith("."):
+        return True
+    return not lower.endswith(".py") and any(fnmatchcase(lower, pattern) for pattern in _SECRET_NAMES)
+
+
+def check_plain(path: Path, *, inside: bool = True) -> None:
     """Check that reading a path ends: it is a file, or a folder without pipes, sockets and devices at any depth.
 
-    Args: path: an existing file or folder; links to files are followed, links to folders below it are not.
-    Raises: UserError if it is something else, or a folder holds something else.
+    Args:
+        path: a file or folder; one that does not exist is fine. Links to files are followed, links to folders below it
+            are not.
+        inside: look into a folder, too.
+    Raises: SpecialFileError if it is something else, or a folder holds something else.
     """
-    special = next(_list_special(path), None)
+    special = next(_list_special(path, inside), None)
     if special is not None:
-        raise UserError(f"{make_visible(str(special))}: is a pipe, a socket or a device, not a file; name a file")
+        raise SpecialFileError(
+            f"{make_visible(str(special))}: is a pipe, a socket or a device, not a file; name a file"
+        )
 
 
-def _list_special(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        if path.exists() and not path.is_file():
+def _list_special(path: Path, inside: bool) -> Iterator[Path]:
+    try:
+        is_folder = path.is_dir()
+        if not is_folder and path.exists() and not path.is_file():
             yield path
+    except (OSError, ValueError):  # too long, or not a path at all, as reading it will say
+        return
+    if not is_folder or not inside:
         return
     for above, _, names in os.walk(path):
         yield from (one for name in names if (one := Path(above, name)).exists() and not one.is_file())

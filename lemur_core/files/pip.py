@@ -7,13 +7,11 @@ installed.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip_guarded import EXIT_ARCHIVE
@@ -141,6 +139,7 @@ def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
     Source: https://github.com/ABrain-One/nn-dataset
     """
     folder = cache_folder("lemur", version)
+    remove_dead(folder)
     wheels = sorted(folder.glob("*.whl"))
     wheel = wheels[0] if wheels else _download(version, folder)
     return wheel, _check_digest(wheel, version)
@@ -184,16 +183,15 @@ def _download(version: str, folder: Path) -> Path:
         )
     size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
     note(f"fetching nn-dataset {version}{size} with pip download")
-    part = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
-    try:
-        wheel = download("nn-dataset", f"=={version}", part)
+    with make_scratch(folder, "download") as part:
+        try:
+            wheel = download("nn-dataset", f"=={version}", Path(part))
+        except UserError as error:
+            if isinstance(error, AbsentError) and error.versions:
+                known = ", ".join(list_releases())
+                lacking = f"nn-dataset {version}: no such release; releases with network codes: {known}"
+                raise UserError(lacking) from error
+            raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
         target = folder / wheel.name
         wheel.replace(target)
         return target
-    except UserError as error:
-        if isinstance(error, AbsentError) and error.versions:
-            known = ", ".join(list_releases())
-            raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
-        raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

@@ -9,7 +9,6 @@ import logging
 import os
 import selectors
 import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.progress import show_longest
 from lemur_core.sandbox.link import (
@@ -236,6 +236,7 @@ class Sandbox:
     unsafe: bool = False
     backend: str = field(default="", init=False)
     _folder: Path | None = field(default=None, init=False)
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
     _links: list[Link] = field(default_factory=list, init=False)
     _slots: int = field(default=1, init=False)
     _busy: bool = field(default=False, init=False)
@@ -257,8 +258,8 @@ class Sandbox:
         if self._folder is not None:
             raise UserError("this sandbox is open already; make another one")
         interpreter = prepare_interpreter(self.runtime, self.readable, Path.home())
-        # Only now: a caller that is killed before its server runs leaves the folder.
-        self._folder = Path(tempfile.mkdtemp(prefix="lemur-sandbox-")).resolve()
+        # If this process is killed, its server removes the folder; if that does not run, the next command does.
+        self._folder = self._open.enter_context(scratch_folder("sandbox", remove_folder))
         try:
             self._choose_backend(self._folder, interpreter)
         except BaseException:
@@ -276,9 +277,8 @@ class Sandbox:
             for link in links:
                 link.stop()
         finally:
-            if self._folder is not None:
-                remove_folder(self._folder)
             self._folder = None
+            self._open.close()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Yield the outcomes in the order of the jobs; jobs are taken from the iterable as workers become free.

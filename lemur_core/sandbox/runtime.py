@@ -11,13 +11,13 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lemur_core.files.atomic import make_scratch, remove_dead
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
@@ -80,9 +80,10 @@ class Runtime:
         digest = hashlib.sha256(json.dumps(links, sort_keys=True).encode()).hexdigest()[:32]
         parent = cache_folder("runtime-links")
         target = parent / digest
+        remove_dead(parent)
         if target.is_dir():
             return target
-        with tempfile.TemporaryDirectory(dir=parent) as scratch:
+        with make_scratch(parent, "links") as scratch:
             folder = Path(scratch) / digest
             folder.mkdir()
             for name, real in links.items():

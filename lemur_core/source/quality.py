@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pyflakes import messages
 from pyflakes.checker import Checker
 from radon.complexity import cc_visit_ast
 
+from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.errors import UserError
 
 _COST = {"error": 5, "warning": 2, "convention": 1, "refactor": 1, "complexity": 1}
@@ -87,10 +87,10 @@ def _check_with_pyflakes(code: str, tree: ast.Module) -> Counter[str]:
 
 def _check_with_pylint(code: str, name: str, python: str) -> tuple[Counter[str], str] | None:
     """Return Pylint's findings, and its name and version; None if it is not installed. It only reads files."""
-    with tempfile.TemporaryDirectory(prefix="lemur-quality-") as folder:
-        file = Path(folder) / f"{name}.py"
+    with scratch_folder("quality") as folder:
+        file = folder / f"{name}.py"
         file.write_text(code, encoding="utf-8", newline="\n")
-        empty = Path(folder) / "none.toml"  # otherwise the user's own settings would apply
+        empty = folder / "none.toml"  # otherwise the user's own settings would apply
         empty.touch()
         version = _run([python, "-P", "-c", "import pylint; print(pylint.__version__)"], folder)
         if version.returncode != 0:
@@ -105,8 +105,8 @@ def _check_with_pylint(code: str, name: str, python: str) -> tuple[Counter[str],
     return Counter(kinds), f"pylint {version.stdout.strip()}"
 
 
-def _run(command: list[str], folder: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYLINTHOME": folder}
+def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYLINTHOME": str(folder)}
     try:
         return subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_PYLINT_SECONDS, check=False

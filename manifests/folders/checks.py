@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from manifests.folders.active import active_files
 from manifests.folders.frame import foreign_page_files
 from manifests.folders.manifest import FILE_NAME, INDEX, PAGE_FILES, Manifest, is_of_page
-from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, check_regular, describe, read_json
+from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_json
 from manifests.folders.tables import CROISSANT, Configs, select_tables
 from manifests.records import Record, arrow_schema, first_fault
 
@@ -127,14 +128,14 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
     files = sorted(folder.glob(pattern))
     for path in files:
         try:
-            check_regular(path)
+            check_plain(path)
             with pq.ParquetFile(path) as file:
                 wrong += _column_faults(path.name, file.schema_arrow, expected, record)
                 # Without the column, every row would fail for the same reason.
                 if wrong:
                     break
                 there = [column for column in expected.names if column in file.schema_arrow.names]
-                for batch in file.iter_batches(batch_size=5_000, columns=there):
+                for batch in file.iter_batches(batch_size=500, columns=there):  # codes may be large
                     for row in batch.to_pylist():
                         record.model_validate(row)
                     rows += batch.num_rows

@@ -11,7 +11,6 @@ import html
 import itertools
 import json
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox.server.received import inflate
 from manifests.folders.active import is_active
@@ -437,8 +436,7 @@ def has_page(folder: Path, page: Page) -> bool:
     """
     if not (folder / INDEX).is_file() or any(foreign_page_files(folder)):
         return False
-    with tempfile.TemporaryDirectory(prefix="lemur-page-") as scratch:
-        target = Path(scratch)
+    with scratch_folder("page") as target:
         write_page(folder, page, target, links_back=False)
         every = [INDEX, *(path.relative_to(target).as_posix() for path in (target / SHARDS).glob("*.js"))]
         try:

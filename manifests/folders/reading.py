@@ -5,7 +5,6 @@ A pipe would be waited for without end, and a device would be read without end: 
 
 import contextlib
 import json
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ValidationError
 
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible
 from manifests.records import first_fault
 
@@ -62,16 +62,6 @@ def describe(error: BaseException) -> str:
     return make_visible(f"{type(error).__name__}: {lines[0]}" if bare else lines[0], 300)
 
 
-def check_regular(path: Path) -> None:
-    """Check that a path is a file.
-
-    Args: path: links are followed.
-    Raises: OSError if it is anything else, or missing.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(f"{path}: is not a file")
-
-
 def read_bytes(path: Path) -> bytes:
     """Read a file whole.
 
@@ -79,7 +69,7 @@ def read_bytes(path: Path) -> bytes:
     Returns: its bytes.
     Raises: OSError if it is not a file, or too large.
     """
-    check_regular(path)
+    check_plain(path)
     if path.stat().st_size > _MOST_BYTES:
         raise OSError(f"{path}: has more than {_MOST_BYTES >> 30} GiB")
     return path.read_bytes()

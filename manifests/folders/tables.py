@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import ValidationError, create_model
 
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible
-from manifests.folders.reading import check_regular
 from manifests.records import Record, arrow_schema, first_fault
 
 R = TypeVar("R", bound=Record)
@@ -146,7 +146,7 @@ def open_table(
     Returns: a context manager of the file and those of the columns that it has.
     Raises: OSError or pyarrow.ArrowException if it cannot be read, a column is missing, or of another type.
     """
-    check_regular(path)
+    check_plain(path)
     try:
         with pq.ParquetFile(path) as file:
             yield file, _present(path, file.schema_arrow, record, columns)
@@ -212,7 +212,7 @@ def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, An
     Returns: an iterator over split and row, sorted by file name.
     """
     for path in sorted((folder / tables).glob("*.parquet")):
-        check_regular(path)
+        check_plain(path)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS_READ):
                 for row in batch.to_pylist():

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import check_plain
 from manifests.records import Record, Sha256, first_fault
 
 FOLDER = Path(__file__).parents[1] / "corpora"
@@ -104,6 +105,7 @@ def load_corpus(name: str) -> Corpus:
     """
     shipped = FOLDER / f"{name}.json"
     path = shipped if name in corpus_names() else Path(name)
+    check_plain(path)
     try:
         return Corpus.model_validate_json(path.read_bytes())
     except FileNotFoundError:

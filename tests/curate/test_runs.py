@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from curate.compute.runs import InputCase, RunChecker, RunResult, build_case, category_left_out, reason_to_leave_out
+from curate.compute.runs import (
+    InputCase,
+    NetFailure,
+    RunChecker,
+    RunResult,
+    build_case,
+    category_left_out,
+    reason_to_leave_out,
+)
+from extract.proofs.validate import MissingOriginal
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
-from lemur_core.sandbox.server.foreign import one_line
+from lemur_core.sandbox.server.foreign import one_line, read_missing
 
 Row = dict[str, Any]
 
@@ -241,3 +250,15 @@ def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkey
     assert loops == RunResult(False, "timeout: used more than 1 seconds of CPU")
     assert greedy.category == "out_of_memory"
     assert greedy.runs is False
+
+
+def test_the_name_of_a_missing_module_is_short_and_visible() -> None:
+    """Foreign code can raise the error itself, with any name."""
+    assert read_missing(ModuleNotFoundError("no", name="a.b")) == "a.b"
+    for name in ("a" * 10_000, "a" * 10_000 + ".b", ".".join(["a"] * 10_000)):
+        assert read_missing(ModuleNotFoundError("no", name=name)) in ("a", "a" * 200)
+    assert read_missing(ModuleNotFoundError("no", name="a\n| b")) == ""
+    NetFailure("missing_dependency", "no", "a" * 200)
+    with pytest.raises(ValueError, match="more than 200 characters"):
+        NetFailure("missing_dependency", "no", "a" * 201)
+    assert MissingOriginal("no\n\x1b[31m" + "x" * 1000).missing == r"no\n\x1b[31m" + "x" * 188 + " …"

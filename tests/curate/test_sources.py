@@ -1,8 +1,10 @@
 """SOURCE in all its forms: files, folders, the installed API, the Hub, blocks, several; what is said when one cannot be."""
 
+import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import types
@@ -13,15 +15,21 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import close_session
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.sources import join_sources, open_source, open_sources
+from curate.sources.files import OF_ROWS
 from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
+from curate.sources.services import HubDataset
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.foreign import check_growth
 from manifests.folders.manifest import Input
+from manifests.publish.hub import Hub
 from tests.builders import extractions
+from tests.builders.hub_server import HubServer
 
 
 def rows_of(source: RecordSource) -> list[dict[str, Any]]:
@@ -341,6 +349,40 @@ def test_hub_tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n, split train: no column 'nn_code'; it has nn, ")
     serve(monkeypatch, {})
     assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n: holds no rows")
+
+
+def test_hub_files_that_unpack_to_far_more_are_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import datasets
+    from fsspec.compression import compr
+
+    monkeypatch.setattr(check_growth, "__kwdefaults__", {"ratio": 200, "floor": 1 << 20})
+    load, originals = datasets.load_dataset, dict(compr)
+    path = tmp_path / "rows.jsonl.gz"
+
+    def load_file(*_: object, **__: object) -> Any:
+        return load("json", data_files={"train": str(path)}, streaming=True)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_file)
+    rows = [{"nn": f"n{number}", "nn_code": f"x = {number}"} for number in range(50)]
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    assert [row["nn"] for row in rows_of(open_source("hf://datasets/o/n"))] == [row["nn"] for row in rows]
+    path.write_bytes(gzip.compress(b'{"nn": "a", "nn_code": "' + b" " * (1 << 27) + b'"}\n'))
+    assert re.match(r"hf://datasets/o/n: [\d,]+ bytes of it unpack to more than", error_of("hf://datasets/o/n"))
+    assert compr == originals
+
+
+def test_hub_rows_that_outgrow_their_files_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"nn": f"n{number}", "nn_code": "x" * 1000} for number in range(100)]
+    serve(monkeypatch, {"train": stream(rows)})
+    monkeypatch.setitem(OF_ROWS, "floor", 1000)
+    with HubServer().serve() as server:
+        hub = Hub(server.endpoint, answer_seconds=5)
+        server.make("o/n").edit(x=b"x" * 120)
+        assert len(rows_of(HubDataset("hf://datasets/o/n", hub=hub))) == 100
+        server.make("o/small").edit(x=b"x" * 10)
+        with pytest.raises(UserError, match=r"^hf://datasets/o/small: \d+ bytes of it unpack to more than"):
+            rows_of(HubDataset("hf://datasets/o/small", hub=hub))
+        close_session()
 
 
 def http_error(status: int) -> Exception:

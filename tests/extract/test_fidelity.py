@@ -12,6 +12,7 @@ import torch
 
 from extract.extractor import BlockExtractor
 from extract.proofs.equivalence_guest import digest
+from extract.proofs.runtime import original_folders
 from extract.proofs.validate import (
     BlockWithOriginal,
     EquivalenceResult,
@@ -273,6 +274,32 @@ REAL = {
     "torchvision": (["torchvision/ops", "torchvision/models/resnet.py"], ["SqueezeExcitation", "FrozenBatchNorm2d", "BasicBlock"]),
     "torch": (["torch/nn/modules"], ["LayerNorm", "GLU", "BatchNorm2d"]),
 }  # fmt: skip
+
+
+def test_of_a_local_project_only_what_imports_need_is_shown(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    shown = {
+        "lib/__init__.py": "",
+        "lib/token.py": GATE,
+        "lib/configs/tokenizer.json": "{}",
+        "lib/anchors.bin": "\0\1",
+        "train.py": QUIET,
+    }
+    names = "lib/.env lib/.ssh/config lib/id_rsa lib/id_ed25519.pub lib/deploy.PEM lib/credentials.json lib/prod.env"
+    hidden = (*names.split(), ".env", ".netrc", "notes.txt", "data/rows.csv", "lib/secrets.yaml", "id_rsa", "key.pem")
+    for path, text in (shown | dict.fromkeys(hidden, "decoy of the user")).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    (tmp_path / "outside.txt").write_text("decoy of the user")
+    (root / "lib" / "linked.txt").symlink_to(tmp_path / "outside.txt")
+    (folder,) = original_folders(open_source(str(root)))
+    files = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert files == shown
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
+    assert original_folders(open_source(str(root))) == (folder,)
+    (root / "lib" / "anchors.bin").write_text("\2")
+    (other,) = original_folders(open_source(str(root)))
+    assert other != folder
 
 
 @pytest.mark.slow

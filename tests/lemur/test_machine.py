@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 
 from lemur.cli import app
 from lemur.doctor import examine
-from lemur_core.files.cache import list_rooms, prune
+from lemur.rooms import bound_cache, list_rooms, prune, read_ceiling
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -20,9 +23,6 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of two rooms; what is in one is a day old."""
-    import os
-    import time
-
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     for name, age in (("features/v1/new", 0), ("features/old", 86_400), ("index/facts", 0)):
         path = tmp_path / "cache" / name
@@ -68,9 +68,113 @@ def test_one_room_is_pruned(kept: Path) -> None:
 
 
 def test_what_is_old_is_pruned(kept: Path) -> None:
-    assert prune(list_rooms(["features"]), older_than=3600) == 1000
+    assert prune(list_rooms(["features"]), older_than=3600) == (1000, [])
     assert (kept / "features" / "v1" / "new").exists()
     assert not (kept / "features" / "old").exists()
+
+
+def write(path: Path, size: int, days: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    os.utime(path, (time.time() - days * 86_400,) * 2)
+
+
+def test_folders_of_others_are_no_rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache may be in a folder that other programs use, too, with folders that are called as ours are."""
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    for mine in ("thesis/chapter", "pages/mine"):
+        write(tmp_path / mine, 1000, 30)
+    write(cache_folder("search") / "index.npz", 1000, 30)
+    assert [room.name for room in list_rooms()] == ["search"]
+    assert CliRunner().invoke(app, ["cache", "--prune"]).exit_code == 0
+    assert not (tmp_path / "search").exists()
+    assert bound_cache(0, always=True) == 0
+    assert CliRunner().invoke(app, ["cache", "thesis", "--prune"]).exit_code != 0
+    assert CliRunner().invoke(app, ["cache", "pages", "--prune"]).exit_code != 0
+    assert (tmp_path / "thesis" / "chapter").exists()
+    assert (tmp_path / "pages" / "mine").exists()
+
+
+def test_the_oldest_entries_go_until_the_cache_is_small_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
+    for name, days in {  # of 1,000 bytes each
+        "sources/v3/trees/aa/files/one.py": 9,
+        "sources/v3/trees/aa/listing.json": 9,
+        "sources/v3/trees/bb/files/one.py": 9,
+        "sources/v3/trees/bb/listing.json": 1,  # read yesterday
+        "features/v1/11.parquet": 8,
+        "features/v1/11.shingles": 8,
+        "sandbox/outcomes.sqlite": 9,
+        "sandbox/outcomes.sqlite-wal": 0,
+    }.items():
+        write(root / name, 1000, days)
+
+    def list_files() -> set[str]:
+        files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+        return {name for name in files if not name.startswith(".")}
+
+    assert bound_cache(8000, always=True) == 0
+    assert len(list_files()) == 8
+    assert bound_cache(7500, always=True) == 2000  # a whole entry
+    assert not (root / "sources" / "v3" / "trees" / "aa").exists()
+    assert bound_cache(100) == 0, "measured a moment ago"
+    assert bound_cache(5999, always=True) == 2000
+    assert {name.partition("/")[0] for name in list_files()} == {"sources", "sandbox"}
+    assert len(list_files()) == 4
+    assert bound_cache(0, always=True) == 4000
+    assert list_files() == set()
+    assert not list(root.rglob("*.part"))
+
+
+_USES = """
+import sys
+from lemur_core.files.cache import cache_folder
+cache_folder("search")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_running_command_uses_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
+    write(root / "search" / "used", 1000, 9)
+    write(root / "pages" / "free", 1000, 1)
+    command = [sys.executable, "-P", "-c", _USES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        assert bound_cache(0, always=True) == 1000
+        assert prune(list_rooms()) == (0, ["search"])
+        shown = CliRunner().invoke(app, ["cache", "--prune"])
+        assert "search: used by another command, so not removed" in shown.output
+        assert (root / "search" / "used").exists()
+        other.communicate("")
+    assert bound_cache(0, always=True) == 1000
+    assert not (root / "search" / "used").exists()
+
+
+def test_a_command_keeps_the_cache_within_the_ceiling(
+    lemur_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", "0.001")
+    write(tmp_path / "cache" / "search" / "large", 2_000_000, 1)
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "a.py").write_text("import torch\n\n\nclass Net(torch.nn.Module):\n    pass\n")
+    done = lemur_here("curate", "nets", "--graph", "off", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "MiB that were not used for long removed; LEMUR_CURATOR_CACHE_GIB sets the ceiling" in done.stderr
+    assert not (tmp_path / "cache" / "search" / "large").exists()
+    assert "(ceiling 0.001 GiB)" in lemur_here("cache", cwd=tmp_path).stdout
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", "0")
+    assert read_ceiling() is None
+    for wrong in ("much", "-1", "nan", "inf"):
+        monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", wrong)
+        done = lemur_here("cache", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("lemur: LEMUR_CURATOR_CACHE_GIB: ")
 
 
 @pytest.mark.parametrize("wrong", [["nothing"], ["--older-than", "3"]])

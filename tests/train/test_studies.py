@@ -124,7 +124,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
 
     def interrupt(line: str) -> None:
         assert line.startswith("1 of 3  run0: test ")
-        assert any(temporary.glob("**/lemur-sandbox-*"))  # for the second run, which is on its way
+        assert any(temporary.glob("**/.sandbox.lemur-*"))  # for the second run, which is on its way
         raise KeyboardInterrupt
 
     monkeypatch.setattr("train.studies.study.note", interrupt)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import check_plain
 from manifests.records import Ingredient, describe_fault
 from train.model.contract import check_contract
 
@@ -230,6 +231,7 @@ def load_recipe(path: Path) -> Recipe:
     Raises: UserError if it cannot be read, is not TOML, has an unknown key (the message suggests the nearest one) or a
         value out of range.
     """
+    check_plain(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -309,6 +311,7 @@ def read_prm(text: str) -> dict[str, object]:
     Raises: UsageError if it is not a JSON object; UserError if there is no such file.
     """
     if not text.lstrip().startswith("{"):
+        check_plain(Path(text))
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -328,6 +331,7 @@ def read_code(path: Path) -> str:
 
     Raises: UserError if it cannot be read.
     """
+    check_plain(path)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

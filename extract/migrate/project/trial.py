@@ -5,7 +5,6 @@ All foreign code runs in the sandbox, which can read only the copy.
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,9 @@ from extract.migrate.project.writing import SourceModule
 from extract.minimize.stage import SIGN, Signed, Stopped, difference, list_sizes
 from extract.proofs.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
+from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import may_hold_secrets
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits, Sandbox
 from lemur_core.sandbox.stage import Reply, SandboxStage
 
@@ -71,18 +72,16 @@ class Proof:
 @contextmanager
 def trial(donated: SourceModule, project: Project, *, unsafe: bool = False) -> Iterator["MigrationTrial"]:
     """Make a temporary copy of a project without hidden files and environments."""
-    folder = Path(tempfile.mkdtemp(prefix="lemur-migrate-")).resolve()
-    try:
+    with scratch_folder("migrate") as folder:
         copy = folder / project.root.name
         shutil.copytree(project.root, copy, symlinks=True, ignore=_aside(project))
         with ExitStack() as undo:
             yield MigrationTrial(donated, project, copy, unsafe, undo)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _aside(project: Project) -> Callable[[str, list[str]], Collection[str]]:
-    """Return the filter for a copy: skip hidden, generated and large files, environments, and folders without code.
+    """Return the filter for a copy: skip what is hidden, generated, large or secret, environments, and folders without
+    code.
 
     Folders inside a package are kept, since its code may read their files.
     """
@@ -98,7 +97,7 @@ def _is_aside(project: Project, path: Path, inside: bool) -> bool:
     if path.name.startswith(".") or path.name == "__pycache__":
         return True
     if not path.is_dir():
-        return path.is_file() and path.stat().st_size > MAX_FILE_BYTES
+        return may_hold_secrets(path.name) or (path.is_file() and path.stat().st_size > MAX_FILE_BYTES)
     below = f"{path.relative_to(project.root).as_posix()}/"
     return (path / "pyvenv.cfg").is_file() or not (inside or any(one.startswith(below) for one in project.paths))
 

@@ -19,6 +19,7 @@ from extract.search.ranking import Filters, search
 from lemur.synthesis.attempts.options import Ask
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from manifests.folders.formats import EXTRACTION, SNAPSHOT
 from manifests.provenance import SPECS
 from manifests.provenance.licenses import is_permissive
@@ -122,6 +123,7 @@ def read_block_names(path: Path) -> Iterable[str]:
 
     Raises: UserError if it is neither.
     """
+    check_plain(path)
     try:
         text = path.read_text(encoding="utf-8")
         return [row["block"] for row in _parse_specs(text)]

@@ -18,7 +18,6 @@ Code is executed only in the sandbox. Code that exceeds a limit there is not ret
 """
 
 import ast
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +42,7 @@ from lemur.synthesis.attempts.plan import Attempt, RequestedBlock
 from lemur.synthesis.attempts.policy import find_forbidden
 from lemur.synthesis.attempts.prompts import CLASSES, IN_SHAPE
 from lemur_core.files import Json
+from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import similarity, subtrees
@@ -195,9 +195,9 @@ class Prover:
 
     def _novel(self, candidates: Sequence[NetworkProposal]) -> None:
         if candidates and self._folders:
-            with tempfile.TemporaryDirectory(prefix="lemur-synthesis-") as scratch:
+            with scratch_folder("synthesis") as scratch:
                 # `novel` reads files, as its command does.
-                paths = [Path(scratch) / f"{place}.py" for place in range(len(candidates))]
+                paths = [scratch / f"{place}.py" for place in range(len(candidates))]
                 for path, one in zip(paths, candidates, strict=True):
                     path.write_text(one.code or "", encoding="utf-8")
                 report = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)

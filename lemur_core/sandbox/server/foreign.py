@@ -136,5 +136,5 @@ def read_missing(error: BaseException) -> str:
     for cause in list_causes(error):
         name = _MISSING(cause) if is_kind(cause, ModuleNotFoundError) else None
         if type(name) is str and all(part.isidentifier() for part in name.split(".")):
-            return name
+            return name if len(name) <= _NAME_CHARACTERS else name.partition(".")[0][:_NAME_CHARACTERS]
     return ""

@@ -185,22 +185,33 @@ def remove_folder(folder: Path) -> None:
 
     Args: folder: need not exist; no link in it is followed. Entries that cannot be removed are left, without an error.
     """
-    with contextlib.suppress(OSError):
-        for _ in range(_MOST_ROUNDS):  # an unconfined process could keep creating new ones
-            entries = list(folder.iterdir())
-            for entry in entries:
-                if not _unlock(entry):
-                    entry.unlink()
-                    continue
-                for child in list(entry.iterdir()):
-                    if _unlock(child):
-                        child.rename(folder / f"{secrets.token_hex(8)}.moved")
-                    else:
-                        child.unlink()
-                entry.rmdir()
-            if not entries:
-                break
+    for _ in range(_MOST_ROUNDS):  # an unconfined process could keep creating new ones
+        try:
+            if _remove_level(folder):
+                return
+        except FileNotFoundError:  # another process removes it, too
+            if not folder.exists():
+                return
+        except OSError:
+            return
+
+
+def _remove_level(folder: Path) -> bool:
+    """Remove the entries of a folder, or move up what is two levels down. Returns: True once the folder is gone."""
+    entries = list(folder.iterdir())
+    for entry in entries:
+        if not _unlock(entry):
+            entry.unlink()
+            continue
+        for child in list(entry.iterdir()):
+            if _unlock(child):
+                child.rename(folder / f"{secrets.token_hex(8)}.moved")
+            else:
+                child.unlink()
+        entry.rmdir()
+    if not entries:
         folder.rmdir()
+    return not entries
 
 
 def _unlock(path: Path) -> bool:

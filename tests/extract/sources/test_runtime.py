@@ -50,15 +50,16 @@ def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
     wheel(
         "tinya",
-        needs=("tinyb>=1", "torch>=2", "numpy", "nvidia-cublas", "sympy", 'absent ; extra == "more"',
+        needs=("tinyb>=1", "torch>=2", "numpy", "nvidia-cublas", "nvidia-cuda-runtime-cu12", "nvidia-tiny", "sympy", 'absent ; extra == "more"',
                'other ; python_version < "3"'),
     )  # fmt: skip
     wheel("tinyb", "1.5")
     wheel("tinyb", "2.0")
+    wheel("nvidia_tiny")
     runtime = runtime_for(["tinya", "sympy", "torch"])
-    assert runtime.installed == ("tinya==1.0", "tinyb==2.0")
+    assert runtime.installed == ("nvidia-tiny==1.0", "tinya==1.0", "tinyb==2.0")
     assert runtime.unavailable == ()
-    assert names(runtime) == {"tinya.py", "tinyb.py"}
+    assert names(runtime) == {"nvidia_tiny.py", "tinya.py", "tinyb.py"}
 
 
 def test_extras_and_known_names(wheel: Wheel) -> None:

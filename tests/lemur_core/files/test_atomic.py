@@ -15,9 +15,19 @@ from pathlib import Path
 import pytest
 
 import lemur_core.files.atomic
-from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file, write_together
+from lemur_core.files.atomic import (
+    atomic_file,
+    atomic_folder,
+    check_free,
+    claim,
+    make_scratch,
+    remove_dead,
+    sha256_file,
+    write_together,
+)
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
+from lemur_core.sandbox.server.processes import remove_folder
 from manifests.folders.manifest import Manifest, Output, Stopwatch, read_manifest, write_manifest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
@@ -310,6 +320,27 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([*others, out])
 
 
+def test_a_folder_that_is_in_use_is_kept_whatever_its_process_is_called(tmp_path: Path) -> None:
+    """Containers may share a temporary folder, but not the numbers of their processes."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with make_scratch(tmp_path, "name") as made:
+        name = Path(made).name.replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+        used = tmp_path / name
+        used.mkdir()
+        handle = os.open(used, os.O_RDONLY)
+        assert claim(handle)
+        remove_dead(tmp_path)
+        assert used.exists()
+        os.close(handle)
+        remove_dead(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [Path(made).name]
+        (Path(made) / "precious").touch()
+        (tmp_path / name).symlink_to(made)
+        remove_dead(tmp_path, remove_folder)
+        assert (Path(made) / "precious").exists(), "a link that somebody has put there is not followed"
+
+
 def test_an_older_output_moved_aside_is_removed_once_there_is_a_new_one(tmp_path: Path) -> None:
     out, older = tmp_path / "out", tmp_path / ".out.lemur-abcdefgh.old"
     older.mkdir()
@@ -400,8 +431,8 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable:
     monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.setattr("sys.platform", "linux")
     below = {"LEMUR_CURATOR_CACHE": "", "XDG_CACHE_HOME": "lemur-curator", "HOME": ".cache/lemur-curator"}[variable]
-    assert cache_folder("a", "b") == tmp_path / below / "a" / "b"
-    assert (tmp_path / below / "a" / "b").is_dir()
+    assert cache_folder("search", "b") == tmp_path / below / "search" / "b"
+    assert (tmp_path / below / "search" / "b").is_dir()
 
 
 def test_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

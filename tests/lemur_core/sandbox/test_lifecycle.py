@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import psutil
 import pytest
 
 import lemur_core.sandbox.client
+from lemur_core.files.atomic import remove_dead
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Sandbox, Status
+from lemur_core.sandbox.server.processes import remove_folder
 
 HERE = Path(__file__).parent
 
@@ -183,6 +186,54 @@ def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
         assert list(folder.rglob("job-*")) == []
     else:
         assert list(folder.iterdir()) == []
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lemur_core.sandbox import Sandbox
+box = Sandbox(preload=(), unsafe=True).__enter__()
+for link in box._links:
+    link.stop()
+locked = box._folder / "server-0" / "locked"
+locked.mkdir(parents=True)
+(locked / "file").touch()
+locked.chmod(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("next_one", ["sandbox", "command"])
+def test_what_a_caller_killed_without_a_server_leaves_goes_at_the_next_start(
+    next_one: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(HERE.parents[2])}
+    killed = subprocess.run([sys.executable, "-P", "-c", _KILLED], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert list(left.iterdir()) != []
+    if next_one == "command":
+        command = [sys.executable, "-P", "-c", "import lemur; lemur.main()", "--version"]
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Sandbox(preload=(), unsafe=True):
+        (living,) = tmp_path.iterdir()
+        assert living != left
+        remove_dead(tmp_path)
+        assert living.exists()
+
+
+def test_two_remove_the_same_folder(tmp_path: Path) -> None:
+    """A killed caller's server and the next command do, at the same time."""
+    folder = tmp_path / "filled"
+    for number in range(40):
+        (folder / str(number) / "deep").mkdir(parents=True)
+        for place in range(40):
+            (folder / str(number) / "deep" / str(place)).touch()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(remove_folder, [folder] * 4))
+    assert not folder.exists()
 
 
 def runs(process: psutil.Process) -> bool:

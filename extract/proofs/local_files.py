@@ -1,0 +1,67 @@
+"""The files of a local project that importing its classes needs: foreign code sees a copy of these, and nothing else.
+
+For example, of `project/.env`, `project/notes.txt`, `project/net/__init__.py`, `project/net/anchors.json` and
+`project/net/deploy.pem`, only the two in the middle are copied.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from extract.sources import walk
+from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource
+from extract.sources.store import place, workspace
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import may_hold_secrets
+
+_FORMAT = "v1"
+_INIT = "__init__.py"
+
+
+def copy_importable(source: PackageSource) -> Path:
+    """Return a folder of the cache with the Python files of a local source, and the data files inside its packages.
+
+    Hidden files, files with names of secrets (`may_hold_secrets`), and data files of more than 32 MiB are left out; so
+    are all further data files once they have a GiB.
+
+    Args: source: of the kind `folder`.
+    Returns: the folder, named by the digest of its contents.
+    Raises: UserError if a file cannot be read, has changed since the source was opened, or cannot be copied.
+    """
+    content = {file.path: source.read(file) for file in source.files}
+    content |= dict(_read_data(source))
+    digests = {path: hashlib.sha256(data).hexdigest() for path, data in content.items()}
+    digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:32]
+    target = cache_folder("runtime", _FORMAT, "originals") / digest
+    if target.is_dir():
+        return target
+    with workspace() as work:
+        try:
+            for path, data in content.items():
+                (work / digest / path).parent.mkdir(parents=True, exist_ok=True)
+                (work / digest / path).write_bytes(data)
+        except OSError as error:
+            raise UserError(f"{source.name}: cannot be copied to the cache {target}: {error.strerror}") from error
+        place(work / digest, target)
+    return target
+
+
+def _read_data(source: PackageSource) -> Iterator[tuple[str, bytes]]:
+    inits = [file.path.removesuffix(_INIT) for file in source.files if file.path.rpartition("/")[2] == _INIT]
+    packages, total = tuple(inits), 0  # "" is the root, if it is a package itself
+    for path in sorted(walk(source.root)):
+        name = path.rpartition("/")[2]
+        if name.endswith(".py") or may_hold_secrets(name) or not path.startswith(packages):
+            continue
+        file = source.root / path
+        try:
+            size = file.stat().st_size
+            if size > MAX_FILE_BYTES or total + size > MAX_TOTAL_BYTES:
+                continue
+            data = file.read_bytes()
+        except OSError:  # it is not code: whether anything needs it is seen when that runs
+            continue
+        total += size
+        yield path, data

@@ -1,0 +1,74 @@
+"""Pipes and devices where a command reads or writes a file: refused in one line, before anything waits for them."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extract.migrate.network.network import read_target_network
+from lemur.experts.domains.settings import load_settings
+from lemur.synthesis.prompting.plan import read_block_names
+
+from extract.extractor import read_names
+from lemur_core.files.errors import SpecialFileError
+from manifests.folders.reading import read_bytes
+from manifests.records.corpus import load_corpus
+from train.model.recipe import load_recipe, read_code, read_prm
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+LINES = [
+    "novel PIPE --against folder",
+    "extract --source folder --names PIPE --out out",
+    "extract --source folder --names=PIPE --out out",
+    "extract --corpus PIPE --out out",
+    "curate PIPE --out out",
+    "curate folder --origins PIPE --out out",
+    "curate folder --against PIPE --out out",
+    "curate folder --out PIPE",
+    "train run PIPE --out out",
+    "train check PIPE",
+    "train assemble PIPE --in folder --out out",
+    "migrate Block --into PIPE --in folder --out out",
+    "rebuild PIPE --out out",
+    "search --spec PIPE --in folder",
+    "experts adapt PIPE",
+    "verify PIPE",
+    "verify /dev/zero",
+]
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    return tmp_path / "pipe.py"
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_refuses_pipes_and_devices(line: str, pipe: Path, lemur_here: Command) -> None:
+    done = lemur_here(*line.replace("PIPE", "pipe.py").split(), cwd=pipe.parent)
+    assert (done.returncode, done.stdout) == (1, "")
+    name = "/dev/zero" if "/dev/zero" in line else "pipe.py"
+    assert done.stderr == f"lemur: {name}: is a pipe, a socket or a device, not a file; name a file\n"
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "names": read_names,
+    "recipe": load_recipe,
+    "network": read_code,
+    "hyperparameters": lambda path: read_prm(str(path)),
+    "target": lambda path: read_target_network(path, {}),
+    "corpus": lambda path: load_corpus(str(path)),
+    "settings": load_settings,
+    "blocks": read_block_names,
+    "part of a folder": read_bytes,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_function_refuses_pipes(reader: str, pipe: Path) -> None:
+    with pytest.raises(SpecialFileError, match=r"pipe\.py: is a pipe, a socket or a device, not a file"):
+        READERS[reader](pipe)
