@@ -1,0 +1,108 @@
+"""Order the parameters of a network by what it computes, not by their names or by when they were created.
+
+Two networks of one computation get the same order even where they are written differently: a walk from the results
+visits what each operation reads, first the value with most parameters behind it. Example: for `bias + weight @ x`,
+where x comes from a convolution, the convolution's weight is first, then `weight`, then `bias`.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from lemur_core.graphs.canonical import COMMUTATIVE
+from lemur_core.graphs.graph import Graph, Node, Ref
+from lemur_core.graphs.identity import compute_colors, label
+
+
+def order_parameters(forms: Mapping[str, Graph]) -> list[str]:
+    """Return the names of the parameters that results depend on, in the order in which the walk meets them.
+
+    Args: forms: canonical graphs by mode; what only train mode reads comes last.
+    Returns: each name once.
+    """
+    names: dict[str, None] = {}
+    for mode in sorted(forms):  # eval, then train
+        graph = forms[mode]
+        order = [graph.nodes[index] for index in _walk(graph)]
+        names |= dict.fromkeys(node.scope for node in order if node.op == "parameter")
+    return list(names)
+
+
+def list_state(forms: Mapping[str, Graph]) -> list[str]:
+    """Return the names of the buffers that some run updates, in the order of the walk, then of the writes.
+
+    Args: forms: canonical graphs by mode.
+    Returns: each name once.
+    """
+    names: dict[str, None] = {}
+    for mode in sorted(forms):
+        graph = forms[mode]
+        written = {target.node for target, _ in graph.writes}
+        met = [index for index in _walk(graph) if index in written]
+        names |= dict.fromkeys(graph.nodes[index].scope for index in met if graph.nodes[index].op == "buffer")
+    return list(names)
+
+
+def count_weights(forms: Mapping[str, Graph]) -> list[int]:
+    """Return the sizes of the parameters that results depend on, sorted: equal for what may compute the same.
+
+    Args: forms: canonical graphs by mode.
+    Returns: numbers of elements.
+    """
+    sizes: dict[str, int] = {}
+    for graph in forms.values():
+        sizes |= {node.scope: prod(node.outputs[0].shape) for node in graph.nodes if node.op == "parameter"}
+    return sorted(sizes.values())
+
+
+def _walk(graph: Graph) -> list[int]:
+    """Return the nodes behind the results, each after those that it reads."""
+    behind = _weigh(graph)
+    colors = compute_colors(graph, label)
+
+    def read_by(node: Node) -> Sequence[Ref]:
+        """Return what a node reads, the longest way first: which operand is written first says nothing."""
+        return sorted(
+            node.inputs,
+            key=lambda ref: (
+                *(-number for number in behind[ref.node]),
+                colors[ref.node] if node.op in COMMUTATIVE else b"",
+                ref.output if node.op in COMMUTATIVE else 0,
+            ),
+        )
+
+    order: dict[int, None] = {}
+    ends = sorted(graph.writes, key=lambda write: (behind[write[1].node], colors[write[1].node], colors[write[0].node]))
+    # A stack of our own: graphs are deeper than Python's recursion limit.
+    waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in ends for ref in reversed(write))]]
+    waiting.reverse()
+    while waiting:
+        index, ready = waiting.pop()
+        if index in order:
+            continue
+        if ready:
+            order[index] = None
+        else:
+            waiting.append((index, True))
+            waiting += [(ref.node, False) for ref in reversed(read_by(graph.nodes[index]))]
+    return list(order)
+
+
+def _weigh(graph: Graph) -> list[tuple[int, int]]:
+    """Return how many parameters lead to each node, and their elements: the same however the way is written."""
+    sizes: list[int] = []
+    sets: list[int] = []
+    for index, node in enumerate(graph.nodes):
+        if node.op == "parameter":
+            sizes.append(prod(node.outputs[0].shape))
+            sets.append(1 << (len(sizes) - 1))
+        else:
+            behind = 0
+            for ref in node.inputs:
+                behind |= sets[ref.node]
+            sets.append(behind)
+        assert len(sets) == index + 1
+    totals: dict[int, tuple[int, int]] = {}
+    for members in sets:
+        if members not in totals:
+            totals[members] = (members.bit_count(), sum(size for bit, size in enumerate(sizes) if members >> bit & 1))
+    return [totals[members] for members in sets]
