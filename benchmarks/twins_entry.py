@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lemur_core.graphs.tracing.trace import flatten_tensors
+from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
     NetError,
     construct,
@@ -62,54 +62,54 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     """
     stub_weights()
     failures: list[NetError] = []
-    started = process_time()
-    for dtype in DIGITS:
-        for case in payload["cases"]:
-            try:
-                lines = [
-                    line for run in observe(payload, case, dtype, payload["seeds"]) for line in describe(run, dtype)
-                ]
-            except NetError as error:
-                failures.append(error)
-                continue
-            text = json.dumps([case["in_shape"], str(dtype), lines])
-            return {
-                "runs": True,
-                "behavior": hashlib.sha256(text.encode()).hexdigest(),
-                "precision": str(dtype).removeprefix("torch."),
-                "in_shape": case["in_shape"],
-                "informative": any(line.startswith("gradient") and not line.endswith(" 0") for line in lines),
-                "seconds": process_time() - started,
-            }
+    started, default = process_time(), torch.get_default_dtype()
+    try:
+        for dtype in DIGITS:
+            torch.set_default_dtype(dtype)
+            for case in payload["cases"]:
+                try:
+                    runs = list(observe(payload, case, dtype))
+                except NetError as error:
+                    failures.append(error)
+                    continue
+                lines = [line for run in runs for line in run]
+                text = json.dumps([case["in_shape"], str(dtype), lines])
+                return {
+                    "runs": True,
+                    "behavior": hashlib.sha256(text.encode()).hexdigest(),
+                    "precision": str(dtype).removeprefix("torch."),
+                    "in_shape": case["in_shape"],
+                    "informative": any(line.startswith("gradient") and not line.endswith(" 0") for line in lines),
+                    "seconds": process_time() - started,
+                }
+    finally:
+        torch.set_default_dtype(default)
     return failures[-1].answer()
 
 
-def observe(
-    payload: Mapping[str, Any], case: Mapping[str, Any], dtype: torch.dtype, seeds: Sequence[int]
-) -> Iterator[Observed]:
-    """Yield what a network of this case gives, in eval and in train mode for each seed.
+def observe(payload: Mapping[str, Any], case: Mapping[str, Any], dtype: torch.dtype) -> Iterator[list[str]]:
+    """Yield the numbers of a network of this case, in eval and in train mode for each seed.
 
-    Raises: NetError if it fails in eval mode; a failure in train mode alone is an observation without tensors.
+    Raises: NetError if it fails in eval mode; a failure in train mode alone is a run without numbers.
     """
     install_vocabulary(case["words"])
-    torch.set_default_dtype(dtype)
     seed_all(0)
     module = execute(payload["code"])
-    with _FastFills():
+    with _FastFills():  # type: ignore[no-untyped-call]
         net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"]))
     if dtype == torch.float64:
         net = net.double()
     initial = {name: tensor.clone() for name, tensor in net.named_buffers()}
-    for seed in seeds:
+    for seed in payload["seeds"]:
         fill(net, payload["order"], seed)
         for train in (False, True):
             reset(net, payload["state"], initial, seed)
             try:
-                yield _run(net, payload, _inputs(case, dtype, seed), train, seed)
+                yield describe(_run(net, payload, _inputs(case, dtype, seed), train, seed), dtype)
             except NetError:
                 if not train:
                     raise
-                yield Observed([], [], [])
+                yield []
 
 
 def fill(net: nn.Module, order: Sequence[str], seed: int) -> None:
@@ -140,11 +140,11 @@ def reset(net: nn.Module, state: Sequence[str], initial: Mapping[str, Tensor], s
             if name in initial and initial[name].shape == tensor.shape:
                 tensor.copy_(initial[name])
         for position, name in enumerate(state):
-            tensor = buffers.get(name)
-            if tensor is not None and tensor.is_floating_point():
-                noise = torch.empty_like(tensor)
-                _tile(noise, _draw(tensor.numel(), 2 * position, seed).abs())
-                tensor.add_(noise, alpha=0.3)
+            held = buffers.get(name)
+            if held is not None and held.is_floating_point():
+                noise = torch.empty_like(held)
+                _tile(noise, _draw(held.numel(), 2 * position, seed).abs())
+                held.add_(noise, alpha=0.3)
 
 
 def _draw(count: int, position: int, seed: int) -> Tensor:
@@ -207,7 +207,7 @@ def _backward(outputs: Sequence[Tensor]) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
 
-class _FastFills(TorchDispatchMode):
+class _FastFills(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Initializes large tensors with a repeated row of random numbers: most are filled again anyway."""
 
     def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
@@ -218,11 +218,11 @@ class _FastFills(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class _SameDraws(TorchDispatchMode):
+class _SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Seeds the generator before each draw, so that the order in which two branches draw does not matter."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed
 
     def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
