@@ -48,7 +48,7 @@ FREE = {
     "extract": {"names", "repositories", "paths", "symbols", "start_from"},
     "migrate": {"site"},
     "curate": {"prefer", "topup_prefix"},
-    "synthesize": {"key_env", "goal"},
+    "synthesize": {"key_name", "goal"},
 }
 
 
