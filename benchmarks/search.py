@@ -110,7 +110,7 @@ def together(folders: Sequence[Path], joined: Path) -> tuple[Path, list[dict[str
     output = Output(path=SPECS, sha256=sha256_file(path), bytes=path.stat().st_size, rows=len(specs))
     facts: dict[str, Any] = {name: {} for name in ("versions", "parameters", "counts", "details")}
     write_manifest(
-        joined, Manifest(kind="extraction", inputs=[], outputs=[output], measured=Stopwatch().measured(), **facts)
+        joined, Manifest(kind="extraction", inputs=[], outputs=[output], measured=Stopwatch().measure(), **facts)
     )
     queries = []
     for number, (spec, docstring) in enumerate(zip(specs, docstrings, strict=True)):

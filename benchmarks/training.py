@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="of each kind in a round")
     given = parser.parse_args()
     recipe = load_recipe(given.recipe) if given.recipe else Recipe()
-    resources = Resources(threads=given.threads).checked()
+    resources = Resources(threads=given.threads).resolve()
     data = load_cifar10(given.data)
     code, prm = _network(given, recipe)
     job = TrainingJob(

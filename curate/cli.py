@@ -7,7 +7,7 @@ import typer
 
 import curate as package
 from curate.model.options import CurateOptions
-from manifests.options.in_tasks import Division
+from manifests.options import Division
 from manifests.options.parameters import RuntimeOption, takes_options
 
 app = typer.Typer()
@@ -121,7 +121,7 @@ def novel(
         files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=packages
     )
     print(package.commands.novelty_text(novelty, as_json=as_json))
-    if novelty.known:
+    if novelty.is_known:
         raise typer.Exit(3)
 
 

@@ -20,7 +20,7 @@ from curate.sources import open_source, open_sources
 from lemur_core.files.atomic import check_free
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
-from manifests.options.in_tasks import Division
+from manifests.options import Division
 
 #: The stages at which rows are removed, in their order.
 _STAGES = {
@@ -53,7 +53,7 @@ def curate(
     if division.executor is None:
         manifest = curate_here(source, out=out, options=options, jobs=jobs, progress=True, **folders).manifest
     else:
-        from curate.cluster.command import curate_in_tasks  # needs the extra `cluster`
+        from curate.cluster.command import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
 
         opened = open_sources(source)
         check_free(out, force=force)

@@ -1,6 +1,8 @@
 """`curate_from_lemur`: curation for programs that call nn-dup's function of this name, with its output files.
 
-In addition to these files, the folder gets the whole snapshot, which states the outcome of every row.
+The folder gets a file for each kept code in `accepted_code`, `kept_records.json`, `tombstones.json`, `splits.json`,
+`dedup_report.md`, `sampling_weights.csv` if `upweights` are provided, and the folder `snapshot`, the whole snapshot,
+which states the outcome of every row.
 
 Source: `ab/dup/preprocessing.py` of nn-dup 2.2.4, and its caller `ab/gpt/act/iterative/finetune.py` of nn-gpt.
 """
@@ -12,13 +14,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from curate.model.options import CurateOptions, Profile
 from curate.run.pipeline import curate
 from curate.sources import open_sources
+from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from manifests.folders.formats import SNAPSHOT
@@ -55,9 +57,7 @@ def curate_from_lemur(
 ) -> None:
     """Curate LEMUR into `out_dir`. The first thirteen parameters are those of nn-dup 2.2.4, with its defaults.
 
-    `out_dir` gets a file for each kept code in `accepted_code`, `kept_records.json`, `tombstones.json`, `splits.json`,
-    `dedup_report.md`, `sampling_weights.csv` if `upweights` are provided, and the folder `snapshot`. A later call
-    replaces them, and removes the codes that are no longer kept; other files of the folder stay.
+    A later call replaces these files, and removes the codes that are no longer kept; other files of the folder stay.
 
     Args:
         includes: beginnings of names, compared as in nn-dup: only letters and digits, so that `ga-` includes GAN.
@@ -80,7 +80,6 @@ def curate_from_lemur(
         print(sorted(path.name for path in Path("curation_output/accepted_code").iterdir()))
         ```
     """
-    folder, log = Path(out_dir), logger or logging.getLogger(__name__)
     prefixes = _texts(nn_prefixes)
     options = CurateOptions(
         profile=profile,
@@ -99,10 +98,8 @@ def curate_from_lemur(
         topup_structural_max=topup_struct_max,
         upweight=tuple((prefix, float(factor)) for prefix, factor in upweights or ()),
     )
-    try:
-        _write_output(folder, _texts(source), options, dump_code_subdir, jobs, log)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}; choose another out_dir") from error
+    log = logger or logging.getLogger(__name__)
+    _write_output(Path(out_dir), _texts(source), options, dump_code_subdir, jobs, log)
 
 
 def _write_output(
@@ -113,11 +110,14 @@ def _write_output(
     jobs: int | None,
     log: logging.Logger,
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest = curate(open_sources(sources), folder / _SNAPSHOT, options, jobs=jobs, force=True)
-    records, decisions = _read(folder / _SNAPSHOT)
-    _write_codes(folder / code_folder, records)
-    _write_facts(folder, records, decisions, weights=bool(options.upweight))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = curate(open_sources(sources), folder / _SNAPSHOT, options, jobs=jobs, force=True)
+        records, decisions = _read(folder / _SNAPSHOT)
+        _write_codes(folder / code_folder, records)
+        _write_facts(folder, records, decisions, weights=bool(options.upweight))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}; choose another out_dir") from error
     rows = manifest.counts["rows"]
     log.info(f"{rows['input']} rows of {manifest.parameters['source']}, {rows['filter']} left out by the options")
     log.info(f"kept {len(records)} codes: {dict(Counter(record['split'] for record in records))}; see {folder}")
@@ -127,7 +127,7 @@ def _texts(values: Texts | None) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else tuple(values or ())
 
 
-def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _read(snapshot: Path) -> tuple[list[Json], list[Json]]:
     """Return the kept records by id, and all decisions; `rid` is nn-dup's id of a row: its code's and its number."""
     decisions = pq.read_table(snapshot / "decisions.parquet").to_pylist()
     for decision in decisions:
@@ -141,7 +141,7 @@ def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return sorted(records, key=lambda record: str(record["rid"])), decisions
 
 
-def _write_codes(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+def _write_codes(folder: Path, records: Sequence[Json]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = {f"{_file_name(record['nn'])}__{record['id'][:12]}.py": record["nn_code"] for record in records}
     for name, code in names.items():
@@ -155,9 +155,7 @@ def _file_name(nn: str) -> str:
     return re.sub(r"[^a-zA-Z0-9._-]+", "", nn.strip().replace(" ", "_")) or "model"
 
 
-def _write_facts(
-    folder: Path, records: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]], *, weights: bool
-) -> None:
+def _write_facts(folder: Path, records: Sequence[Json], decisions: Sequence[Json], *, weights: bool) -> None:
     kept = [
         {"id": record["rid"], "name": record["nn"], "accuracy": record["accuracy"], "family_tag": record["family"]}
         for record in records
@@ -177,9 +175,7 @@ def _write_facts(
             writer.writerows([record["rid"], record["nn"], record["weight"]] for record in records)
 
 
-def _tombstones(
-    decisions: Sequence[dict[str, Any]], kept: dict[str, dict[str, Any]]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _tombstones(decisions: Sequence[Json], kept: dict[str, Json]) -> Iterator[tuple[str, Json]]:
     for decision in decisions:
         stage, canonical = decision["stage"], kept.get(decision["canonical"])
         if decision["kept"] or canonical is None:

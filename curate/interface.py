@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from curate.folder.explain import SnapshotTables, explain
 from curate.folder.explanation import Explanation
@@ -180,7 +179,7 @@ class Snapshot:
         code: str,
         *,
         task: str = "img-classification",
-        prm: Mapping[str, Any] | None = None,
+        prm: Mapping[str, object] | None = None,
         runtime: Sequence[str] = (),
         jobs: int | None = None,
         unsafe_no_sandbox: bool = False,
@@ -214,4 +213,4 @@ class Snapshot:
                 unsafe=unsafe_no_sandbox,
                 runtime=runtime,
             )
-        return NoveltyReport(result.known, tuple(result.nearest[0]), result.facts["files"][0]["error"])
+        return NoveltyReport(result.is_known, tuple(result.nearest[0]), result.facts["files"][0]["error"])

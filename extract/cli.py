@@ -10,7 +10,7 @@ import typer
 from extract.model.options import ExtractOptions, MigrateOptions
 from lemur_core.files.atomic import check_free
 from lemur_core.files.errors import UsageError
-from manifests.options.in_tasks import Division
+from manifests.options import Division
 from manifests.options.parameters import takes_options
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import hide_progress
 from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
-from manifests.folders.formats import EXTRACTION
-from manifests.folders.kinds import FolderLink, manifest_link
+from manifests.folders.formats import EXTRACTION, FolderLink, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.records import Block, Level, Spec
 

@@ -13,15 +13,15 @@ import curate.folder.verify
 import extract.folder.verify
 import lemur.experts.folder
 import lemur.synthesis.kinds
-import train.folder.trace
+import train.trace
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import TORCH
 from manifests.folders.checks import Check, check_faults, check_files, run_checks
+from manifests.folders.formats import FolderKind, FolderLink, lines_text, manifest_link
 from manifests.folders.frame import Page, foreign_page_files, has_page
-from manifests.folders.kinds import FolderKind, FolderLink, lines_text, manifest_link
 from manifests.folders.manifest import (
     FILE_NAME,
     INDEX,
@@ -29,10 +29,10 @@ from manifests.folders.manifest import (
     Manifest,
     MissingStatementError,
     Parent,
+    find_stated_fault,
     package_versions,
     read_manifest,
     read_unchecked_manifest,
-    stated_fault,
 )
 from manifests.folders.reading import CHECK_ERRORS, describe, reading
 from manifests.provenance import find_inlined_blocks
@@ -46,7 +46,7 @@ KINDS: Mapping[str, FolderKind] = {
     for package in (
         extract.folder.verify,
         curate.folder.trace,
-        train.folder.trace,
+        train.trace,
         lemur.synthesis.kinds,
         lemur.experts.folder,
     )
@@ -70,7 +70,7 @@ def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | Non
     kind = KINDS.get(manifest.kind)
     if against and manifest.kind != "snapshot":
         raise UserError(f"{folder}: contains {article(manifest.kind)}, not a delta; omit --against")
-    if fault := stated_fault(manifest):
+    if fault := find_stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
     if kind is None:
         return [check_files(folder, manifest)]

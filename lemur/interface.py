@@ -21,8 +21,8 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
+from manifests.folders.formats import FolderLink
 from manifests.folders.frame import write_page
-from manifests.folders.kinds import FolderLink
 from manifests.interface import open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder

@@ -35,8 +35,9 @@ from manifests.records.corpus import load_corpus
 from train.compose.assemble import assemble
 from train.data import load_cifar10, open_source
 from train.model.recipe import Network, Recipe, find_recipe
+from train.runs.page import read_record
 from train.runs.run import Resources, TrainingRun, train_once
-from train.runs.run_folder import read_record, run_text
+from train.runs.run_folder import run_text
 
 BLOCKS, SNAPSHOT, RUN = "blocks", "snapshot", "run"
 NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"

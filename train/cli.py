@@ -1,21 +1,17 @@
-"""The commands of training: parse, call, print. Slow imports are left to the command that needs them."""
+"""The commands of training: they parse, call and print. `train.commands` is loaded when the first one runs."""
 
-import json
 import math
 import sys
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.markdown import make_visible, plural
+import train as package
+from lemur_core.files.atomic import check_writable
+from lemur_core.files.errors import UsageError
 from manifests.options.parameters import RuntimeOption
-
-if TYPE_CHECKING:
-    from train.model.recipe import Recipe
 
 app = typer.Typer()
 _train = typer.Typer(
@@ -100,22 +96,8 @@ def assemble_(
     as_json: AsJson = False,
 ) -> None:
     """Assemble a network from blocks: one self-contained Python file that meets LEMUR's contract, with provenance."""
-    from train.compose.assemble import assemble_to
-
-    assembled = assemble_to(out, _recipe(recipe, set_), folder, unsafe=unsafe_no_sandbox, force=force)
-    if as_json:
-        _print_json(
-            {
-                "name": assembled.name,
-                "file": str(out),
-                "prm": assembled.prm,
-                "ingredients": [part.model_dump(mode="json") for part in assembled.ingredients],
-            }
-        )
-        return
-    for part in assembled.ingredients:
-        print(make_visible(f"{part.slot:<17} {part.block}  ({part.license})"))
-    print(f"{assembled.name} -> {out}")
+    chosen = package.open_recipe(recipe, set_)
+    print(package.commands.assemble(chosen, folder, out, unsafe=unsafe_no_sandbox, force=force, as_json=as_json))
 
 
 @_train.command("candidates")
@@ -131,20 +113,10 @@ def candidates_(
     as_json: AsJson = False,
 ) -> None:
     """List the blocks that can fill a slot, determined by running them at these widths."""
-    from train.compose.candidates import candidates
-
-    results = candidates(
-        slot.value, folder, widths=read_numbers(widths, "--widths", 1), unsafe=unsafe_no_sandbox, jobs=jobs
+    options: dict[str, bool] = {"every": all_, "unsafe": unsafe_no_sandbox, "as_json": as_json}
+    print(
+        package.commands.list_candidates(slot.value, folder, read_numbers(widths, "--widths", 1), jobs=jobs, **options)
     )
-    if as_json:
-        _print_json({"slot": slot.value, "candidates": [asdict(candidate) for candidate in results]})
-        return
-    for candidate in results:
-        if candidate.fits or all_:
-            print(make_visible(candidate.line()))
-    fitting = sum(candidate.fits for candidate in results)
-    more = "" if all_ or fitting == len(results) else "; --all shows why not"
-    print(f"{fitting} of {len(results)} fit{more}")
 
 
 @_train.command("search")
@@ -175,21 +147,25 @@ def search_(
     force: Resume = False,
 ) -> None:
     """Sample combinations of blocks, screen them by successive halving, and rank them. Re-running resumes."""
-    from train.data import load_cifar10
-    from train.runs.run import Resources
-    from train.studies.search import SLOTS, SearchPlan, search
-
-    slots = tuple(name.value for name in slot) if slot else SLOTS
-    plan = SearchPlan(budget=budget, seed=seed, slots=slots, images=images, epochs=epochs, eta=eta)
-    resources = Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs)
-    trials = search(
-        _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force
+    chosen = package.open_recipe(recipe, set_)
+    resources = package.commands.Resources(
+        threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
     )
-    best = trials[0]
-    if not best.complete_runs:
-        why = f"{best.records[-1].status}: {best.records[-1].error}" if best.records else best.error
-        raise UserError(f"{out}: no composition could be trained: {best.name}: {why}; see {out / 'search.md'}")
-    print(f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}")
+    text = package.commands.search(
+        chosen,
+        folder,
+        out,
+        slots=[name.value for name in slot or ()],
+        budget=budget,
+        seed=seed,
+        images=images,
+        epochs=epochs,
+        eta=eta,
+        data=data,
+        resources=resources,
+        force=force,
+    )
+    print(text)
 
 
 @_train.command("run")
@@ -222,32 +198,31 @@ def run_(
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate one network on CIFAR-10. Re-running an interrupted run resumes after its last epoch."""
-    from lemur_core.files.atomic import check_writable
-
     if not out.exists():  # else it may hold this run already
         check_writable(out)
     is_file = network.endswith(".py")
     if prm is not None and not is_file:
         raise UsageError("--prm: is for a NET.py; change a recipe's hyperparameters with --set")
-    recipe = _recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
-    from train.compose.assemble import assemble  # these import torch: report a typo in the recipe first
-    from train.data import load_cifar10
-    from train.model.recipe import network_in
-    from train.runs.run import Resources, TrainingRun, count_images, train_once
-    from train.runs.run_folder import run_text
-
+    recipe = package.open_recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
     limits = (memory, time_limit, step_limit)
-    resources = Resources(threads, device.value, *limits, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
-    read = network_in(Path(network), prm) if is_file else None
-    cifar10 = load_cifar10(data)
-    count_images(cifar10, held_out, images)  # before the seconds that assembling takes
-    net = read or assemble(recipe, folder, unsafe=unsafe_no_sandbox)
-    run = TrainingRun(net, recipe, seed, cifar10, held_out, images)
-    record = train_once(run, out, resources=resources, force=force, library=None if is_file else folder)
-    if as_json:
-        _print_json(record.model_dump(mode="json"))
-    else:
-        print(run_text(record, out), file=sys.stdout if record.status == "ok" else sys.stderr)
+    resources = package.commands.Resources(
+        threads, device.value, *limits, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ())
+    )
+    record, text = package.commands.run(
+        Path(network) if is_file else None,
+        recipe,
+        out,
+        prm=prm,
+        folder=folder,
+        seed=seed,
+        data=data,
+        held_out=held_out,
+        images=images,
+        resources=resources,
+        force=force,
+        as_json=as_json,
+    )
+    print(text, file=sys.stdout if as_json or record.status == "ok" else sys.stderr)
     if record.status != "ok":
         raise typer.Exit(1)
 
@@ -275,29 +250,25 @@ def ablate_(
     force: Resume = False,
 ) -> None:
     """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure."""
-    from train.data import load_cifar10
-    from train.runs.run import Resources
-    from train.studies.ablation import ablate, row_text
-
-    rows = ablate(
-        _recipe(recipe, set_, epochs),
+    chosen = package.open_recipe(recipe, set_, epochs)
+    resources = package.commands.Resources(
+        threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
+    )
+    text, error = package.commands.ablate(
+        chosen,
         folder,
-        data=load_cifar10(data),
-        out=out,
+        out,
+        data=data,
         seeds=read_numbers(seeds, "--seeds", 0),
-        written=tuple(variant or ()),
+        variants=tuple(variant or ()),
         held_out=held_out,
         images=images,
-        resources=Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs),
+        resources=resources,
         force=force,
     )
-    for row in rows:
-        print(make_visible(row_text(row)))
-    print(f"-> {out / 'ablation.md'}")
-    if not any(row.n for row in rows):
-        if any(row.paused for row in rows):
-            raise UserError(f"{out}: no run finished within --time-limit; run the same command again to resume")
-        raise UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
+    print(text)
+    if error is not None:
+        raise error
 
 
 @_train.command("check")
@@ -326,21 +297,23 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract."""
-    from train.lemur.check import CheckSettings, check_file
-
     if metric is not None and task is None:
         raise UsageError("--metric: is for a --task; img-classification is measured by acc")
-    settings = CheckSettings(
+    settings = package.commands.CheckSettings(
         epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
     )
-    options: dict[str, Any] = {"data": data, "task": task, "metric": metric, "db": archive}
-    figures = check_file(net, prm, settings=settings, unsafe=unsafe_no_sandbox, **options)
-    if as_json:
-        _print_json(figures)
-    else:
-        for key, value in figures.items():
-            shown = f"{value:.6g}" if isinstance(value, float) else value
-            print(f"{key.replace('_', ' '):<17} {shown}")
+    text = package.commands.check(
+        net,
+        prm,
+        settings,
+        data=data,
+        task=task,
+        metric=metric,
+        archive=archive,
+        unsafe=unsafe_no_sandbox,
+        as_json=as_json,
+    )
+    print(text)
 
 
 @_train.command("register")
@@ -352,13 +325,9 @@ def register_(
     as_json: AsJson = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged."""
-    from train.runs.register import register
-
-    result = register(db, folders)
-    if as_json:
-        _print_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
-    elif result.added or result.present:
-        print(f"{db}: {plural(result.added, 'trial')} added, {result.present} there already")
+    result, text = package.commands.register(db, folders, as_json=as_json)
+    if text:
+        print(text)
     for line in result.failed:
         print(f"lemur: {line}", file=sys.stderr)
     if result.failed:
@@ -376,23 +345,3 @@ def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
             raise UsageError(f"{option} {text!r}: {part.strip()!r} is not a whole number >= {least}; write 1,2,3")
         numbers.append(int(part))
     return tuple(numbers)
-
-
-def _recipe(name: str, changes: list[str] | None, epochs: int | None = None, *, of_file: bool = False) -> "Recipe":
-    from train.model.recipe import find_recipe, read_changes
-
-    wanted: dict[str, object] = {}
-    for text in changes or ():
-        wanted.update(read_changes(text))
-    if epochs is not None:
-        wanted["training__epochs"] = epochs
-    idle = [key for key in wanted if of_file and key.startswith(("model__", "slots__"))]
-    if idle:
-        raise UsageError(f"--set {idle[0].replace('__', '.')}: has no effect: NET.py is the network")
-    recipe = find_recipe(name)
-    return recipe.changed(**wanted) if wanted else recipe
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, sort_keys=True)
-    print()

@@ -15,13 +15,13 @@ from manifests.folders.checks import Check
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble as assemble_network
-from train.data import Cifar10, load_cifar10
+from train.data import Cifar10, count_images, load_cifar10
 from train.model.recipe import Network, Recipe, find_recipe
 from train.runs.job import WEIGHTS, EpochFigures, read_history
+from train.runs.page import NET, read_record
 from train.runs.register import RegistrationCounts
 from train.runs.register import register as register_runs
-from train.runs.run import Resources, TrainingRun, count_images, train_once
-from train.runs.run_folder import NET, read_record
+from train.runs.run import Resources, TrainingRun, train_once
 from train.runs.verify import verify
 from train.studies.ablation import Row
 from train.studies.ablation import ablate as ablate_recipe

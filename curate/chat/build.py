@@ -14,8 +14,7 @@ from curate.compute.runs import build_case, read_parameters
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
-from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, finish
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, Subject, finish
 from manifests.records import CHAT_KINDS, ChatKind
 
 #: Requests are compared: the files in them may be similar, as long as the records are not near-duplicates.
@@ -30,7 +29,7 @@ def build_chat(
     Raises: UserError if no sandbox is available.
     """
     rights = outcome.rights
-    none = {code: Skipped("license", rights.of(code)) for code in outcome.kept if rights.is_blocked(code)}
+    none = {code: Skipped("license", rights.get_license(code)) for code in outcome.kept if rights.is_blocked(code)}
     # profile nn-dup also keeps code that is not Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]
@@ -40,7 +39,10 @@ def build_chat(
     names = corpus.rows.column("nn")
     subjects = {
         code: _subject(
-            corpus.ids[code], names[outcome.representatives[code]].as_py() or "", outcome.splits[code], rights.of(code)
+            corpus.ids[code],
+            names[outcome.representatives[code]].as_py() or "",
+            outcome.splits[code],
+            rights.get_license(code),
         )
         for code in outcome.kept
     }

@@ -13,8 +13,7 @@ from curate.chat.design import SYSTEMS, call_line, join_names
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts
 from curate.compute.runs import NetFailure
 from lemur_core.files.markdown import plural
-from manifests.conversations.conversation import Draft, Skipped, fence
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import Draft, Sampler, Skipped, fence
 
 #: Maximum number of changes tried on one record.
 ATTEMPTS = 3
@@ -104,7 +103,7 @@ def _judge(
     what = f"last of {attempt} tried: {change.old} to {change.new}"
     if isinstance(answer, NetFailure):
         return Skipped("change_fails", f"{what}: {answer.fault}")
-    before, after = network.measured, answer
+    before, after = network.measurements, answer
     same = (before.parameters, before.output) == (after.parameters, after.output)
     seen = _describe_effect(change, before, after)
     if not same or seen is None:

@@ -16,8 +16,7 @@ from libcst.metadata import ExpressionContextProvider, MetadataWrapper, Position
 from curate.chat.design import skip_file
 from curate.chat.network import ChatNetwork, Lab, Method, NetworkFacts
 from curate.compute.runs import NetFailure
-from manifests.conversations.conversation import Draft, Skipped
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import Draft, Sampler, Skipped
 
 #: Maps a node, after the edits inside it, to its replacement.
 Edit = Callable[[Any], cst.CSTNode]
@@ -59,6 +58,7 @@ class EditedFile:
             module = cst.parse_module(code)
         except (cst.ParserSyntaxError, UnicodeError):
             module = cst.Module([])
+        # What LibCST does not give back exactly would be changed by an edit elsewhere.
         if module.code != code:
             module = cst.Module([])
         wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
@@ -88,8 +88,8 @@ def interleave(by_kind: Mapping[str, Sequence[R]], sampler: Sampler, purpose: st
 
     Args: by_kind: rewritings by kind; kinds without any are left out.
     """
-    kinds = sampler.shuffled([kind for kind, items in by_kind.items() if items], "kinds")
-    orders = {kind: sampler.shuffled(by_kind[kind], f"{purpose} {kind}") for kind in kinds}
+    kinds = sampler.shuffle([kind for kind, items in by_kind.items() if items], "kinds")
+    orders = {kind: sampler.shuffle(by_kind[kind], f"{purpose} {kind}") for kind in kinds}
     rounds = max((len(order) for order in orders.values()), default=0)
     return [orders[kind][turn] for turn in range(rounds) for kind in kinds if turn < len(orders[kind])][:count]
 

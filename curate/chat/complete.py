@@ -5,20 +5,16 @@ A gap is cut out by lines, not rewritten: LibCST prints no block without stateme
 
 import ast
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, list_counts, stage_lines, trainable
-from curate.chat.network import ChatNetwork, parse
+from curate.chat.network import ChatNetwork
 from lemur_core.files.markdown import plural
-from manifests.conversations.conversation import Draft, Skipped, fence
-from manifests.conversations.sampling import Sampler
+from lemur_core.source.text import parse_code
+from manifests.conversations.conversation import LINE, MARK, Draft, Sampler, Skipped, fence, put_back
 from manifests.records import SPLITS
-
-#: Marks the gap, on its own line.
-MARK = "# <missing part>"
 
 _REQUESTS = (
     "Complete this file: {what} is missing where it says `{mark}`.",
@@ -39,7 +35,6 @@ _NOT_STATED = "every part that can be cut out holds what the rest of the file an
 _USUAL = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
 
 _MIN_LINES = 3
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python's parser splits lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +110,12 @@ def _draft(network: ChatNetwork, sampler: Sampler, gap: Gap) -> Draft:
 
 def _measures(network: ChatNetwork) -> list[str]:
     """Return the measurements of the whole file, from which the sizes in a part can be inferred."""
-    facts = network.measured
+    facts = network.measurements
     lines = [call_line(network), "", "Measured on the whole file:"]
     lines.append(f"- {plural(facts.parameters, 'parameter')}, {trainable(facts)}")
     if facts.layers:
         lines.append(f"- layers: {list_counts(facts.layers)}")
     return [*lines, *stage_lines(facts)]
-
-
-def put_back(text: str, part: str) -> str:
-    """Insert the part into its gap, indenting every line that is not empty like the marked line."""
-    head, _, tail = text.partition(MARK)
-    start = max(head.rfind("\n"), head.rfind("\r")) + 1
-    indent = head[start:]
-    lines = [indent + line if line.strip("\r\n") else line for line in _LINE.findall(part)]
-    return head[:start] + "".join(lines) + tail
 
 
 def gaps(code: str) -> list[Gap]:
@@ -139,8 +125,12 @@ def gaps(code: str) -> list[Gap]:
     """
     if MARK in code:
         return []
-    lines: list[str] = _LINE.findall(code)
-    return [gap for node, what, name in _bodies(parse(code)) if (gap := _cut(lines, node, what, name)) is not None]
+    lines: list[str] = LINE.findall(code)
+    return [
+        gap
+        for node, what, name in _bodies(parse_code(code, max_depth=None))
+        if (gap := _cut(lines, node, what, name)) is not None
+    ]
 
 
 def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str, str]]:
@@ -176,8 +166,8 @@ def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name
     part = "".join(line.removeprefix(indent) for line in inside).removesuffix(ending)
     text = "".join([*lines[: first - 1], indent, MARK, ending, *lines[last:]])
     try:
-        tree = parse(part)
-    except (SyntaxError, ValueError):
+        tree = parse_code(part, max_depth=None)
+    except SyntaxError:
         return None  # a less indented line, for example in a long string
     if put_back(text, part) != "".join(lines):
         return None

@@ -3,8 +3,7 @@
 from curate.chat.network import BestResult, ChatNetwork, Child, NetworkFacts
 from curate.compute.runs import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from lemur_core.files.markdown import plural
-from manifests.conversations.conversation import Draft, Skipped, fence
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import Draft, Sampler, Skipped, fence
 
 _TASKS = {
     "img-classification": "image classification",
@@ -78,14 +77,14 @@ def result_line(best: BestResult) -> str:
 
 
 def is_chance(best: BestResult) -> bool:
-    """Return True if guessing, or always the most frequent class, is about as good; None if the classes are unknown."""
+    """Return True if guessing, or always the most frequent class, is known to be about as good."""
     images = DATASETS.get(best.dataset)
     if best.metric != "acc" or images is None:
         return False
     return best.accuracy <= max(_CHANCE / images.classes, _MOST_FREQUENT.get(best.dataset, 0))
 
 
-def stand_in(network: ChatNetwork) -> str:
+def describe_placeholder(network: ChatNetwork) -> str:
     """Describe the network's arguments that differ from the dataset's defaults, as a sentence; empty if none do."""
     size = _PLACEHOLDERS.get(network.task or "", "")
     return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
@@ -97,7 +96,7 @@ def trainable(facts: NetworkFacts) -> str:
     return "all trainable" if not frozen else f"{facts.trainable:,} trainable and {frozen:,} not"
 
 
-def counted(facts: NetworkFacts) -> str:
+def describe_counted(facts: NetworkFacts) -> str:
     """Name the modules whose multiply-adds are counted."""
     more = " and the projections of attention modules" if facts.attention else ""
     return f"convolution and linear modules{more}"
@@ -105,7 +104,7 @@ def counted(facts: NetworkFacts) -> str:
 
 def describe_output(network: ChatNetwork) -> str | None:
     """Return the network's output shape; None if trained weights would change it: boxes, decoded words."""
-    output = network.measured.output
+    output = network.measurements.output
     decoded = network.task == "img-captioning" and output is not None and "int64" in output
     return None if decoded or network.task == "obj-detection" else output
 
@@ -171,8 +170,8 @@ def design(network: ChatNetwork, sampler: Sampler) -> Draft | Skipped:
 
 
 def _requirements(network: ChatNetwork, sampler: Sampler) -> list[str]:
-    facts, reading = network.measured, network.reading
-    kinds, vocabulary = trainable(facts), stand_in(network)
+    facts, reading = network.measurements, network.reading
+    kinds, vocabulary = trainable(facts), describe_placeholder(network)
     lines = [f"It is built with `{network.call}`; the batch size there is {network.batch}."]
     if vocabulary:
         lines.append(vocabulary)
@@ -186,7 +185,7 @@ def _requirements(network: ChatNetwork, sampler: Sampler) -> list[str]:
     lines.append(sampler.choice(budgets, "budget"))
     if facts.multiply_adds:
         lines.append(
-            f"{counted(facts).capitalize()} take at most {facts.multiply_adds:,} multiply-adds for this batch"
+            f"{describe_counted(facts).capitalize()} take at most {facts.multiply_adds:,} multiply-adds for this batch"
             f" ({2 * facts.multiply_adds:,} FLOPs, biases not counted)."
         )
     if facts.layers:
@@ -256,11 +255,11 @@ def _size(network: ChatNetwork, facts: NetworkFacts, sampler: Sampler) -> list[s
     assert network.case is not None
     head = sampler.choice(("Size", "Cost", "Parameters and compute"), "size")
     lines = ["", f"{head}: {facts.parameters:,} parameters, {trainable(facts)}."]
-    if vocabulary := stand_in(network):
+    if vocabulary := describe_placeholder(network):
         lines.append(vocabulary)
     if facts.multiply_adds:
         cost = f"{facts.multiply_adds:,} multiply-adds for a batch of {network.batch}"
-        lines[1] += f" Its {counted(facts)} take {cost}."
+        lines[1] += f" Its {describe_counted(facts)} take {cost}."
     if (output := describe_output(network)) is not None:
         lines.append(f"An input of {'x'.join(map(str, network.case.in_shape))} gives {output}.")
     return lines

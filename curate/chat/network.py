@@ -5,17 +5,18 @@ Experiments on networks run in the sandbox, each once.
 
 import ast
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
 from curate.compute.runs import LIMITS, InputCase, NetFailure, RunRequest, open_box, read_answer, read_parameters
 from curate.model.corpus import LoadedRecords
+from lemur_core.files import Json
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import SandboxStage
+from lemur_core.source.text import parse_code
 
 #: Twice the limits of one run: a network is run with two seeds.
 CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
@@ -39,7 +40,7 @@ class Experiment:
 
     code: str
     case: InputCase
-    prm: dict[str, Any]
+    prm: Json
 
 
 class Lab:
@@ -168,7 +169,7 @@ class ChatNetwork:
     task: str | None
     dataset: str | None
     pretrained: bool
-    prm: dict[str, Any]  # as passed to the network
+    prm: Json  # as passed to the network
     case: InputCase | None
     facts: NetworkFacts | None
     fault: str
@@ -181,7 +182,7 @@ class ChatNetwork:
         return Experiment(code, self.case, self.prm)
 
     @property
-    def measured(self) -> NetworkFacts:
+    def measurements(self) -> NetworkFacts:
         """The facts of a network that runs."""
         assert self.facts is not None
         return self.facts
@@ -200,22 +201,12 @@ class ChatNetwork:
         return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
 
 
-def parse(code: str) -> ast.Module:
-    """Return the syntax tree of a foreign text, ignoring warnings about its escapes.
-
-    Raises: SyntaxError or ValueError if it does not parse.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(code)
-
-
 def read_code(code: str) -> Reading:
     """Read a file.
 
-    Raises: SyntaxError or ValueError if it does not parse.
+    Raises: SyntaxError if it does not parse.
     """
-    tree = parse(code)
+    tree = parse_code(code, max_depth=None)
     names = {_last(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {""}
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     net = next((node for node in reversed(classes) if node.name == "Net"), None)

@@ -17,16 +17,17 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from lemur_core.files import Json
 from lemur_core.sandbox.net import NetError, run_network
 from lemur_core.sandbox.server.foreign import NETWORK
 
 #: The containers of torch.nn, which are not layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})
 
-#: Random functions: nothing is stated about a network that calls one of these.
+#: What must not depend on chance: a network whose seeds disagree on one of these is not measured.
 _OF_THE_ARCHITECTURE = ("parameters", "trainable", "buffers", "layers", "own", "dropout")
 #: Fields that weights and inputs may change, with their placeholder in that case.
-_OF_THE_RUN: dict[str, Any] = {"multiply_adds": 0, "output": None, "functions": {}}
+_OF_THE_RUN: Json = {"multiply_adds": 0, "output": None, "functions": {}}
 
 #: Counted functions: those that the activation modules of torch.nn are named after and call.
 ACTIVATIONS = frozenset(
@@ -38,7 +39,7 @@ ACTIVATIONS = frozenset(
 _ITEMS = 4  # maximum number of described items of a tuple or dictionary
 
 
-def measure(payload: dict[str, Any]) -> dict[str, Any]:
+def measure(payload: Json) -> Json:
     """Construct a network, run it forward and describe its structure, as far as it is the same with another seed.
 
     Args:
@@ -50,7 +51,7 @@ def measure(payload: dict[str, Any]) -> dict[str, Any]:
     return _with_another_seed(payload, _measure_once(payload)[0])
 
 
-def train_step(payload: dict[str, Any]) -> dict[str, Any]:
+def train_step(payload: Json) -> Json:
     """Measure a network, then let it set up its training and learn from one batch of random labels.
 
     Args:
@@ -61,7 +62,7 @@ def train_step(payload: dict[str, Any]) -> dict[str, Any]:
     return _with_another_seed(payload, _train_step(payload))
 
 
-def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def _with_another_seed(payload: Json, answer: Json) -> Json:
     """Return the answer without what another seed changes: weights, inputs, and a random architecture."""
     if not answer["runs"]:
         return answer
@@ -81,19 +82,20 @@ def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[
     return answer | {name: nothing for name, nothing in _OF_THE_RUN.items() if answer[name] != other[name]}
 
 
-def _failure(category: str, error: str) -> dict[str, Any]:
+def _failure(category: str, error: str) -> Json:
     return {"runs": False, "category": category, "error": error, "missing": ""}
 
 
-def _not_measured(error: str) -> dict[str, Any]:
+def _not_measured(error: str) -> Json:
     return _failure("not_measured", error)
 
 
-def _train_step(payload: dict[str, Any]) -> dict[str, Any]:
+def _train_step(payload: Json) -> Json:
     answer, net, inputs = _measure_once(payload)
     if not answer["runs"]:
         return answer
     classes = int(payload["case"]["output"][1])
+    # Any labels will do: what counts is that a step can be taken.
     labels = torch.randint(0, classes, (inputs.shape[0],))
     try:
         net.train_setup(payload["prm"])
@@ -104,7 +106,7 @@ def _train_step(payload: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _measure_once(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
+def _measure_once(payload: Json) -> tuple[Json, Any, Any]:
     """Return the answer and, if it runs, the network and its inputs."""
     with recording() as recorder:
         answer = run_network(payload)
@@ -132,7 +134,7 @@ def _measure_once(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
     return answer | facts | _training(net, payload["prm"]), net, inputs[0]
 
 
-def _children(net: torch.nn.Module, recorder: "CallRecorder") -> list[dict[str, Any]]:
+def _children(net: torch.nn.Module, recorder: "CallRecorder") -> list[Json]:
     """Return the top-level children without losses, in the order of the first calls of them or modules in them."""
     children = []
     for name, child in net.named_children():
@@ -148,7 +150,7 @@ def _children(net: torch.nn.Module, recorder: "CallRecorder") -> list[dict[str, 
 
 
 def _count(module: torch.nn.Module, layers: Counter[str], own: Counter[str], seen: set[int]) -> None:
-    """Yield library layers, without looking inside those of torch.nn, and modules that the file defines."""
+    """Count library layers, without looking inside those of torch.nn, and modules that the file defines."""
     for child in module.children():
         if id(child) in seen or _is_loss(child):
             continue
@@ -174,7 +176,7 @@ def _dropout_rates(net: torch.nn.Module) -> list[object]:
     return [module.p for module in net.modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)]
 
 
-def _training(net: Any, prm: dict[str, Any]) -> dict[str, Any]:
+def _training(net: Any, prm: Json) -> Json:
     """Return the classes of the optimizer and the losses that `train_setup` creates; empty without `train_setup`."""
     try:
         net.train_setup(prm)

@@ -13,8 +13,7 @@ from curate.chat.codemod import EditedFile, Rewriting, confirm_drafts, interleav
 from curate.chat.design import SYSTEMS, call_line
 from curate.chat.network import ChatNetwork, Lab, NetworkFacts
 from curate.compute.runs import NetFailure
-from manifests.conversations.conversation import Draft, Skipped, fence
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import Draft, Sampler, Skipped, fence
 
 #: Maximum number of faults tried on one record.
 ATTEMPTS = 4
@@ -228,6 +227,7 @@ class GatherFaults(cst.CSTVisitor):
             f"{name[:middle]}_{name[middle:]}",
             f"{name}1",
         ]
+        # The line decides, so that a file has slips of several kinds, and the same ones in every run.
         turn = self._file.lines(at)[0] % len(slips)
         fit = (text for text in (*slips[turn:], *slips[:turn]) if text.isidentifier() and len(text) > 1)
         return next((text for text in fit if text not in self._words), f"{name}_missing")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from curate.cluster import steps
 from curate.cluster.work import Work, step_name
-from curate.dedup.strict import raises_support
 from curate.model.options import CurateOptions
-from curate.model.origins import check_origins
-from curate.published.siblings import refuse_conflicts
-from curate.run.pipeline import recorded
+from curate.model.rights import check_origins
+from curate.published.delta import refuse_conflicts
+from curate.run.pipeline import describe_options
+from curate.run.strict import raises_support
 from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
 from lemur_core.distributed.executors import Executor, run_steps
@@ -72,7 +72,7 @@ def curate_in_tasks(
     check_memory(memory, STEP_KINDS)
     with plan.files.hold():
         digests = source.digests()
-        request = {"sources": names, "inputs": digests, "options": recorded(options), "tasks": tasks}
+        request = {"sources": names, "inputs": digests, "options": describe_options(options), "tasks": tasks}
         request |= {"versions": package_versions()}
         request |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
         begin(plan.files, request | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
@@ -80,6 +80,7 @@ def curate_in_tasks(
         if not is_done(read, 0):
             number_step(read, 0)
             run_part(read, 0)
+        # Repeated in every run: its output is not in the work folder, and may have been removed.
         forget(plan.files, "write")
         list_steps = _queue_steps if executor == "slurm" else _watch_steps
         jobs = run_steps(executor, list_steps(plan, out, force), plan.files, workers, memory)

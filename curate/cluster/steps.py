@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 
 from curate.cluster.work import BANDING, GRAPHS, KEPT, OPEN, REMOVED, SOURCE, StoredRows, Work
 from curate.compute.graphs import GraphTrace, NetworkTracer, differ_test, get_graphs
-from curate.dedup.precomputed import Precomputed
-from curate.dedup.strict import choose_banding, empty_kept_set
 from curate.model.corpus import CodeFile, fill_store, read_corpus
 from curate.model.features import FeatureStore
 from curate.model.records import build_records
 from curate.published.delta import open_baseline
 from curate.run.pipeline import curate
+from curate.run.strict import Precomputed, choose_banding, empty_kept_set
 from curate.sources.rows import ROW_SCHEMA, RecordSource
 from lemur_core.files.atomic import make_scratch
 from lemur_core.files.errors import NoSandboxError, UserError
@@ -126,8 +125,8 @@ def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
     """
     places = work.own(rank)
     if at:
-        places = places[work.decided(work.last_pass(at))[places] == KEPT]
-        places = np.setdiff1d(places, np.fromiter(work.known(at), np.int64))
+        places = places[work.read_decisions(work.last_pass(at))[places] == KEPT]
+        places = np.setdiff1d(places, np.fromiter(work.read_traces(at), np.int64))
     shown = work.read("order").take(places)
     records = dict(zip(places.tolist(), shown.select(list(_RECORD_COLUMNS)).to_pylist(), strict=True))
     wanted = set(shown["id"].to_pylist())
@@ -169,6 +168,7 @@ def write_keys(work: Work, rank: int, tasks: int) -> None:
         keys += code_keys
         places += [place] * len(code_keys)
     key = np.array(keys, np.uint64)
+    # The high half of a key tells its range, as that of an id does: keys are uniform, so the ranges are even.
     part = (key >> np.uint64(32)) * np.uint64(tasks) >> np.uint64(32)
     shared = pa.table([key, np.array(places, np.int64)], ["key", "place"])
     for number in range(tasks):
@@ -203,7 +203,7 @@ def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> No
         return
     own = work.own(rank)
     states, earlier = work.states(at, number), work.states(at, number - 1) if number else None
-    linked = _linked_places(work, at, rank)
+    linked = _find_linked_places(work, at, rank)
     mine = own[states[own] == OPEN]
     if earlier is None or number % 2 == 0:
         seen = np.union1d(mine, linked[states[linked] == OPEN])
@@ -240,8 +240,8 @@ def finish(work: Work, at: int, rounds: int, _rank: int, _tasks: int) -> None:
 def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
     """Find why each of the task's own codes is kept or removed."""
     at = work.last_pass(passes)
-    own, linked = work.own(rank), _linked_places(work, at, rank)
-    states = work.decided(at)
+    own, linked = work.own(rank), _find_linked_places(work, at, rank)
+    states = work.read_decisions(at)
     seen = np.union1d(own, linked[states[linked] == KEPT])
     verdicts = find_verdicts(
         range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _empty_kept_set(work, at, seen)
@@ -263,7 +263,7 @@ def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
 def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, _tasks: int) -> None:
     """Write the snapshot in the in-process way, with the precomputed results."""
     verdicts = work.read_all("verdicts").sort_by("place") if passes else _VERDICTS.empty_table()
-    known = {work.ids[place].hex() for place in work.known(work.last_pass(passes))}
+    known = {work.ids[place].hex() for place in work.read_traces(work.last_pass(passes))}
     precomputed = Precomputed(work.features, work.ids if passes else [], verdicts, known, work.answers(passes))
     curate(
         StoredRows(work),
@@ -292,9 +292,9 @@ def _write_decided(work: Work, at: int, number: int, rank: int, places: IntArray
     work.write(pa.table([places, np.full(len(places), state, np.uint8)], _DECIDED), "rounds", at, number, rank)
 
 
-def _linked_places(work: Work, at: int, rank: int) -> IntArray:
+def _find_linked_places(work: Work, at: int, rank: int) -> IntArray:
     """Return the places that may be near own ones, ascending."""
-    graphs = get_graphs(work.known(at))
+    graphs = get_graphs(work.read_traces(at))
     mine = {graphs[place] for place in work.own(rank).tolist() if place in graphs}
     twins = [place for place, graph in graphs.items() if graph in mine]
     return np.union1d(work.read_all("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
@@ -313,7 +313,7 @@ def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> di
 
 def _empty_kept_set(work: Work, at: int, seen: IntArray) -> KeptSet:
     """Return an empty kept set for some places in a pass; codes are numbered by their order in `seen`."""
-    traced = work.known(at)
+    traced = work.read_traces(at)
     known = {code: traced[place] for code, place in enumerate(seen.tolist()) if place in traced}
     return empty_kept_set(
         work.read_features(seen), work.options, work.banding, get_graphs(known), differ_test(known, work.options.graphs)

@@ -32,6 +32,7 @@ from curate.model.options import CurateOptions
 from curate.sources.rows import RecordSource
 from lemur_core.distributed.exchange import Exchange
 from lemur_core.distributed.parts import PartFile, fetch_parts
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
 from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.folders.manifest import Input
@@ -142,7 +143,7 @@ class Work:
             states[decided["place"].to_numpy()] = decided["state"].to_numpy()
         return states
 
-    def decided(self, at: int) -> States:
+    def read_decisions(self, at: int) -> States:
         """Return what a pass has decided, by place."""
         states: States = self.read("states", at)["state"].to_numpy()
         return states
@@ -160,13 +161,13 @@ class Work:
             return GRAPHS.empty_table().select(columns)
         return pa.concat_tables(pq.read_table(path, columns=columns) for path in self.all_there("graphs", at))
 
-    def known(self, at: int) -> dict[int, GraphTrace]:
+    def read_traces(self, at: int) -> dict[int, GraphTrace]:
         """Return what the codes traced before a pass compute, by place; only the identities."""
         columns = ["place", "graph", "graph_widths"]
         tables = (self.graphs_after(earlier, columns) for earlier in range(at))
         return {row.pop("place"): GraphTrace(row) for table in tables for row in table.to_pylist()}
 
-    def answers(self, passes: int) -> dict[str, Any]:
+    def answers(self, passes: int) -> Json:
         """Return the sandbox's answers on all traced codes, by id."""
         tables = (self.graphs_after(at, ["place", "answer"]) for at in range(passes + 1))
         rows = (row for table in tables for row in table.to_pylist())
@@ -201,7 +202,7 @@ class StoredRows(RecordSource):
     def __init__(self, work: Work) -> None:
         self._work = work
         (path,) = fetch_parts([PartFile(SOURCE, "source", 0)], work.files)
-        self._description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        self._description: Json = json.loads(path.read_text(encoding="utf-8"))
         super().__init__(self._description["name"], self._description["where"])
 
     def batches(self) -> Iterator[pa.RecordBatch]:

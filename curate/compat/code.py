@@ -13,7 +13,6 @@ import math
 import re
 import sys
 import tokenize
-import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from token import EXACT_TOKEN_TYPES
 from typing import NamedTuple
+
+from lemur_core.source.text import parse_code
 
 #: Keyword arguments that count as hyperparameters.
 _SIZES = ("kernel_size", "stride", "padding", "groups", "in_channels", "out_channels", "dim", "width", "depth")
@@ -103,12 +104,9 @@ class NnDupOutline:
 def outline(source: str) -> NnDupOutline | None:
     """Return the outline of a source text; None if it does not parse."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escape sequences in other people's strings
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _walk(parse_code(source, max_depth=None))
+    except SyntaxError:
         return None
-    return _walk(tree)
 
 
 def whole_statements(spans: list[Span]) -> bool:
@@ -129,6 +127,7 @@ def _walk(tree: ast.AST) -> NnDupOutline:
     while stack:
         node = stack.pop()
         if isinstance(node, int):
+            # Popped after all nodes of the class, so the number of calls up to here is where they end.
             result.classes[node] = (*result.classes[node][:4], len(result.calls))
             continue
         kind = type(node)
@@ -314,6 +313,7 @@ def _plain_stream(text: str, declared: AbstractSet[str]) -> list[str]:
             dropped.append(at)
         elif before == "" or lexemes[at - 1].count("\n") == 1:
             raise _NotPlainError  # the first token of the text, or a bare string that dedents may precede
+    # From the end, so that the indexes before stay valid.
     for at in reversed(dropped):
         del tokens[at]
     return [token for token in tokens if token != _LINE_END]

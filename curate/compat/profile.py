@@ -28,9 +28,8 @@ from curate.compat.stages import (
     top_up,
 )
 from curate.model.corpus import LoadedRecords
-from curate.model.filters import find_left_out
 from curate.model.options import CurateOptions
-from curate.model.records import row_scores
+from curate.model.records import find_left_out, row_scores
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
@@ -47,6 +46,7 @@ def _find_canonicals(rows: Rows, kept: Sequence[int], stages: Mapping[str, Remov
     """
     present = set(kept)
     twin: dict[str, int] = {}
+    # Best first, so that the twin of a code is its best kept row.
     for row in sorted(kept, key=lambda row: (rows.quality[row], row)):
         twin.setdefault(rows.code[row], row)
     kept_for = {row: kept_instead for removed in stages.values() for row, kept_instead in removed.items()}
@@ -137,6 +137,7 @@ def curate_nndup(
     rescued |= dict.fromkeys(top_up(rows, [*kept, *rescued], removed, options), "topup")
     kept += rescued
 
+    # What is assigned later wins: a kept row was selected, and a removed one that was brought back is kept.
     verdicts = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
     verdicts.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
     for row in kept:
@@ -152,6 +153,7 @@ def curate_nndup(
 def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[int, str]:
     """Return the split of each kept row: fingerprints, in the order of their first row, are shuffled and cut."""
     drawn = list(dict.fromkeys(fingerprint[row] for row in kept))
+    # The generator of nn-dup: any other would draw other splits.
     random.Random(seed).shuffle(drawn)
     train = round(len(drawn) * _TRAIN)
     validation = train + round(len(drawn) * _VALIDATION)
@@ -213,6 +215,7 @@ def _features(corpus: LoadedRecords, wanted: set[int], jobs: int | None) -> list
                 features[number_of[digest]] = item if isinstance(item, NnDupFeatures) else None
             advance(len(result))
     for number in wanted:
+        # nn-dup skips blank codes, and takes all others, whether they parse or not.
         if corpus.features.problems.get(number) == "nn_code is empty":
             features[number] = None
     return features

@@ -38,6 +38,7 @@ class DistinctSets:
 
     def jaccards(self, rows: Ints, columns: Ints) -> Iterator[tuple[int, Floats]]:
         """Yield exact Jaccards of sets against sets as dense blocks, each with the index in `rows` of its first row."""
+        # In blocks of a bounded size: the whole matrix of a corpus would take gigabytes.
         height = max(1, _BLOCK_CELLS // max(1, len(columns)))
         other = self.matrix[columns].T.tocsr()
         for start in range(0, len(rows), height):

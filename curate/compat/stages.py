@@ -166,6 +166,7 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDup
         lsh.insert(number, sketch)
     group_of: dict[int, int] = {}
     for number in numbers:
+        # Chained: a set brings all sets of its own buckets along, even where no Jaccard is near.
         reached = {number} - group_of.keys()
         while reached:
             current = reached.pop()
@@ -243,6 +244,7 @@ def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnD
     most = (options.topup_lexical_max, options.topup_structural_max)
     if min(most) < 0.0:
         return []
+    # nn-dup rejects what exceeds a limit, a screen what reaches it: the next number up makes them agree.
     lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in most)
     added: list[int] = []
     of_fractals = [name for name in options.include if normalise_name(name).startswith("fractalnet")]

@@ -11,7 +11,7 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_b
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
 from curate.model.select import Rescue
+from lemur_core.files import Json
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import unpack
 from lemur_core.sandbox import META_PRELOAD, Job, Limits
@@ -53,7 +54,7 @@ class NetGraphs:
             if packed is not None:
                 unpack(packed)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return its facts by name; without `train` if there is no train mode."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
@@ -84,7 +85,7 @@ DATASETS = {
 class GraphTrace:
     """The computation of one code, or why it is unknown."""
 
-    answer: Mapping[str, Any]  # of the sandbox; only `error` if there is no graph
+    answer: Json  # of the sandbox; only `error` if there is no graph
 
     @property
     def graph(self) -> str | None:
@@ -140,7 +141,7 @@ class NetworkTracer:
         self._box.__exit__(*error)
 
     def run(
-        self, payloads: Mapping[int, dict[str, Any]], *, names: Mapping[int, str] = {}, wider: bool = True
+        self, payloads: Mapping[int, Json], *, names: Mapping[int, str] = {}, wider: bool = True
     ) -> Iterator[tuple[int, GraphTrace]]:
         """Yield what each of these networks computes, by its number, in order of completion.
 
@@ -168,15 +169,13 @@ class NetworkTracer:
                     yield int(reply.key), GraphTrace(answer.to_json())
                 advance(1)
 
-    def trace_records(
-        self, records: Mapping[int, Mapping[str, Any]], code_of: Callable[[int], str]
-    ) -> dict[int, GraphTrace]:
+    def trace_records(self, records: Mapping[int, Json], code_of: Callable[[int], str]) -> dict[int, GraphTrace]:
         """Return what the networks of some records (`task`, `dataset`, `prm`, perhaps `nn`) compute, by their number.
 
         Raises: UserError if no sandbox is available.
         """
         traces: dict[int, GraphTrace] = {}
-        payloads: dict[int, dict[str, Any]] = {}
+        payloads: dict[int, Json] = {}
         for number, record in records.items():
             payload = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
             if isinstance(payload, str):
@@ -201,7 +200,7 @@ class GraphTracer(NetworkTracer):
         jobs: int | None = None,
         unsafe: bool = False,
         runtime: Sequence[str] = (),
-        answers: Mapping[str, Mapping[str, Any]] = {},
+        answers: Mapping[str, Json] = {},
     ) -> None:
         super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime)
         self.known: dict[int, GraphTrace] = {}
@@ -236,7 +235,7 @@ def get_graphs(known: Mapping[int, GraphTrace]) -> dict[int, str]:
     return {code: traced.graph for code, traced in known.items() if traced.graph is not None}
 
 
-def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:
+def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, object]) -> Json | str:
     """Return the sandbox's input for a network of this benchmark, without its code, or why it is unknown.
 
     Args:
@@ -266,12 +265,13 @@ def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer:
         kept = {
             code: records.representatives[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None
         }
+        # Ends at last: every other pass traces a code that was not known.
         if kept.keys() <= tracer.known.keys():
             return chosen
         tracer.trace(kept)
 
 
-def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[dict[str, Any]]:
+def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Iterator[Json]:
     """Yield the rows of `GraphRow`, by id."""
     for code in sorted(traced, key=corpus.ids.__getitem__):
         answer = traced[code].answer

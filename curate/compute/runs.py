@@ -12,11 +12,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records, leave_out
 from curate.model.select import Rescue
+from lemur_core.files import Json
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
@@ -145,7 +146,7 @@ class RunRequest:
 
     code: str
     case: Mapping[str, object]
-    prm: Mapping[str, Any]
+    prm: Mapping[str, object]
 
 
 _NAME_CHARACTERS = 200
@@ -239,6 +240,7 @@ class RunChecker:
         """
         new: dict[tuple[int, int], RunRequest] = {}
         for code, row in representatives.items():
+            # With the row, because the parameters are those of the row.
             if (code, row) not in self._known:
                 request = self._build_request(code, row)
                 if isinstance(request, str):
@@ -287,7 +289,7 @@ def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
     return reply.answer or NetFailure(reply.outcome.status.value, describe_failure(reply.outcome))
 
 
-def read_parameters(prm: str | None) -> dict[str, Any]:
+def read_parameters(prm: str | None) -> Json:
     """Return the hyperparameters of a record, cleaned as `receive` does; empty unless `prm` is a JSON object."""
     try:
         parameters = receive(json.loads(prm or ""), any_number=True)
@@ -317,6 +319,7 @@ def choose_running(
             code: records.representatives[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None
         }
         reasons = {code: reason_to_leave_out(result) for code, result in check(kept).items() if not result.runs}
+        # Ends at last: every other pass leaves a record out.
         if not reasons:
             return records, chosen
         records = leave_out(records, corpus, reasons)

@@ -146,7 +146,7 @@ def _first(items: Iterable[T | None]) -> T | None:
     return next((item for item in items if item is not None), None)
 
 
-# # --- finding the network ------------------------------------------------------------------------------------------
+# --- finding the network ------------------------------------------------------------------------------------------
 
 
 def _find(snapshot: SnapshotTables, wanted: str) -> list[Decision]:
@@ -203,7 +203,7 @@ def _outcome(row: Decision) -> str:
     return "kept" if row.kept else str(row.stage)
 
 
-# # --- collecting the facts -----------------------------------------------------------------------------------------
+# --- collecting the facts -----------------------------------------------------------------------------------------
 
 
 def draw_graph(explanation: Explanation, path: Path) -> str:

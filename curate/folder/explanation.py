@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
+from lemur_core.files import Json
 from lemur_core.files.markdown import make_visible, plural, ratio
 from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Stage
 
@@ -98,7 +99,7 @@ class Explanation:
     graph_difference: GraphDifference | None = None
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """Return all facts as one JSON object."""
         facts = asdict(self)
         for name in ("record", "graph"):

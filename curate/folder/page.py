@@ -208,6 +208,7 @@ def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict
         pc.is_in(removed["canonical"], value_set=pa.array([row.id for row in listed], pa.string()))
     )
     numbers = Counter(dict(zip(*_count_values(duplicates["canonical"]), strict=True)))
+    # The largest number for each record with which all of them fit.
     limit = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
     duplicates = duplicates.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
     groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()

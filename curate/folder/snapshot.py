@@ -49,10 +49,10 @@ def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: Curation
         write_table(folder / "graphs.parquet", arrow_schema(GraphRow), graph_rows(corpus, outcome.graphs))
         rows["graphs.parquet"] = len(outcome.graphs)
     removed = list_removed_rows(corpus, outcome)
-    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed_records(corpus, outcome, removed))
+    write_table(folder / "removed.parquet", arrow_schema(Removed), _iter_removed(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
     if outcome.joined:
-        write_table(folder / "clusters.parquet", arrow_schema(JoinedCluster), _joined_clusters(outcome))
+        write_table(folder / "clusters.parquet", arrow_schema(JoinedCluster), _iter_joined_clusters(outcome))
         rows["clusters.parquet"] = len(outcome.joined)
     return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
@@ -84,7 +84,7 @@ comparable; `score` is the percentile within one. Records with `pretrained` star
     card = Card(
         name=f"Curated snapshot of {name}",
         description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",
-        licenses=outcome.rights.published_licenses,
+        licenses=outcome.rights.licenses_to_publish,
         size=len(outcome.kept),
         text=text,
     )
@@ -195,7 +195,7 @@ def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> Ag
     """Return how the graphs of a removed code and its canonical compare."""
     if canonical is None or canonical == code:
         return None
-    removed, kept = outcome.traced(code), outcome.traced(canonical)
+    removed, kept = outcome.get_trace(code), outcome.get_trace(canonical)
     return None if removed is None or kept is None else removed.agrees(kept)
 
 
@@ -227,12 +227,12 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
         }
 
 
-def _joined_clusters(outcome: CurationOutcome) -> Iterator[dict[str, object]]:
+def _iter_joined_clusters(outcome: CurationOutcome) -> Iterator[dict[str, object]]:
     for cluster, key in outcome.joined.items():
         yield {"cluster": cluster, "joined": key}
 
 
-def _removed_records(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:
+def _iter_removed(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[int]) -> Iterator[dict[str, object]]:
     for row in rows:
         code = int(corpus.code_of_row[row])
         yield {

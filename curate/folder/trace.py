@@ -1,7 +1,6 @@
 """Trace one network of a snapshot, or a conversation about one, to the file of the release that its code comes from."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -9,9 +8,9 @@ from curate.folder.explain import SnapshotTables, explain
 from curate.folder.page import snapshot_page
 from curate.folder.verify import verify
 from curate.published.published import list_parents
+from lemur_core.files import Json
 from manifests.conversations.verify import find_conversation
-from manifests.folders.formats import SNAPSHOT
-from manifests.folders.kinds import FolderKind, FolderLink, RowTrace, lines_text
+from manifests.folders.formats import SNAPSHOT, FolderKind, FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import read_table
 from manifests.provenance import REQUIREMENTS, TABLE
@@ -69,7 +68,7 @@ def _record(folder: Path, wanted: str) -> RowTrace:
 
 def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[FolderLink]:
     """Return where the row was read, as far as the manifest and its name say: the input, and the place in it."""
-    content: dict[str, Any] = {}
+    content: Json = {}
     if code is not None:
         content = {"lines": lines_text(1, max(1, len(code.splitlines()))), "swhid": content_swhid(code.encode())}
     tables = [item for item in manifest.inputs if item.name.endswith(_EXTRACTED)]

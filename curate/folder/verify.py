@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.chat.complete import MARK, put_back
-from curate.chat.network import parse
 from curate.compute.runs import RunResult
-from curate.dedup.strict import assign_splits, group_names, split_groups
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import check_rights
-from curate.published.clusters import join_clusters, read_joined
+from curate.model.splits import assign_splits, group_names, join_clusters, read_joined, split_groups
 from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, find_conflicts
 from curate.published.outcome import DUPLICATE_STAGES, count_runs
 from curate.published.published import check_rules, find_parents, find_siblings
@@ -29,7 +26,8 @@ from lemur_core.graphs.identity import IDENTITIES, compute_identities
 from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from lemur_core.similarity.minhash import Banding, IntArray, jaccard
-from manifests.conversations.conversation import read_fenced_code
+from lemur_core.source.text import parse_code
+from manifests.conversations.conversation import MARK, put_back, read_fenced_code
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.folders.checks import Check, check_description, check_faults, check_files, run_checks
 from manifests.folders.formats import SNAPSHOT
@@ -546,8 +544,8 @@ def _faults(row: Row) -> Iterator[str]:
         return
     for code in answers:
         try:
-            parse(code)
-        except (SyntaxError, ValueError) as error:
+            parse_code(code, max_depth=None)
+        except SyntaxError as error:
             yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
     if questions == answers:
         yield "the code of its answer is that of its question"

@@ -135,6 +135,7 @@ class _CodeReader:
                     self._codes.append(raw)
                     if digest not in self._store:
                         yield digest, code
+            # A row without code has the last index, whose number is -1.
             lookup = np.array([*numbers, -1], np.int64)
             indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
             self.code_of_row.append(lookup[indices])

@@ -229,6 +229,7 @@ class FeatureStore:
         if not self._pending:
             return
         rows, blob = _shard_rows(self._pending)
+        # Named by the codes: runs that compute the same shard write the same file.
         name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
         path = self._folder / f"{name}.parquet"
         with atomic_file(path.with_suffix(".shingles")) as part:
@@ -252,6 +253,7 @@ class FeatureStore:
         table = FeatureTable(len(digests))
         for shard, rows in self._rows(digests):
             handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            # Shingles are read from the file as long as the table lives.
             weakref.finalize(table, os.close, handle)
             for position, features in rows:
                 table.put(position, features, handle)
@@ -297,6 +299,7 @@ class FeatureStore:
                     return
             index = pq.read_table(path, columns=["problem", "shingles_at", "shingles_count"])
             at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
+            # A crash between the two files, or a full disk, leaves shingles shorter than the index says.
             complete = path.with_suffix(".shingles").stat().st_size == int(
                 (at + 8 * count.astype(np.int64)).max(initial=0)
             )

@@ -2,21 +2,40 @@
 
 A published table never carries code under a license weaker than its own: the column `license` of records, removed
 codes and conversations combines everything known about the code, and publishing obeys it.
+
+`Origins` finds the classes that were copied from extracted repositories. Every network class of a code is compared with
+the class of every block, by the shingles of the lexical stage over the lines of that class alone
+(`lemur_core.similarity.tokens`). A class is attributed to the nearest block with at least THRESHOLD; among
+equally near blocks, one whose license allows redistribution comes first, then the first by id. A code is attributed to
+the block of its most restricted class: one that may not be redistributed first, then the nearest.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from curate.model.corpus import LoadedRecords
+from curate.model.options import LEAK_THRESHOLD
+from lemur_core.files import Json
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note, progress
+from lemur_core.files.workers import map_chunks
+from lemur_core.similarity.tokens import ClassIndex, ClassText, class_texts
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.manifest import Manifest
+from manifests.folders.formats import EXTRACTION
+from manifests.folders.manifest import Manifest, Parent, describe_parent
 from manifests.provenance.heads import license_of_code
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
+from manifests.records import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +69,7 @@ class Rights:
     origins: Mapping[int, Origin] | None = None
     by_row: int = 0
 
-    def of(self, code: int) -> str:
+    def get_license(self, code: int) -> str:
         """Return the SPDX expression of everything known about a code; NOASSERTION if any part is unknown."""
         return _together(self.own.get(code, self.license), self.origin(code))
 
@@ -60,30 +79,30 @@ class Rights:
 
     def is_blocked(self, code: int) -> bool:
         """Return True if a code must be withheld when the others are published."""
-        return is_withheld(self.of(code), self.license)
+        return is_withheld(self.get_license(code), self.license)
 
     def columns(self, code: int) -> dict[str, object]:
         """Return the columns of a row with this code."""
         origin = self.origin(code)
         return {
-            "license": self.of(code),
+            "license": self.get_license(code),
             "origin": origin and origin.block,
             "origin_similarity": origin and origin.similarity,
             "origin_license": origin and origin.license,
         }
 
     @property
-    def published_licenses(self) -> list[str]:
+    def licenses_to_publish(self) -> list[str]:
         """The licenses of all code that is published; if none is, that of the source."""
-        others = {self.of(code) for code in {*self.own, *(self.origins or {})} if not self.is_blocked(code)}
+        others = {self.get_license(code) for code in {*self.own, *(self.origins or {})} if not self.is_blocked(code)}
         return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
 
-    def count(self, kept: Iterable[int], removed: Iterable[int]) -> dict[str, Any]:
+    def count(self, kept: Iterable[int], removed: Iterable[int]) -> Json:
         """Count codes by license, unless all have that of the source, and by origin, for the manifest."""
         tables = {"kept": list(kept), "removed": list(removed)}
-        counts: dict[str, Any] = {}
+        counts: Json = {}
         if self.own or self.origins:
-            counts["licenses"] = {name: _count_names(map(self.of, codes)) for name, codes in tables.items()}
+            counts["licenses"] = {name: _count_names(map(self.get_license, codes)) for name, codes in tables.items()}
         if self.origins is not None:
             of = {
                 name: [self.origins[code] for code in codes if code in self.origins] for name, codes in tables.items()
@@ -179,7 +198,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
         own_license = license_of_code(row["nn_code"], shared, stated)
         if own_license is not None:
             own[code] = own_license
-        expected = Rights(shared, own, origins).of(code)
+        expected = Rights(shared, own, origins).get_license(code)
         if license_ != expected:
             covered = combine_licenses(
                 [license_, *([own_license] if own_license is not None else []), *([under] if under else [])]
@@ -207,8 +226,147 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
 _COUNTS = ("licenses", "origins")
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _rows(path: Path) -> Iterator[Json]:
     with pq.ParquetFile(path) as file:
         columns = [name for name in ("id", "nn", "nn_code", *_COLUMNS) if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=1_000, columns=columns):
             yield from batch.to_pylist()
+
+
+#: The Jaccard from which a class is attributed to a block: the same as for sharing a split.
+THRESHOLD = LEAK_THRESHOLD
+
+#: A class of fewer shingles, about five lines, is too short to be attributed.
+LEAST_SHINGLES = 40
+
+_CHUNK = 64
+
+
+class _OriginBlock(NamedTuple):
+    """A block whose class can be compared."""
+
+    blocked: bool
+    block: str
+    license: str
+    shingles: npt.NDArray[np.uint64]
+
+
+class Origins:
+    """The blocks of some extraction folders, searched for the origin of codes."""
+
+    def __init__(self, folders: Sequence[Path], jobs: int | None = None) -> None:
+        """Read the blocks.
+
+        Args: folders: extractions, of level `emitted` or more.
+        Raises: UserError if one is not an extraction, is named twice, or holds no code.
+        """
+        self.parents = [_parent(folder) for folder in folders]
+        digests = [parent.sha256 for parent in self.parents]
+        if twice := next((at for at, digest in enumerate(digests) if digest in digests[:at]), None):
+            raise UserError(f"{folders[twice]}: is the same extraction as one before; name it once")
+        self._jobs = jobs
+        blocks = sorted(
+            (block for folder in folders for block in self._read(folder)),
+            key=lambda block: (block.blocked, block.block),
+        )
+        first: dict[bytes, _OriginBlock] = {}
+        for block in blocks:
+            first.setdefault(_digest(block.shingles), block)
+        self.blocks, self._distinct = len(blocks), list(first.values())
+        self._index = ClassIndex([block.shingles for block in self._distinct], THRESHOLD)
+        self._known: dict[bytes, tuple[int, float] | None] = {}
+
+    def _read(self, folder: Path) -> Iterator[_OriginBlock]:
+        """Yield the blocks of a folder whose class is long enough."""
+        rows = list(_read_blocks(folder))
+        withheld = sum(row.code is None and row.code_sha256 is not None for row in rows)
+        there = [row for row in rows if row.code is not None]
+        if not there:
+            raise UserError(f"{folder}: holds no code of blocks; extract with --level emitted or more")
+        if withheld:
+            note(f"{folder}: the code of {plural(withheld, 'block')} was not published, so they are not compared")
+        codes = ((row.code or "", row.name) for row in there)
+        with progress("blocks", len(there), "classes") as advance:
+            for row, texts in zip(there, _map(codes, self._jobs, len(there)), strict=True):
+                advance(1)
+                for text in texts:
+                    if len(text.shingles) >= LEAST_SHINGLES:
+                        blocked = not is_permissive(row.license)
+                        yield _OriginBlock(blocked, row.block, row.license, text.shingles)
+
+    def find_origins(self, corpus: LoadedRecords, codes: Sequence[int]) -> dict[int, Origin]:
+        """Return the origins of codes, by code; codes without a known origin are left out."""
+        items: Iterable[tuple[str, str | None]] = ((corpus.codes[code], None) for code in codes)
+        origins: dict[int, Origin] = {}
+        with progress("origins", len(codes), "codes") as advance:
+            for code, texts in zip(codes, _map(items, self._jobs, len(codes)), strict=True):
+                advance(1)
+                if (origin := self.find_origin(texts)) is not None:
+                    origins[code] = origin
+        return origins
+
+    def find_origin(self, texts: Iterable[ClassText]) -> Origin | None:
+        """Return the origin of a code with these classes."""
+        every = [origin for text in texts if (origin := self._of_class(text)) is not None]
+        return min(every, key=lambda one: (is_permissive(one.license), -one.similarity, one.block), default=None)
+
+    def _of_class(self, text: ClassText) -> Origin | None:
+        if len(text.shingles) < LEAST_SHINGLES:
+            return None
+        digest = _digest(text.shingles)
+        if digest not in self._known:
+            self._known[digest] = self._index.nearest(text.shingles)
+        near = self._known[digest]
+        if near is None:
+            return None
+        block = self._distinct[near[0]]
+        return Origin(block.block, near[1], block.license, text.name)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The facts of the comparison, for the manifest."""
+        return {
+            "folders": [parent.name for parent in self.parents],
+            "blocks": self.blocks,
+            "distinct": len(self._distinct),
+            "threshold": THRESHOLD,
+            "least_shingles": LEAST_SHINGLES,
+        }
+
+
+def check_origins(folders: Sequence[Path]) -> list[Parent]:
+    """Return what the manifests of these folders state. Raises: UserError if one is not an extraction."""
+    return [_parent(folder) for folder in folders]
+
+
+def _parent(folder: Path) -> Parent:
+    EXTRACTION.open(folder)
+    return describe_parent(folder)
+
+
+def _read_blocks(folder: Path) -> Iterator[Block]:
+    with EXTRACTION.reading(folder):
+        yield from EXTRACTION.rows(folder, Block, ("block", "name", "license", "code", "code_sha256"))
+
+
+def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:
+    return hashlib.blake2b(shingles.tobytes(), digest_size=16).digest()
+
+
+def _map(items: Iterable[tuple[str, str | None]], jobs: int | None, count: int) -> Iterator[list[ClassText]]:
+    """Extract the classes of codes, all or only the named one; small inputs are processed without workers."""
+    if count <= _CHUNK:
+        yield from map(_texts, items)
+        return
+    rest = iter(items)
+    chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
+    for texts in map_chunks(_texts, chunks, _nothing, jobs):
+        yield from texts
+
+
+def _texts(item: tuple[str, str | None]) -> list[ClassText]:
+    return class_texts(*item)
+
+
+def _nothing(_item: tuple[str, str | None]) -> list[ClassText]:
+    return []

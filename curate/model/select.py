@@ -53,6 +53,7 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
     while True:
         kept = {code for code, verdict in result.verdicts.items() if verdict.stage is None}
         short = [item for item in supports if _count(item, kept) < item.minimum and item.label not in heads]
+        # Each support is raised once: what its members allow is known after one attempt.
         if not short:
             break
         for support in short:

@@ -6,7 +6,7 @@ themselves, best first. A group of records joins the split of its published neig
 groups of two published splits is not kept.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,17 +17,18 @@ from curate.compute.graphs import GraphTrace
 from curate.model.corpus import LoadedRecords
 from curate.model.features import FeatureStore, FeatureTable
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
-from curate.published.clusters import read_joined
+from curate.model.splits import join_clusters, read_joined
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
-from curate.published.published import PublishedFolder, open_published
+from curate.published.published import PublishedFolder, check_parents, find_siblings, list_parents, open_published
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import ratio
+from lemur_core.files.markdown import plural, ratio
 from lemur_core.files.progress import progress
 from lemur_core.similarity.index import LexicalIndex
 from lemur_core.similarity.minhash import ESTIMATE_MARGIN, banding_for, jaccard
 from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.stored import VIEWS
-from manifests.folders.manifest import Parent
+from manifests.folders.manifest import FILE_NAME, Parent
 
 #: Published groups by split and cluster, each with one record of it.
 PublishedGroups = Mapping[tuple[str, str], PublishedRecord]
@@ -106,7 +107,7 @@ class Baseline:
             return Verdict("graph", self._assign_number(twin), 1.0, f"computes what {twin.label} computes")
         return Verdict(near.stage, self._assign_number(near.record), near.similarity, near.reason)
 
-    def published_groups(self, code: int, traced: GraphTrace | None) -> PublishedGroups:
+    def find_published_groups(self, code: int, traced: GraphTrace | None) -> PublishedGroups:
         """Return the published groups that a code must not be separated from."""
         groups = self._touched.get(code, {})
         if traced is not None and traced.widths is not None:
@@ -116,7 +117,7 @@ class Baseline:
         return groups
 
     @property
-    def joined(self) -> list[tuple[str, str]]:
+    def key_pairs(self) -> list[tuple[str, str]]:
         """The groups that the folders have joined, as pairs of keys."""
         return [pair for folder in self.folders for pair in read_joined(folder.folder)]
 
@@ -193,11 +194,12 @@ class Baseline:
         """Return True if different graphs keep two similar texts apart."""
         if near.stage == "exact" or self._options.graphs != "keep-different" or traced is None:
             return False
-        return traced.agrees(near.record.traced) == "different"
+        return traced.agrees(near.record.trace) == "different"
 
     def _compare(self, features: FeatureTable, codes: Sequence[int]) -> None:
         """Find the published neighbors of these codes, once per view for all codes that are equal in it."""
         by_view: dict[str, dict[int, list[int]]] = {}
+        # By view, not by code: many codes of a corpus are one text or one structure.
         for view in (*VIEWS, "shingle_set"):
             for code in codes:
                 by_view.setdefault(view, {}).setdefault(int(getattr(features, view)[code]), []).append(code)
@@ -235,6 +237,7 @@ class Baseline:
         groups = list(zip(splits, clusters, strict=True))
         enough = lexical - ESTIMATE_MARGIN
         settled: set[tuple[str, str]] = set()
+        # The most alike first: once its group is settled, a record is read only if it may be a duplicate.
         for index in np.argsort(-estimates, kind="stable").tolist():
             if groups[index] in settled and estimates[index] < enough:
                 continue
@@ -265,7 +268,7 @@ def open_baseline(parents: Sequence[Path], corpus: LoadedRecords, options: Curat
 class SplitGuard:
     """Rejects records that would connect groups of two published splits.
 
-    Groups are those of `curate.dedup.strict.split_groups`, extended as records are kept; each remembers one record of
+    Groups are those of `curate.model.splits.split_groups`, extended as records are kept; each remembers one record of
     every published group that it touches.
     """
 
@@ -290,13 +293,14 @@ class SplitGuard:
         tied = {self._groups[near.place] for near in self._index.near(shingles)}
         tied |= {self._groups[other] for other in [self._by_fingerprint.get(fingerprint)] if other is not None}
         tied |= {self._groups[other] for other in [self._by_widths.get(widths or "")] if other is not None}
-        published = dict(self._against.published_groups(code, traced))
+        published = dict(self._against.find_published_groups(code, traced))
         for group in sorted(tied):
             for key, record in self._touched[group].items():
                 published.setdefault(key, record)
         by_split: dict[str, PublishedRecord] = {}
         for (split, _), record in published.items():
             by_split.setdefault(split, record)
+        # Before anything is added: a rejected record must leave no trace in the groups.
         if len(by_split) > 1:
             both = " and ".join(f"{by_split[split].label} ({split})" for split in sorted(by_split))
             return Verdict("leak", reason=f"would tie published splits together: {both}")
@@ -327,3 +331,45 @@ class SplitGuard:
         groups = [self._groups[code] for code in kept]
         anchors = {group: list(self._touched[group].values()) for group in groups if self._touched[group]}
         return groups, anchors
+
+
+def refuse_conflicts(folders: Sequence[Path], options: CurateOptions, jobs: int | None) -> None:
+    """Check that folders can be extended together.
+
+    Raises: UserError if two of them were made in parallel and their records conflict, and as `open_published` does.
+    """
+    manifests = check_parents(folders)
+    siblings = find_siblings(manifests)
+    if not siblings:
+        return
+    store = FeatureStore(options.tokens)
+    opened = {published.folder: published for published in open_published(folders, options, store, jobs)}
+    for one, other in siblings:
+        conflicts = list(_find_conflicts(opened[one], opened[other], options, store))
+        if conflicts:
+            extended = {parent.sha256 for folder in (one, other) for parent in list_parents(manifests[folder])}
+            bases = [folder for folder in folders if sha256_file(folder / FILE_NAME) in extended]
+            against = " ".join(f"--against {base}" for base in bases)
+            raise UserError(
+                f"{other}: was made in parallel with {one}, with {plural(len(conflicts), 'conflict')}: {conflicts[0]};"
+                f" decide both again in one delta: lemur curate {one} {other} {against}"
+            )
+
+
+def _find_conflicts(
+    one: PublishedFolder, other: PublishedFolder, options: CurateOptions, store: FeatureStore
+) -> Iterator[str]:
+    """Yield what keeps the records of two folders from being those of one snapshot."""
+    ids = other.column("id", np.arange(other.count))
+    other.have(ids)
+    baseline = Baseline([one], ids, store.table([bytes.fromhex(id_) for id_ in ids]), options, store)
+    joined = join_clusters([*read_joined(one.folder), *read_joined(other.folder)])
+    records = [other.record(row) for row in range(other.count)]
+    verdicts = baseline.verdicts(range(other.count), lambda row: records[row].trace)
+    yield from (f"{records[row].label}: {verdict.reason}" for row, verdict in verdicts.items())
+    for row, record in enumerate(records):
+        key = joined.get(record.cluster, record.cluster)
+        for (split, cluster), near in baseline.find_published_groups(row, record.trace).items():
+            if (split, joined.get(cluster, cluster)) != (record.split, key):
+                places = [f"{near.label} (group {cluster}, {split})", f"(group {record.cluster}, {record.split})"]
+                yield f"{record.label} belongs to the group of {places[0]}, but is apart {places[1]}"

@@ -17,7 +17,7 @@ import numpy as np
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
-from curate.published.clusters import join_clusters, read_joined
+from curate.model.splits import join_clusters, read_joined
 from curate.published.outcome import DUPLICATE_STAGES
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import ExactPairs, in_order, measure_recall, pairs_between

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from curate.published.reference_corpus import (
     read_rules,
 )
 from lemur_core.describe.parts import parts
+from lemur_core.files import Json
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible, plural, ratio
@@ -39,7 +39,7 @@ from lemur_core.similarity import Detail
 from manifests.records import Agreement
 
 #: Default hyperparameters: those that LEMUR's trainer passes, at their most frequent values.
-PRM: dict[str, Any] = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
+PRM: Json = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
 
 _NEAREST = 5  # by each measure
 _TRIED = 3  # of the nearest by graph, with their hyperparameters
@@ -83,7 +83,7 @@ class _QueryFile:
     features: dict[Detail, Features] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: str, code: str) -> "_QueryFile":
+    def from_code(cls, path: str, code: str) -> "_QueryFile":
         """Return a file that is not traced yet."""
         digest = hashlib.sha256(code.encode()).hexdigest()
         return cls(path, code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
@@ -94,11 +94,11 @@ class Novelty:
     """The result: `lines` to print as they are, `facts` for JSON, and of each file the nearest codes, nearest first."""
 
     lines: list[str]
-    facts: dict[str, Any]
+    facts: Json
     nearest: Sequence[list[NovelNeighbor]]
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """True if any of the files is known."""
         return bool(self.facts["known"])
 
@@ -108,7 +108,7 @@ def novel(
     folders: Sequence[Path],
     *,
     task: str = "img-classification",
-    prm: str | Mapping[str, Any] | None = None,
+    prm: str | Mapping[str, object] | None = None,
     jobs: int | None = None,
     unsafe: bool = False,
     runtime: Sequence[str] = (),
@@ -135,9 +135,9 @@ def novel(
     find_runtime(tuple(runtime))  # report missing packages before anything runs
     parameters = PRM if prm is None else PRM | _parse_prm(prm)
     texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
-    files = [_QueryFile.of(name, code) for name, code in texts.items()]
+    files = [_QueryFile.from_code(name, code) for name, code in texts.items()]
     manifests = {folder: read_reference_manifest(folder) for folder in folders}
-    for detail in {read_rules(manifest)["tokens"] for manifest in manifests.values()}:
+    for detail in {read_rules(manifest).tokens for manifest in manifests.values()}:
         for file in files:
             _features(file, detail)  # refuse invalid Python before anything runs
     graphs_in = [folder for folder, manifest in manifests.items() if has_graphs(folder, manifest)]
@@ -163,7 +163,7 @@ def novel(
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-def _parse_prm(text: str | Mapping[str, Any]) -> dict[str, Any]:
+def _parse_prm(text: str | Mapping[str, object]) -> Json:
     if not isinstance(text, str):
         return dict(text)
     parameters = read_parameters(text)
@@ -191,7 +191,7 @@ def _features(file: _QueryFile, detail: Detail) -> Features:
 
 
 def _trace(
-    tracer: NetworkTracer, files: Sequence[_QueryFile], task: str, prm: Mapping[str, Any], notes: list[str]
+    tracer: NetworkTracer, files: Sequence[_QueryFile], task: str, prm: Mapping[str, object], notes: list[str]
 ) -> None:
     arguments = build_payload(task, DATASETS[task], prm)
     assert not isinstance(arguments, str)
@@ -207,7 +207,7 @@ def _trace(
 def _store_trace(file: _QueryFile, traced: GraphTrace) -> None:
     file.traced, file.computations = traced, []
     if traced.graph is not None:
-        forms = {
+        forms: dict[str, Graph] = {
             mode: Graph.from_json(unpack(traced.answer[mode])) for mode in ("eval", "train") if mode in traced.answer
         }
         file.computations = [build_computation(traced.answer, forms["eval"]), *_iter_modules(forms)]
@@ -333,7 +333,7 @@ def _retry_with_neighbours(
     """Compare the file again with its nearest by graph, using their hyperparameters; return all neighbors."""
     prms = {(str(corpus.folder), code.id): code.prm for corpus in corpora for code in corpus.codes}
     names_read = file.traced.answer.get("prm_read", ())
-    requests: dict[int, dict[str, Any]] = {}
+    requests: dict[int, Json] = {}
     records = [
         index
         for index, neighbour in enumerate(near)
@@ -359,7 +359,7 @@ def _retry_with_neighbours(
     return sorted(updated, key=lambda neighbour: (*neighbour.nearness, neighbour.folder))
 
 
-# # --- the output ---------------------------------------------------------------------------------------------------
+# --- the output ---------------------------------------------------------------------------------------------------
 
 _HOW = {
     "exact": "the same code",
@@ -370,7 +370,7 @@ _HOW = {
 
 
 def _summarize(files: Sequence[_QueryFile], nearest: Sequence[list[NovelNeighbor]], notes: Sequence[str]) -> Novelty:
-    entries: list[dict[str, Any]] = []
+    entries: list[Json] = []
     lines: list[str] = []
     for file, near in zip(files, nearest, strict=True):
         known = bool(near and near[0].known)

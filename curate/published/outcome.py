@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult, category_left_out
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
+from lemur_core.files import Json
 from lemur_core.similarity.selection import Verdict
 from manifests.conversations.conversation import Chat
 from manifests.provenance.licenses import NOASSERTION
@@ -34,7 +34,7 @@ class PublishedRecord:
         return f"{self.nn} of {self.folder}"
 
     @property
-    def traced(self) -> GraphTrace:
+    def trace(self) -> GraphTrace:
         """The computation of its code."""
         return GraphTrace({"graph": self.graph, "graph_widths": self.graph_widths})
 
@@ -59,12 +59,12 @@ class CurationOutcome:
     rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None if not requested
     notes: list[str] = field(default_factory=list)  # what could not be done
-    details: dict[str, Any] = field(default_factory=dict)  # for the manifest
+    details: Json = field(default_factory=dict)  # for the manifest
 
-    def traced(self, code: int) -> GraphTrace | None:
+    def get_trace(self, code: int) -> GraphTrace | None:
         """Return what a code, or a published record by its number, computes; None if it was not traced."""
         published = self.published.get(code)
-        return (self.graphs or {}).get(code) if published is None else published.traced
+        return (self.graphs or {}).get(code) if published is None else published.trace
 
 
 #: The stages at which a record is removed as the duplicate of a kept one, in their order.
@@ -72,7 +72,7 @@ DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
 STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
 
 
-def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str, Any]:
+def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     """Count the decisions by stage, split, prefix and family, for the manifest and the report.
 
     `rows` counts input rows by stage (they add up to `rows.input`); `networks` counts distinct (name, code) pairs, and
@@ -108,7 +108,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str
     }
 
 
-def _count_graphs(outcome: CurationOutcome) -> dict[str, Any]:
+def _count_graphs(outcome: CurationOutcome) -> Json:
     assert outcome.graphs is not None
     graphs = outcome.graphs
     kept = [graphs[code] for code in outcome.kept]
@@ -126,7 +126,7 @@ def _list_reasons(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[t
     return zip(corpus.code_of_row.tolist(), (decision.reason for decision in outcome.decisions), strict=True)
 
 
-def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> dict[str, Any]:
+def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> Json:
     """Count the kept records that run, do not run or could not be tried, and the codes that were left out for it.
 
     Args:

@@ -22,6 +22,7 @@ from curate.model.corpus import fill_store
 from curate.model.features import FEATURES_VERSION, FeatureStore
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES, PublishedRecord
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -99,6 +100,7 @@ class PublishedFolder:
 
     def _first(self, keys: str, column: str, value: str) -> PublishedRecord | None:
         for row in self._keys[keys].rows(value):
+            # The keys are the first 16 digits, which two digests may share.
             if self._records.column(column)[row].as_py() == value:
                 return self.record(row)
         return None
@@ -118,7 +120,7 @@ class PublishedFolder:
         note(f"{self.folder}: building its index, once")
         records = read_table(SNAPSHOT.files(self.folder, "records"), LemurRecord, _COLUMNS).sort_by("id")
         ids: list[str] = records.column("id").to_pylist()
-        if ids != (kept := _kept_ids(self.folder)):
+        if ids != (kept := _list_kept_ids(self.folder)):
             raise UserError(
                 f"{self.folder}: holds {len(ids):,} records, but its decisions keep {len(kept):,}, not the same; run"
                 " `lemur verify` on it, and give it as it was published"
@@ -280,7 +282,7 @@ def find_parents(
     return [by_digest[parent.sha256] for parent in parents if parent.sha256 in by_digest]
 
 
-def check_rules(folder: Path, manifest: Manifest, requested: Mapping[str, Any], by: str = "this run") -> None:
+def check_rules(folder: Path, manifest: Manifest, requested: Json, by: str = "this run") -> None:
     """Raise UserError unless a folder was decided by the same rules: guarantees hold for all records only then.
 
     Args: requested: the manifest parameters of what appends to the folder. by: what appends, for the message.
@@ -299,6 +301,7 @@ def _graph_rule(graph: str) -> str:
 def _index_folder(folder: Path, manifest: Manifest, parent: Parent) -> Path:
     files = [folder / item.path for item in manifest.outputs]
     try:
+        # A replaced or edited file has another state, which is known without reading it.
         states = [(item.st_size, item.st_mtime_ns, item.st_ino) for item in (path.stat() for path in files)]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; give {folder} as it was published") from error
@@ -318,7 +321,7 @@ def _map_table(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def _kept_ids(folder: Path) -> list[str]:
+def _list_kept_ids(folder: Path) -> list[str]:
     """Return the ids of the codes that the decisions keep, sorted."""
     decisions = read_table([folder / "decisions.parquet"], Decision, ["id", "kept"])
     return sorted(decisions.filter(decisions["kept"])["id"].to_pylist())

@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from curate.model.corpus import fill_store
 from curate.model.features import Features, FeatureStore, FeatureTable
 from curate.model.options import CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph
@@ -57,7 +58,7 @@ class GraphSimilarity:
     operations: int
 
 
-def build_computation(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computation:
+def build_computation(identities: Json, form: Graph, part: str = "") -> Computation:
     """Return the computation of a graph by its identities; `part`: the module that it belongs to."""
     return Computation(GraphTrace(identities), subtrees(form), len(form.nodes), part)
 
@@ -76,11 +77,8 @@ class ReferenceCorpus:
     """The records or blocks of one folder with their features, and the rows of its graphs."""
 
     def __init__(self, folder: Path, manifest: Manifest, codes: Sequence[tuple[ReferenceCode, str]]) -> None:
-        parameters = read_rules(manifest)
         self.folder, self.of_blocks = folder, manifest.kind == "extraction"
-        self.detail: Detail = parameters["tokens"]
-        self.lexical, self.structural = parameters["lexical_threshold"], parameters["structural_threshold"]
-        self.keeps_different = parameters.get("graph") == "keep-different"
+        self.detail, self.lexical, self.structural, self.keeps_different = read_rules(manifest)
         self.codes = [code for code, _ in codes]
         self._sources = codes
 
@@ -141,12 +139,23 @@ def read_reference_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def read_rules(manifest: Manifest) -> Mapping[str, Any]:
-    """Return the parameters by which two codes are near: those of a snapshot, else the defaults."""
-    if manifest.kind == "snapshot":
-        return manifest.parameters
-    options = CurateOptions()
-    return asdict(options) | {"structural_threshold": options.structural}
+class ReferenceRules(NamedTuple):
+    """The parameters by which two codes are near."""
+
+    tokens: Detail
+    lexical: float
+    structural: float
+    keeps_different: bool  # near texts whose graphs differ beyond widths
+
+
+def read_rules(manifest: Manifest) -> ReferenceRules:
+    """Return the rules of a snapshot; the defaults for an extraction."""
+    if manifest.kind != "snapshot":
+        options = CurateOptions()
+        return ReferenceRules(options.tokens, options.lexical_threshold, options.structural, False)
+    stated = manifest.parameters
+    thresholds = stated["lexical_threshold"], stated["structural_threshold"]
+    return ReferenceRules(stated["tokens"], *thresholds, stated.get("graph") == "keep-different")
 
 
 def has_graphs(folder: Path, manifest: Manifest) -> bool:
@@ -170,7 +179,7 @@ def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
             yield spec["code_sha256"], build_computation(compute_identities(forms), forms["eval"])
 
 
-def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:
+def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[Json]:
     path = folder / "graphs.parquet"
     if not path.exists():
         return

@@ -5,24 +5,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from curate.compat.profile import curate_like_nndup
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker
-from curate.dedup.precomputed import Precomputed
-from curate.dedup.strict import curate_strict
 from curate.folder.page import snapshot_page
 from curate.folder.report import write_report
 from curate.folder.snapshot import list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
-from curate.model.origins import Origins, check_origins
-from curate.model.rights import read_rights
-from curate.published.delta import Baseline, open_baseline
+from curate.model.rights import Origins, check_origins, read_rights
+from curate.published.delta import Baseline, open_baseline, refuse_conflicts
 from curate.published.outcome import CurationOutcome, count_decisions
-from curate.published.siblings import refuse_conflicts
+from curate.run.strict import Precomputed, curate_strict
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.markdown import plural
@@ -57,77 +55,83 @@ def curate(
     watch = Stopwatch()
     refuse_conflicts(against, options, jobs)
     repositories = check_origins(origins)
-    versions = package_versions() | (run_versions(options.runtime) if options.runs_code else {})
     with atomic_folder(out, force=force) as folder:
+        # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(
-                source, codes, options.tokens, jobs, None if precomputed is None else precomputed.features()
-            )
+            store = None if precomputed is None else precomputed.features()
+            corpus = read_corpus(source, codes, options.tokens, jobs, store)
             watch.lap("load and features")
             published = open_baseline(against, corpus, options, jobs) if against else None
             watch.lap("published")
             outcome = decide(corpus, options, jobs, published, precomputed)
-            if published is not None:
-                corpus = published.extend_corpus(corpus)
-            else:
-                _check_some_left(corpus, outcome)
+            corpus = _check_some_left(corpus, outcome) if published is None else published.extend_corpus(corpus)
             watch.lap("decide")
-            license_ = source.license(options.license)
-            removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
-            _add_rights(corpus, outcome, [*outcome.kept, *removed], license_, options.license, origins, jobs)
+            removed = _add_rights(corpus, outcome, source, options, origins, jobs)
             if origins:
                 watch.lap("origins")
             if options.chat:
-                from curate.chat.build import build_chat  # LibCST is imported only if code is rewritten
-
-                outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
+                _add_chat(corpus, outcome, options, jobs)
                 watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
-            counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
-            if outcome.chat is not None:
-                counts["chat"] = outcome.chat.counts("records")
+            counts = _count(corpus, outcome, removed)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         write_snapshot_card(folder, source.name, outcome, rows)
+        parents = [*find_source_parents(source), *(published.parents if published else ()), *repositories]
         manifest = Manifest(
             kind="snapshot",
-            versions=versions,
+            versions=package_versions() | (run_versions(options.runtime) if options.runs_code else {}),
             parameters=_parameters(source, options, outcome, published) | _digests(repositories),
             inputs=source.inputs(),
-            parents=list(
-                dict.fromkeys([*find_source_parents(source), *(published.parents if published else ()), *repositories])
-            ),
+            parents=list(dict.fromkeys(parents)),
             counts=counts,
-            details=_details(outcome, license_),
+            details=_details(outcome),
             outputs=list_outputs(folder, rows),
-            measured=watch.measured(),
+            measured=watch.measure(),
         )
         return finish(folder, manifest, snapshot_page, watch)
+
+
+def _count(corpus: LoadedRecords, outcome: CurationOutcome, removed: Sequence[int]) -> Json:
+    """Return the counts for the manifest."""
+    chat = {} if outcome.chat is None else {"chat": outcome.chat.counts("records")}
+    return count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed) | chat
 
 
 def _add_rights(
     corpus: LoadedRecords,
     outcome: CurationOutcome,
-    reported: Sequence[int],
-    license_: str,
-    stated: str | None,
+    source: RecordSource,
+    options: CurateOptions,
     origins: Sequence[Path],
     jobs: int | None,
-) -> None:
-    """Add the licenses of all reported codes to the outcome; with `origins`, by the blocks that they come from."""
-    codes = sorted(set(reported))
+) -> list[int]:
+    """Add the licenses of all reported codes to the outcome; with `origins`, by the blocks that they come from.
+
+    Returns: the codes that were removed.
+    """
+    removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
+    codes = sorted({*outcome.kept, *removed})
     of_codes = None
     if origins:
         library = Origins(origins, jobs)
         of_codes, outcome.details["origins"] = library.find_origins(corpus, codes), library.facts
-    outcome.rights = read_rights(corpus, codes, license_, stated, of_codes)
+    outcome.rights = read_rights(corpus, codes, source.license(options.license), options.license, of_codes)
+    return removed
 
 
-def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
-    """Raise UserError, with the reason of most rows, unless a record is kept or there was no row."""
+def _add_chat(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions, jobs: int | None) -> None:
+    """Add the conversations about the kept records to the outcome."""
+    from curate.chat.build import build_chat  # LibCST takes 0.5 s to import
+
+    outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
+
+
+def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> LoadedRecords:
+    """Return the corpus. Raises: UserError, with the reason of most rows, if it has rows and no record is kept."""
     if outcome.kept or not outcome.decisions:
-        return
+        return corpus
     left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
     if not left_out:
         why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
@@ -171,6 +175,7 @@ def _decide(
             ) as tracer:
                 return curate_strict(corpus, options, check, tracer, against, precomputed)
         except NoSandboxError as error:
+            # Only the default may be left out in silence: what was requested, or what a parent did, is an error.
             if options.graph is not None or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
@@ -179,31 +184,30 @@ def _decide(
             return outcome
     if options.profile == "strict":
         return curate_strict(corpus, options, check, None, against, precomputed)
-    from curate.compat.profile import curate_like_nndup
-
     return curate_like_nndup(corpus, options, jobs)
 
 
-def _digests(repositories: Sequence[Parent]) -> dict[str, Any]:
+def _digests(repositories: Sequence[Parent]) -> Json:
     return {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
 
 
-def _details(outcome: CurationOutcome, license_: str) -> dict[str, Any]:
+def _details(outcome: CurationOutcome) -> Json:
+    license_ = outcome.rights.license
     chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
     by_row = {"licensed_by_row": outcome.rights.by_row} if outcome.rights.by_row else {}
     return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
 
 
-def recorded(options: CurateOptions) -> dict[str, Any]:
+def describe_options(options: CurateOptions) -> Json:
     """Return the options as they are written down: with the packages of a named set, which may change."""
     return asdict(options) | {"runtime": expand_sets(options.runtime)}
 
 
 def _parameters(
     source: RecordSource, options: CurateOptions, outcome: CurationOutcome, against: Baseline | None
-) -> dict[str, Any]:
+) -> Json:
     """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
-    chosen = recorded(options)
+    chosen = describe_options(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
     if against is not None:

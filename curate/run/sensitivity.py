@@ -6,170 +6,35 @@ The rows are read and their features computed once; every grid point then decide
 
 import math
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
-from curate.model.features import FeatureTable
+from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions
-from curate.model.records import Records, build_records
+from curate.model.records import build_records
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import INK, save_figure
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
-from lemur_core.files.progress import progress
-from lemur_core.similarity.index import (
-    LexicalIndex,
-    NeighbourIndex,
-    StructuralIndex,
-)
-from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
-from lemur_core.similarity.minhash import Banding
-from lemur_core.similarity.selection import KeptSet, Verdict, select
 from manifests.folders import frame
 from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
+from curate.run.grid import PREFIX_SHARE, Grid, GridPoint, decide_grid
 
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
 #: The value for no structural stage.
 STRUCTURAL_GRID: tuple[float | None, ...] = (0.80, 0.85, 0.90, 0.95, 1.00, None)
-
-#: Prefixes counted separately: the most frequent ones, if they have at least this share of all records.
-PREFIXES, PREFIX_SHARE = 10, 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class GridPoint:
-    """The outcomes of all records at one pair of thresholds; the four counts add up to their number."""
-
-    lexical_threshold: float
-    structural_threshold: float | None  # None: no structural stage
-    kept: int
-    exact: int
-    lexical: int
-    structural: int
-    kept_by_prefix: Mapping[str | None, int]  # None: the prefixes not counted separately
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """All points, by lexical, then structural threshold (None last), and LSH's recall at each lexical threshold."""
-
-    points: list[GridPoint]
-    recalls: dict[float, Recall]
-    records_by_prefix: dict[str | None, int]
-
-    @property
-    def records(self) -> int:
-        """The distinct codes decided at each point."""
-        return sum(self.records_by_prefix.values())
-
-
-def decide_grid(
-    corpus: LoadedRecords, records: Records, lexical: Sequence[float], structural: Sequence[float | None]
-) -> Grid:
-    """Decide all records at every pair of thresholds.
-
-    Args:
-        lexical, structural: rising; None, for no structural stage, last.
-    """
-    features = corpus.features
-    truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
-    by_prefix = Counter(records.prefixes[code] for code in records.order)
-    frequent = [prefix for prefix, number in by_prefix.items() if number >= PREFIX_SHARE * len(records.order)]
-    separate = sorted(frequent, key=lambda prefix: (-by_prefix[prefix], prefix))[:PREFIXES]
-    group: dict[int, str | None] = {
-        code: prefix if prefix in separate else None for code, prefix in records.prefixes.items()
-    }
-    index_of_structure = StructuralIndex(features.elements, 1.0)
-    points, recalls = [], {}
-    with progress("grid", len(lexical) * len(structural), "points") as advance:
-        for tau in lexical:
-            recalls[tau] = enough_effort(features, truth, tau)
-            index_of_text = _text_index(features, truth, recalls[tau], tau)
-            for kappa in structural:
-                second: NeighbourIndex = _NothingNear(math.inf)
-                if kappa is not None:
-                    second, index_of_structure.threshold = index_of_structure, kappa
-                index_of_text.clear()
-                second.clear()
-                points.append(
-                    _point(tau, kappa, select(records.order, KeptSet(features, index_of_text, second)), group)
-                )
-                advance(1)
-    totals = Counter(group.values())
-    order: list[str | None] = [*separate, None]
-    return Grid(points, recalls, {prefix: totals[prefix] for prefix in order if totals[prefix]})
-
-
-def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NeighbourIndex:
-    """Return an index that finds all near shingle sets; from the exact join if that is complete: it is faster."""
-    if truth.joined == truth.sets:
-        return _JoinedIndex(truth.at_least(threshold), len(features.set_sizes), threshold)
-    return LexicalIndex(features, threshold, Banding(recall.bands, recall.rows))
-
-
-class _JoinedIndex(NeighbourIndex):
-    """Kept shingle sets, searched for the most similar one, if all pairs are known."""
-
-    stage = "lexical"
-
-    def __init__(self, pairs: ExactPairs, sets: int, threshold: float) -> None:
-        items, others = np.concatenate([pairs.a, pairs.b]), np.concatenate([pairs.b, pairs.a])
-        by_item = np.argsort(items, kind="stable")
-        self._others, self._jaccard = others[by_item], np.concatenate([pairs.jaccard, pairs.jaccard])[by_item]
-        self._starts = np.searchsorted(items[by_item], np.arange(sets + 1)).tolist()
-        self._number_of = np.empty(sets, np.int64)
-        super().__init__(threshold)
-
-    def clear(self) -> None:
-        """Forget what was kept."""
-        super().clear()
-        self._number_of.fill(-1)
-
-    def _add(self, item: int, number: int) -> None:
-        self._number_of[item] = number
-
-    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
-        part = slice(self._starts[item], self._starts[item + 1])
-        numbers = self._number_of[self._others[part]]
-        fresh = numbers >= looked
-        return zip(numbers[fresh].tolist(), self._jaccard[part][fresh].tolist(), strict=True)
-
-
-def _point(
-    tau: float, kappa: float | None, verdicts: Mapping[int, Verdict], group: Mapping[int, str | None]
-) -> GridPoint:
-    stages = Counter(verdict.stage for verdict in verdicts.values())
-    kept = Counter(group[code] for code, verdict in verdicts.items() if verdict.stage is None)
-    return GridPoint(tau, kappa, stages[None], stages["exact"], stages["lexical"], stages["structural"], dict(kept))
-
-
-class _NothingNear(NeighbourIndex):
-    """A stage that is switched off."""
-
-    stage = "structural"
-
-    def keep(self, item: int, place: int) -> None:
-        """Do nothing: there is nothing to remove."""
-
-    def _add(self, item: int, number: int) -> None:
-        """Do nothing: there is nothing to add."""
-
-    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:  # noqa: ARG002 (named as above)
-        return iter(())
 
 
 def _taus(grid: Grid) -> list[float]:
@@ -403,7 +268,7 @@ def sensitivity(
             counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},
             details={"lsh": {f"{tau:g}": recall.facts() for tau, recall in grid.recalls.items()}},
             outputs=list_outputs(folder, rows),
-            measured=watch.measured(),
+            measured=watch.measure(),
         )
         return frame.finish(folder, manifest, grid_page, watch)
 
@@ -440,7 +305,7 @@ def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | Non
     return sorted(set(thresholds), key=lambda value: math.inf if value is None else value)
 
 
-def _facts(point: GridPoint) -> dict[str, Any]:
+def _facts(point: GridPoint) -> Json:
     facts = asdict(point)
     del facts["kept_by_prefix"]
     return facts

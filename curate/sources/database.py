@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from curate.sources.files import FileSource, read_errors, read_row
+from curate.sources.files import FileSource, read_errors
+from curate.sources.rows import SourceRow, read_row
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -38,7 +39,21 @@ _RUNS = f"""
     WHERE {" AND ".join(f"{name} IS NOT NULL" for name in _NEEDED)}
     ORDER BY task, dataset, metric, nn, epoch, accuracy DESC, transform, duration, id
 """
-_COLUMNS = ("task", "dataset", "metric", "nn", "epoch", "duration", "prm", "accuracy")
+
+
+class _StatRow(NamedTuple):
+    """A row of `_RUNS`; SQLite keeps texts as bytes, and any value in any column."""
+
+    task: object
+    dataset: object
+    metric: object
+    nn: bytes
+    epoch: object
+    duration: object
+    prm: object
+    accuracy: object
+
+
 _CONFIGURATION = 5  # columns that tell a network's benchmark
 
 _SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
@@ -55,7 +70,7 @@ def is_database(path: Path) -> bool:
         return False
 
 
-def read_database(path: Path, where: str) -> Iterator[dict[str, Any]]:
+def read_database(path: Path, where: str) -> Iterator[SourceRow]:
     """Yield the rows of a database, opened read-only.
 
     Args:
@@ -68,12 +83,12 @@ def read_database(path: Path, where: str) -> Iterator[dict[str, Any]]:
         code_of, parameters_of = _code_reader(connection, columns), _parameter_reader(connection)
         with progress("reading LEMUR's runs", None, "best runs") as advance:
             for run in _best_runs(connection):
-                code, arch_uid = code_of(run["nn"])
-                yield read_row({**run, "nn_code": code, "arch_uid": arch_uid, "prm": parameters_of(run["prm"])})
+                code, arch_uid = code_of(run.nn)
+                yield read_row({**run._asdict(), "nn_code": code, "arch_uid": arch_uid, "prm": parameters_of(run.prm)})
                 advance(1)
 
 
-def read_some(path: Path, where: str) -> Iterator[dict[str, Any]]:
+def read_some(path: Path, where: str) -> Iterator[SourceRow]:
     """Yield the rows of a database, as `read_database` does.
 
     Args: path, where: the database, and its name in messages.
@@ -96,14 +111,14 @@ def _check_runs(path: Path, where: str) -> None:
         raise UserError(f"{where}: of {plural(total, 'run')} none has a value in {columns}, so there are no rows")
 
 
-def _best_runs(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+def _best_runs(connection: sqlite3.Connection) -> Iterator[_StatRow]:
     configuration, best = None, None
     for run in connection.execute(_RUNS):
         accuracy = run[-1]
         if run[:_CONFIGURATION] != configuration:
             configuration, best = run[:_CONFIGURATION], accuracy
         if accuracy == best:
-            yield dict(zip(_COLUMNS, run, strict=True))
+            yield _StatRow(*run)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -265,16 +280,16 @@ def _write(out: BinaryIO, piece: bytes, target: Path) -> None:
 class DatabaseFile(FileSource):
     """A LEMUR database on this machine. A compressed one is decompressed once, into the cache."""
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows that the LEMUR API returns for it.
 
         Raises: UserError as `unpack` and `read_database` do.
         """
         with read_errors(self._path), self._path.open("rb") as file:
             packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
-        yield from read_some(self._unpacked_path() if packed else self._path, self.where)
+        yield from read_some(self._find_unpacked() if packed else self._path, self.where)
 
-    def _unpacked_path(self) -> Path:
+    def _find_unpacked(self) -> Path:
         with read_errors(self._path):
             digest = sha256_file(self._path)
         target = cache_folder("lemur-db") / f"{digest[:16]}.db"

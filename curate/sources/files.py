@@ -1,154 +1,37 @@
-"""Foreign records as rows, with invalid values as null or a problem; and the rows of one JSONL, CSV or Parquet file."""
+"""The rows of one JSONL, CSV or Parquet file."""
 
 import contextlib
 import csv
 import gzip
 import io
 import json
-import math
-import numbers
 import zlib
-from collections.abc import Collection, Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, AnyStr, BinaryIO, TextIO, cast
+from typing import IO, AnyStr, BinaryIO, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.sources.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
+from curate.sources.rows import (
+    BATCH_CHARACTERS,
+    COLUMNS,
+    MAX_RECORD_BYTES,
+    MISSING,
+    RowSource,
+    SourceRow,
+    build_broken_row,
+    check_columns,
+    not_a_string,
+    read_row,
+)
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import RATIO, BoundedStream, check_growth
-from lemur_core.files.markdown import is_unicode, make_visible
 from manifests.folders.manifest import Input
-from manifests.provenance.licenses import license_of_fields
-
-#: The columns that a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
-COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")
-REQUIRED = ("nn", "nn_code")
-
-#: Maximum bytes of one record: a code of a million lines, somewhat more than a batch holds.
-MAX_RECORD_BYTES = 40 << 20
-
-MISSING = "nn_code is missing"
-EMPTY = "nn_code is empty"
-TOO_LARGE = f"nn_code has more than {MAX_RECORD_BYTES >> 20} MiB"
-SURROGATE = "nn_code has a lone surrogate, not valid Unicode"
 
 
-def check_columns(where: str, columns: Collection[str]) -> None:
-    """Raise UserError unless rows can be read from a table of these columns.
-
-    Raises: UserError if a required column is missing, or a column to read occurs twice.
-    """
-    known = list(columns)
-    there = ", ".join(make_visible(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
-    for name in REQUIRED:
-        if name not in known:
-            raise UserError(f"{where}: no column {name!r}; it has {there}; rename the column that holds it to {name!r}")
-    for name in COLUMNS:
-        if known.count(name) > 1:
-            raise UserError(f"{where}: column {name!r} is there {known.count(name)} times; keep one of them")
-
-
-def read_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record of Python values into a row of ROW_SCHEMA."""
-    code, problem = read_code(record.get("nn_code"))
-    return {
-        "nn": read_text(record.get("nn")) or "",
-        "nn_code": code,
-        "task": read_text(record.get("task")),
-        "dataset": read_text(record.get("dataset")),
-        "metric": read_text(record.get("metric")),
-        "epoch": read_integer(record.get("epoch")),
-        "accuracy": read_number(record.get("accuracy")),
-        "duration": read_number(record.get("duration")),
-        "prm": read_text(record.get("prm")),
-        "arch_uid": read_text(record.get("arch_uid")),
-        "license": read_license(record.get("license")),
-        "problem": problem,
-    }
-
-
-def build_broken_row(problem: str, nn: str = "") -> dict[str, Any]:
-    """Return the row of a record that cannot be read."""
-    return {"nn": nn, "problem": problem}
-
-
-def read_code(value: object) -> tuple[str | None, str | None]:
-    """Return the code, or None and its problem."""
-    if value is None:
-        return None, MISSING
-    if isinstance(value, bytes | str) and len(value) > MAX_RECORD_BYTES:
-        return None, TOO_LARGE
-    if isinstance(value, bytes):
-        try:
-            value = value.decode()
-        except UnicodeDecodeError as error:
-            return None, f"invalid UTF-8 at byte {error.start}"
-    if not isinstance(value, str):
-        return None, not_a_string(type(value).__name__)
-    if not is_unicode(value):
-        return None, SURROGATE
-    return (None, EMPTY) if not value or value.isspace() else (value, None)
-
-
-def not_a_string(kind: str) -> str:
-    """Return the problem of code of another type."""
-    return f"nn_code is not a string ({kind})"
-
-
-def read_text(value: object) -> str | None:
-    """Return text as it is (with invalid Unicode escaped), and anything else as JSON with sorted keys."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, str):
-        return value if is_unicode(value) else value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    try:
-        return json.dumps(value, sort_keys=True, default=str)
-    except (TypeError, ValueError, RecursionError):  # keys that cannot be sorted, a cycle, thousands of levels
-        return None
-
-
-def read_license(value: object) -> str | None:
-    """Return the SPDX expression for a text, NOASSERTION if unknown; None if there is no text."""
-    text = read_text(value)
-    return license_of_fields(text, "", ()) if text and text.strip() else None
-
-
-def read_number(value: object) -> float | None:
-    """Return a finite number, also from its digits; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (str, bytes, numbers.Real, Decimal)):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def read_integer(value: object) -> int | None:
-    """Return a 64-bit integer, also from its digits or a float such as 3.0; None for anything else."""
-    number = _exact_integer(value)
-    if number is None:
-        real = read_number(value)
-        number = int(real) if real is not None and real.is_integer() else None
-    return number if number is not None and -(2**63) <= number < 2**63 else None
-
-
-def _exact_integer(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (str, bytes, numbers.Integral)):
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        return None
-
-
-def read_batch(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def read_batch(batch: pa.RecordBatch) -> Iterator[SourceRow]:
     """Yield the rows of a batch with any columns."""
     columns = {name: _values(batch.column(name)) for name in COLUMNS if name in batch.schema.names}
     kind = _storage(batch.column("nn_code")).type
@@ -253,12 +136,13 @@ class JsonlFile(FileSource):
         """
         checked = False
         for batch in super().batches():
+            # A stream has no header, so the objects of the first batch must do.
             if self._columns and not checked:
                 check_columns(self.where, self._columns)
                 checked = True
             yield batch
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield each line as a row.
 
         Raises: UserError if the file cannot be read.
@@ -283,7 +167,7 @@ def _read_lines(file: IO[AnyStr]) -> Iterator[AnyStr]:
             line = line if rest and not rest.endswith(end) else line[:0]
 
 
-def _read_line(number: int, line: bytes, columns: dict[str, None]) -> dict[str, Any]:
+def _read_line(number: int, line: bytes, columns: dict[str, None]) -> SourceRow:
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -314,11 +198,12 @@ class CsvFile(FileSource):
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield the file's rows in order.
 
         Raises: UserError if the file cannot be read, or its header lacks a required column.
         """
+        # By default a field may have 128 KiB, which some codes exceed.
         csv.field_size_limit(_FIELD_LIMIT)
         with (
             read_errors(self._path),
@@ -357,10 +242,10 @@ class CsvFile(FileSource):
         return names
 
 
-def _read_fields(line: int, header: list[str], fields: list[str]) -> dict[str, Any]:
+def _read_fields(line: int, header: list[str], fields: list[str]) -> SourceRow:
     if len(fields) != len(header):
         return build_broken_row(f"line {line}: {len(fields)} fields, the header names {len(header)}")
-    record: dict[str, Any] = {}
+    record: dict[str, object] = {}
     for name, field in zip(header, fields, strict=True):
         if name in COLUMNS and (field or name == "nn_code"):
             # bytes again if they may not be UTF-8, so that they are treated as in every other source
@@ -383,7 +268,7 @@ OF_ROWS = {"ratio": 1_000, "floor": 1 << 30}
 class ParquetFile(FileSource):
     """One .parquet file."""
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield the file's rows in order.
 
         Raises: UserError if it cannot be read, or lacks a required column.

@@ -5,18 +5,17 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from curate.sources.files import MAX_RECORD_BYTES, ParquetFile, build_broken_row, describe_file, read_row
-from curate.sources.rows import RowSource
+from curate.sources.files import ParquetFile, describe_file
+from curate.sources.rows import MAX_RECORD_BYTES, RowSource, SourceRow, build_broken_row, read_row
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
 from manifests.folders.manifest import Input
 from manifests.folders.reading import READ_ERRORS, describe
 from manifests.folders.tables import read_rows
-from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
+from manifests.provenance import REQUIREMENTS, TABLE, Parts, find_blocking_licenses, read_parts
 from manifests.provenance.licenses import combine_licenses
-from manifests.provenance.parts import Parts, read_parts
 from manifests.records import LEVELS, Block
 
 
@@ -70,7 +69,7 @@ class PythonFolder(FolderSource):
 
     suffix = ".py"
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield a row for each file.
 
         Raises: UserError if a folder cannot be listed.
@@ -117,7 +116,7 @@ class ParquetFolder(FolderSource):
                 ) from error
         return paths
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows of all files, each in its order.
 
         Raises: UserError if a file cannot be read or lacks a required column.
@@ -126,7 +125,7 @@ class ParquetFolder(FolderSource):
             yield from ParquetFile(path).read_rows()
 
 
-def _read_file(name: str, content: bytes) -> dict[str, Any]:
+def _read_file(name: str, content: bytes) -> SourceRow:
     row = read_row({"nn": name, "nn_code": content})
     code = row["nn_code"]
     if code is not None:
@@ -142,7 +141,6 @@ PREFIX = "block"
 _COLUMNS = ("block", "level", "error_kind", "license", "lean_license", "code", "lean_code")
 _TEXTS = ("code", "lean_code")
 _RUNS = LEVELS.index("executed")
-_ROWS = 500  # read at a time
 
 
 class ExtractionFolder(RowSource):
@@ -156,7 +154,7 @@ class ExtractionFolder(RowSource):
         super().__init__(folder.resolve().name, str(folder))
         self._folder = folder
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield a row for each block.
 
         Raises: UserError if a table cannot be read.
@@ -183,13 +181,13 @@ class ExtractionFolder(RowSource):
         )
         return combine_licenses(set().union(*licenses))
 
-    def _blocks(self, columns: list[str], read: Callable[[dict[str, Any], Parts], T]) -> Iterator[T]:
+    def _blocks(self, columns: list[str], read: Callable[[Block, Parts], T]) -> Iterator[T]:
         """Yield the row of each block, in the order of the table."""
         parts = read_parts(self._folder)
         path = self._folder / TABLE
         try:
             for block in read_rows([path], Block, columns):
-                yield read({name: getattr(block, name) for name in columns}, parts)
+                yield read(block, parts)
         except READ_ERRORS as error:
             raise UserError(f"{path}: cannot be read as blocks: {describe(error)}; extract it again") from error
 
@@ -199,25 +197,25 @@ def is_extraction(folder: Path) -> bool:
     return (folder / TABLE).is_file() and (folder / REQUIREMENTS).is_file()
 
 
-def _build_row(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    name = f"{PREFIX}-{block['block']}"
+def _build_row(block: Block, parts: Parts) -> SourceRow:
+    name = f"{PREFIX}-{block.block}"
     if problem := _find_problem(block, parts):
         return build_broken_row(problem, name)
     license_ = combine_licenses(_licenses(block, parts))
-    return read_row({"nn": name, "nn_code": block["lean_code"] or block["code"], "license": license_})
+    return read_row({"nn": name, "nn_code": block.lean_code or block.code, "license": license_})
 
 
-def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:
+def _licenses(block: Block, parts: Parts) -> set[str]:
     """Return the licenses of the parts of a block."""
-    return parts.licenses(block) if block["lean_license"] is None else {block["lean_license"]}
+    return parts.licenses(block.block, block.license) if block.lean_license is None else {block.lean_license}
 
 
-def _find_problem(block: dict[str, Any], parts: Parts) -> str | None:
+def _find_problem(block: Block, parts: Parts) -> str | None:
     """Return why a block gets no code."""
-    if LEVELS.index(block["level"]) < _RUNS:
-        return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
-    if block["block"] not in parts.block_sources:
-        raise ValueError(f"{REQUIREMENTS} says nothing of {block['block']}")
+    if LEVELS.index(block.level) < _RUNS:
+        return f"the block came to {block.level} only: {block.error_kind or 'not asked further'}"
+    if block.block not in parts.block_sources:
+        raise ValueError(f"{REQUIREMENTS} says nothing of {block.block}")
     if wrong := find_blocking_licenses(_licenses(block, parts)):
         return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"
     return None

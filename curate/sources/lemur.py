@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from packaging.version import InvalidVersion, Version
 
 from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
+from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
@@ -69,7 +71,7 @@ def stat_files(archive: zipfile.ZipFile) -> list[str]:
 def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
     """Return rows without code (column `code` is an index) and the table of codes (column `code`), one per name."""
     best: list[_Best] = []
-    parameters: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, Json] = {}
     step = -(-len(files) // _PARTS) if files else 1
     parts = [files[i : i + step] for i in range(0, len(files), step)]
     with progress("reading LEMUR statistics", len(files), "files") as advance:
@@ -99,9 +101,9 @@ def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[
     return rows_table, pa.table({"code": pa.array(texts, pa.large_string())})
 
 
-def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, dict[str, Any]]]:
+def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, Json]]:
     best: list[_Best] = []
-    parameters: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, Json] = {}
     archive = _archive(wheel)
     for file in files:
         match = _STATS.fullmatch(file)
@@ -135,7 +137,7 @@ def _trial_id(values: list[Any]) -> str:
     return hashlib.md5("".join(str(values).split()).encode(), usedforsecurity=False).hexdigest()
 
 
-def _merge(parameters: dict[str, dict[str, Any]], uid: str, values: dict[str, Any]) -> None:
+def _merge(parameters: dict[str, Json], uid: str, values: Json) -> None:
     """Add a trial's hyperparameters to those of its uid; of two values the one that SQLite orders last wins."""
     known = parameters.setdefault(uid, values)
     if known is values or known == values:
@@ -243,8 +245,6 @@ class LemurRelease(RecordSource):
 
 
 def _safe(version: str) -> str:
-    from packaging.version import InvalidVersion, Version
-
     try:
         return str(Version(version))
     except InvalidVersion as error:

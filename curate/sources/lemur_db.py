@@ -9,13 +9,14 @@ Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABra
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
 from curate.sources.database import read_some, unpack
-from curate.sources.rows import RowSource
+from curate.sources.rows import RowSource, SourceRow
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
@@ -25,9 +26,6 @@ from manifests.provenance.licenses import NOASSERTION, license_of_fields
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import Hub
 from manifests.records import Record
-
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoFile
 
 REPOSITORY = "NN-Dataset/LEMUR_DB"
 _KIND = "model"  # of the repository, to the Hub
@@ -47,7 +45,7 @@ class _DatabaseFacts(Record):
 class _Listed:
     commit: str
     license: str
-    files: "dict[str, RepoFile]"  # by version
+    files: dict[str, RepoFile]  # by version
 
 
 class LemurDatabase(RowSource):
@@ -63,7 +61,7 @@ class LemurDatabase(RowSource):
         self._database_file: tuple[Path, _DatabaseFacts] | None = None
         super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows, fetched first if they are not cached.
 
         Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, a file differs from
@@ -111,8 +109,6 @@ class LemurDatabase(RowSource):
         return path, facts
 
     def _list(self) -> _Listed:
-        from huggingface_hub.hf_api import RepoFile
-
         api = self._hub.api()
         about = api.model_info(REPOSITORY, timeout=self._hub.answer_seconds)
         assert about.sha is not None
@@ -158,7 +154,7 @@ def _find_cached(folder: Path) -> tuple[Path, _DatabaseFacts] | None:
     return (folder / _DATABASE, facts) if (folder / _DATABASE).is_file() else None
 
 
-def _check(packed: Path, file: "RepoFile", what: str) -> Input:
+def _check(packed: Path, file: RepoFile, what: str) -> Input:
     """Describe a fetched file for the manifest, if it matches the Hub's listing."""
     size, digest = packed.stat().st_size, sha256_file(packed)
     same = digest == file.lfs.sha256 if file.lfs else blob_sha1(packed.read_bytes()) == file.blob_id  # these are small

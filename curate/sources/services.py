@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from curate.sources.database import parse_arch_uid
-from curate.sources.files import COLUMNS, OF_ROWS, check_columns, read_row
-from curate.sources.rows import BATCH_ROWS, RowSource
+from curate.sources.files import OF_ROWS
+from curate.sources.rows import BATCH_ROWS, COLUMNS, RowSource, SourceRow, check_columns, read_row
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import BoundedStream, check_growth
 from manifests.folders.manifest import Input
@@ -30,14 +30,14 @@ class _LibrariesService(RowSource):
     _input: Input | None = None
 
     @abstractmethod
-    def hand_over(self) -> Iterator[dict[str, Any]]:
+    def hand_over(self) -> Iterator[SourceRow]:
         """Request the rows again."""
 
     def label(self) -> str:
         """Return the name used in the manifest."""
         return self.name
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows as they are returned."""
         digest, size = hashlib.sha256(), 0
         for row in self.hand_over():
@@ -77,7 +77,7 @@ class HubDataset(_LibrariesService):
         hub = self._hub
         return hub.api().dataset_info(self._repo, revision=self._revision, timeout=hub.answer_seconds).sha
 
-    def hand_over(self) -> Iterator[dict[str, Any]]:
+    def hand_over(self) -> Iterator[SourceRow]:
         """Yield the rows of the splits, each in its order.
 
         Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist, cannot be read as
@@ -174,7 +174,7 @@ class InstalledLemur(_LibrariesService):
         super().__init__("installed")
         self._frame: Any = None
 
-    def hand_over(self) -> Iterator[dict[str, Any]]:
+    def hand_over(self) -> Iterator[SourceRow]:
         """Yield the API's rows in its order.
 
         Raises: UserError if the API cannot be imported or fails.
@@ -224,7 +224,7 @@ def _explain_import(error: ImportError) -> str:
     return f"installed: ab.nn.api cannot be imported: {_line(error)}; pip install nn-dataset==2.1.0 again, {_INSTEAD}"
 
 
-def _read_frame(frame: Any) -> Iterator[dict[str, Any]]:
+def _read_frame(frame: Any) -> Iterator[SourceRow]:
     names = list(frame.columns)
     for start in range(0, len(frame), BATCH_ROWS):
         part = frame.iloc[start : start + BATCH_ROWS]

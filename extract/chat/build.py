@@ -32,8 +32,7 @@ from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
 from lemur_core.files.progress import progress
 from manifests.conversations.card import chat_card
-from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, finish
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import Chat, Comparison, Draft, Sampler, Skipped, finish
 from manifests.options import MAX_TOKENS
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
 
@@ -298,7 +297,7 @@ def choose(block: ChatBlock, sampler: Sampler, distractors: Distractors) -> Draf
     others = _pick_others(block, demands, distractors.candidates(block, sampler)) if demands else []
     if len(others) < len(_LETTERS) - 1:
         return Skipped("no_others", "no three blocks of its split break a demand that it meets")
-    four = sampler.shuffled([block, *others], "order")
+    four = sampler.shuffle([block, *others], "order")
     phrase = and_list([demand.text for demand in demands])
     user = [sampler.choice(_QUESTIONS, "question").format(demands=phrase), ""]
     user += [f"{letter}. {_description(item.spec)}" for letter, item in zip(_LETTERS, four, strict=True)]

@@ -16,13 +16,11 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import at
-from manifests.folders.formats import EXTRACTION
+from manifests.folders.formats import EXTRACTION, lines_text
 from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, graph, link, note, table
-from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
-from manifests.provenance import SPECS, TABLE, minimized_path, without_source
+from manifests.provenance import SPECS, TABLE, find_blocked_blocks, get_minimized_path, read_parts, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import LEVELS, Block, Observed
 
 _LARGEST = 15
@@ -176,7 +174,7 @@ def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: b
     if drawn:
         views.append(graph("What it computes", drawn))
     if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):
-        views.append(code("Lean code", minimized, minimized_path(row.file or "")))
+        views.append(code("Lean code", minimized, get_minimized_path(row.file or "")))
     elif row.file is not None:
         why = "its licence is not known to let it be passed on" if minimized is not None else "there is no lean form"
         views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
@@ -189,7 +187,9 @@ def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -
     file = row.file or ""
     files = [link(f"{file} ({plural(row.n_lines or 0, 'line')})", file)] if file else []
     if file and row.lean_code is not None:
-        files.append(link(f"{minimized_path(file)} ({plural(row.lean_lines or 0, 'line')})", minimized_path(file)))
+        files.append(
+            link(f"{get_minimized_path(file)} ({plural(row.lean_lines or 0, 'line')})", get_minimized_path(file))
+        )
     return [
         ("summary", summary),
         ("level", row.level),

@@ -32,8 +32,7 @@ from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import SplitAssignment, assign_splits, spec_row
 from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
 from manifests.folders.checks import Check, check_description, check_faults, check_files
-from manifests.folders.formats import EXTRACTION
-from manifests.folders.kinds import FolderKind
+from manifests.folders.formats import EXTRACTION, FolderKind
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import rows_by_split
 from manifests.provenance import REQUIREMENTS, SPECS, TABLE

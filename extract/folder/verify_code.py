@@ -25,7 +25,7 @@ from lemur_core.source.text import parse_code
 from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.formats import EXTRACTION
-from manifests.provenance import SPECS, header_lines, is_guess, minimized_path
+from manifests.provenance import SPECS, get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.records import Block
 
@@ -198,9 +198,9 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: M
     if row.lean_error is not None:
         yield "has a lean form, and a reason why not"
     data = code.encode()
-    path = folder / minimized_path(row.file or "")
+    path = folder / get_minimized_path(row.file or "")
     if not path.is_file() or path.read_bytes() != data:
-        yield f"{minimized_path(row.file or '')} is not its lean form"
+        yield f"{get_minimized_path(row.file or '')} is not its lean form"
     if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row.lean_lines:
         yield "lean_sha256 or lean_lines is not that of its lean form"
     head = _header(code)

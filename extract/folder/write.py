@@ -31,7 +31,7 @@ from manifests.folders.formats import EXTRACTION, Card
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.tables import write_table
-from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, minimized_path
+from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path
 from manifests.provenance.licenses import is_permissive
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
 
@@ -96,7 +96,7 @@ def write_extraction(
         executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
         distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
         watch.lap("distinct")
-        write_report(folder, rows, files, facts, counts, distinct, watch.measured(), traced)
+        write_report(folder, rows, files, facts, counts, distinct, watch.measure(), traced)
         watch.lap("report")
         manifest = Manifest(
             kind=EXTRACTION.name,
@@ -106,7 +106,7 @@ def write_extraction(
             counts=counts | dataset,
             details=_manifest_details(facts, distinct),
             outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),
-            measured=watch.measured(),
+            measured=watch.measure(),
         )
         return finish(folder, manifest, extraction_page, watch)
 
@@ -212,7 +212,7 @@ def _write_code(folder: Path, rows: Iterable[Block]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(row.code, encoding="utf-8", newline="\n")
         if row.file is not None and row.lean_code is not None:
-            path = folder / minimized_path(row.file)
+            path = folder / get_minimized_path(row.file)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(row.lean_code, encoding="utf-8", newline="\n")
 

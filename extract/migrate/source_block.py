@@ -11,9 +11,8 @@ from extract.migrate.messages import Shape
 from extract.model.blocks import find_block
 from extract.specs.make import StatedArguments, WorkingCalls, read_arguments, read_observed, read_spec
 from lemur_core.files.errors import UserError
-from manifests.provenance import header_lines, is_guess
+from manifests.provenance import header_lines, is_guess, read_parts
 from manifests.provenance.licenses import NOASSERTION, combine_licenses
-from manifests.provenance.parts import read_parts
 from manifests.records import Block, Case, SpecArgument
 
 #: (number of dimensions, channel dimension) -> layout.
@@ -159,7 +158,7 @@ def _choose_form(folder: Path, row: Block, *, lean: bool) -> Form:
     if row.code is None or row.code_sha256 is None:
         raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
     # The full form may contain definitions of other sources; each has a license of its own.
-    license_ = combine_licenses(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
+    license_ = combine_licenses(read_parts(folder).licenses(row.block, row.license))
     return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
 
 

@@ -19,13 +19,11 @@ from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from manifests.conversations.verify import find_conversation
-from manifests.folders.formats import EXTRACTION
-from manifests.folders.kinds import FolderLink, RowTrace, lines_text
+from manifests.folders.formats import EXTRACTION, FolderLink, RowTrace, lines_text
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
-from manifests.provenance import TABLE, minimized_path
+from manifests.provenance import TABLE, get_minimized_path, read_requirements
 from manifests.provenance.licenses import is_permissive
-from manifests.provenance.parts import read_requirements
 from manifests.records import Block, SpecChatRow
 
 _NEAR = 5
@@ -171,7 +169,7 @@ def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[An
     if row.file is None or sha256 is None or (row.lean_code if lean else row.code) is None:
         why = f"{row.error_kind}: {row.error}" if row.error_kind is not None else "it was not published"
         raise UserError(f"{row.block}: has no code ({why}); choose another block")
-    path = Path(folder) / (minimized_path(row.file) if lean else row.file)
+    path = Path(folder) / (get_minimized_path(row.file) if lean else row.file)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -316,7 +314,7 @@ def describe_block(block: NamedBlock) -> list[str]:
         wanted = ", ".join(row.lean_requires) or "nothing"
         under = f", {row.lean_license}" if row.lean_license != row.license else ""
         size = plural(row.lean_lines or 0, "line")
-        items.append(("lean", f"{minimized_path(row.file or '')} ({size}{under}), requires {wanted}"))
+        items.append(("lean", f"{get_minimized_path(row.file or '')} ({size}{under}), requires {wanted}"))
     elif row.lean_error is not None:
         items.append(("lean", f"none: {row.lean_error}"))
     if row.code is not None or row.lean_code is not None:

@@ -14,8 +14,7 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults, check_files, check_table
-from manifests.folders.formats import FolderFormat
-from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
+from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import read_rows, write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema

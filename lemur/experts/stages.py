@@ -342,10 +342,10 @@ class Workspace:
                 counts=counts,
                 details={},
                 outputs=list_outputs(folder, rows),
-                measured=watch.measured(),
+                measured=watch.measure(),
             )
             write_manifest(folder, manifest)
-        note(f"{out}: built in {watch.measured().seconds:.1f} s")
+        note(f"{out}: built in {watch.measure().seconds:.1f} s")
 
 
 def digest_model(model: str) -> str:

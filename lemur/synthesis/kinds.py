@@ -14,8 +14,7 @@ from lemur.synthesis.write import KIND, count_attempts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.folders.checks import Check, check_faults, check_files, check_table
-from manifests.folders.formats import FolderFormat
-from manifests.folders.kinds import FolderKind, FolderLink, RowTrace
+from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import read_rows
 from manifests.records import SynthesisAttempt, Synthesized

@@ -133,7 +133,7 @@ def write_synthesis(
             counts=dict(counts),
             details={"license": license_},
             outputs=list_outputs(folder, rows),
-            measured=watch.measured(),
+            measured=watch.measure(),
         )
         finish(folder, manifest, synthesis_page, watch)
     return counts

@@ -35,12 +35,15 @@ def normalise(raw: bytes) -> bytes:
     return text.encode() if text.endswith("\n") or not text else text.encode() + b"\n"
 
 
-def parse_code(code: str | bytes) -> ast.Module:
+def parse_code(code: str | bytes, max_depth: int | None = MAX_DEPTH) -> ast.Module:
     """Return the syntax tree of a file, without the warnings about it.
 
-    Args: code: any text, or bytes in the encoding that they declare.
-    Returns: a tree that any visitor can walk.
-    Raises: SyntaxError, also for null bytes, a broken encoding, or code nested more than `MAX_DEPTH` levels deep.
+    Args:
+        code: any text, or bytes in the encoding that they declare.
+        max_depth: levels of the tree; None where it is not unparsed or walked by a recursive visitor.
+
+    Returns: a tree that any visitor can walk, unless `max_depth` is None.
+    Raises: SyntaxError, also for null bytes, a broken encoding, or code that is nested more deeply.
     """
     try:
         with warnings.catch_warnings():
@@ -50,12 +53,14 @@ def parse_code(code: str | bytes) -> ast.Module:
         raise SyntaxError(str(error)) from None
     except (RecursionError, MemoryError):
         raise SyntaxError("nested too deeply to parse") from None
+    if max_depth is None:
+        return tree
     depth, level = 0, list(ast.iter_child_nodes(tree))
     while level:
         depth += 1
         level = [child for node in level for child in ast.iter_child_nodes(node)]
-    if depth > MAX_DEPTH:
-        raise SyntaxError(f"nested {depth} levels deep, more than {MAX_DEPTH}")
+    if depth > max_depth:
+        raise SyntaxError(f"nested {depth} levels deep, more than {max_depth}")
     return tree
 
 

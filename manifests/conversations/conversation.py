@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from lemur_core.files import Json
 from lemur_core.files.markdown import block
 from lemur_core.similarity.text import near_pairs, shingles, split_tokens
 from manifests.folders.tables import write_table, write_tables
@@ -23,6 +24,11 @@ TABLES, DROPS = "data/chat", "chat_drops.parquet"
 
 #: Minimum Jaccard similarity of the shingles of two texts for near-duplicates.
 THRESHOLD = 0.90
+
+#: Marks the gap in a text to be completed, on its own line.
+MARK = "# <missing part>"
+
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python's parser splits lines
 
 _FENCED = re.compile(r"^(?P<fence>`{3,})python\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
 
@@ -40,8 +46,8 @@ class Subject:
     id: str
     label: str
     split: str
-    columns: Mapping[str, Any]
-    drop_columns: Mapping[str, Any]
+    columns: Json
+    drop_columns: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class Draft:
     user: str
     assistant: str
     variant: str | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)  # additional columns of its row
+    columns: Json = field(default_factory=dict)  # additional columns of its row
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -82,7 +88,7 @@ class Conversation:
         """The id; see `conversation_id`."""
         return conversation_id(self.subject.id, self.kind, self.draft.variant)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Return its row in the tables."""
         turns = zip(CHAT_ROLES, self.draft.texts, strict=True)
         variant = {} if self.draft.variant is None else {"variant": self.draft.variant}
@@ -105,7 +111,7 @@ class Drop:
     kind: str
     skipped: Skipped
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Return its row in the table of drops."""
         reason, detail = self.skipped.reason, self.skipped.detail
         return {**self.subject.drop_columns, "task": self.kind, "reason": reason, "detail": detail}
@@ -120,7 +126,7 @@ class Chat:
     drops: Sequence[Drop]
     near: Mapping[str, Mapping[str, int]]
 
-    def counts(self, subjects: str) -> dict[str, Any]:
+    def counts(self, subjects: str) -> Json:
         """Return the counts for the manifest; see `count_chat`."""
         rows = [(item.kind, item.subject.id, item.subject.split, item.tokens) for item in self.conversations]
         return count_chat(rows, [(drop.kind, drop.skipped.reason) for drop in self.drops], self.kinds, subjects)
@@ -191,7 +197,7 @@ def count_tokens(texts: Iterable[str]) -> int:
 
 def count_chat(
     rows: Sequence[tuple[str, str, str, int]], drops: Sequence[tuple[str, str]], kinds: Sequence[str], subjects: str
-) -> dict[str, Any]:
+) -> Json:
     """Count conversations by kind and split, and drops by kind and reason.
 
     Args:
@@ -270,6 +276,20 @@ def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type
     return rows | {DROPS: len(chat.drops)}
 
 
+def put_back(text: str, part: str) -> str:
+    """Insert the missing part of a text, indenting every line of it that is not empty like the marked line.
+
+    Args: text, part: a text with a line that is `MARK` after its indentation, and what belongs there.
+    Returns: the whole text.
+    """
+    head, _, tail = text.partition(MARK)
+    # The indentation of the mark is what was cut from each line of the part.
+    start = max(head.rfind("\n"), head.rfind("\r")) + 1
+    indent = head[start:]
+    lines = [indent + line if line.strip("\r\n") else line for line in LINE.findall(part)]
+    return head[:start] + "".join(lines) + tail
+
+
 def fence(text: str, language: str = "python") -> str:
     """Return the text as a fenced block of Markdown.
 
@@ -286,3 +306,36 @@ def read_fenced_code(content: str) -> list[str]:
     Returns: the codes in order, each with a newline at its end.
     """
     return [match["text"] for match in _FENCED.finditer(content)]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Samples for one subject (the id of a record, a block) and kind."""
+
+    seed: int
+    subject: str
+    kind: str
+
+    def choice(self, items: Sequence[T], purpose: str) -> T:
+        """Choose one of the items."""
+        return items[self.number(purpose) % len(items)]
+
+    def sample(self, items: Sequence[T], count: int, purpose: str) -> list[T]:
+        """Choose at most `count` of the items, in their original order."""
+        return [items[place] for place in sorted(self._order(items, purpose)[:count])]
+
+    def shuffle(self, items: Sequence[T], purpose: str) -> list[T]:
+        """Return the items in a random order."""
+        return [items[place] for place in self._order(items, purpose)]
+
+    def number(self, purpose: str) -> int:
+        """Return a 64-bit number, uniformly distributed over purposes."""
+        text = f"{self.seed}:{self.subject}:{self.kind}:{purpose}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+    def _order(self, items: Sequence[T], purpose: str) -> list[int]:
+        numbers = [self.number(f"{purpose}:{place}") for place in range(len(items))]
+        return sorted(range(len(items)), key=numbers.__getitem__)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.conversations.conversation import DROPS, TABLES, conversation_id, count_chat, count_tokens
 from manifests.folders.checks import Check, check_faults
@@ -21,7 +22,7 @@ Row = Mapping[str, Any]
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
-def chat_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def chat_rows(folder: Path) -> Iterator[tuple[str, Json]]:
     """Yield all rows of conversations, each with the split of its file.
 
     Args: folder: any folder with tables of conversations.
@@ -39,7 +40,7 @@ def has_chat(folder: Path) -> bool:
     return (folder / TABLES).is_dir() or (folder / DROPS).exists()
 
 
-def find_conversation(folder: Path, wanted: str, record: type[Record], columns: Sequence[str]) -> dict[str, Any] | None:
+def find_conversation(folder: Path, wanted: str, record: type[Record], columns: Sequence[str]) -> Json | None:
     """Return columns of the conversation whose id equals, or starts with, these digits.
 
     Args:
@@ -53,7 +54,7 @@ def find_conversation(folder: Path, wanted: str, record: type[Record], columns: 
     """
     if not _DIGITS.fullmatch(wanted.lower()):
         return None
-    matches: list[dict[str, Any]] = []
+    matches: list[Json] = []
     for path in sorted((folder / TABLES).glob("*.parquet")):
         table = read_table([path], record, columns)
         matches += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
@@ -88,6 +89,17 @@ def form_faults(row: Row, subject: str) -> Iterator[str]:
         yield f"its id is not the digest of {subject}, task{' and variant' if 'variant' in row else ''}"
     if row["n_tokens"] != count_tokens(contents(row)):
         yield f"n_tokens is {row['n_tokens']:,}, which is not what its contents hold"
+
+
+def _list_unexplained(
+    wanted: set[tuple[str, str]], present: Counter[tuple[str, str]], dropped: Counter[tuple[str, str]]
+) -> list[str]:
+    """Return where not each subject and kind has exactly one conversation or drop, or something else has any."""
+    return [
+        f"{key[0]} {key[1]}: {present[key]} conversations and {dropped[key]} drops"
+        for key in sorted(wanted | present.keys() | dropped.keys())
+        if present[key] + dropped[key] != (key in wanted)
+    ]
 
 
 def check_rows(
@@ -129,13 +141,7 @@ def check_rows(
     drops = pq.read_table(folder / DROPS, columns=[subject, "task", "reason"]).to_pylist()
     present = Counter((own, kind) for kind, own, *_ in rows)
     dropped = Counter((drop[subject], drop["task"]) for drop in drops)
-    wanted = {(own, kind) for own in splits for kind in kinds}
-    # Each subject and kind has exactly one conversation or drop, and nothing else has any.
-    unexplained = [
-        f"{key[0]} {key[1]}: {present[key]} conversations and {dropped[key]} drops"
-        for key in sorted(wanted | present.keys() | dropped.keys())
-        if present[key] + dropped[key] != (key in wanted)
-    ]
+    unexplained = _list_unexplained({(own, kind) for own in splits for kind in kinds}, present, dropped)
     stated = manifest.counts.get("chat", {})
     counts = count_chat(rows, [(drop["task"], drop["reason"]) for drop in drops], kinds, f"{subject}s")
     miscounted = [

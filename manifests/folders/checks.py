@@ -11,10 +11,9 @@ from pydantic import ValidationError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from manifests.folders.active import active_files
 from manifests.folders.frame import foreign_page_files
 from manifests.folders.manifest import FILE_NAME, INDEX, PAGE_FILES, Manifest, is_of_page
-from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_json
+from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, active_files, describe, read_json
 from manifests.folders.tables import CROISSANT, Configs, select_tables
 from manifests.records import Record, arrow_schema, first_fault
 
@@ -44,6 +43,7 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         for name in sorted(listed.keys() & present)
         if sha256_file(folder / name) != listed[name].sha256
     ]
+    # A page is not in the manifest: it can be made again at any time, by a later release.
     wrong += _page_faults(folder, every - present)
     pages = _list_inner_pages(present)
     for inner, files in pages.items():

@@ -125,7 +125,7 @@ def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
     return wrong
 
 
-def _write(path: Path, stated: Mapping[str, Any]) -> None:
+def _write(path: Path, stated: Mapping[str, object]) -> None:
     path.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 

@@ -18,12 +18,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox.server.received import inflate
-from manifests.folders.active import is_active
 from manifests.folders.manifest import INDEX, PAGE_FILES, SHARDS, Manifest, Stopwatch, is_of_page, write_manifest
-from manifests.folders.reading import read_text
+from manifests.folders.reading import is_active, read_text
 
 #: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
 INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024
@@ -35,7 +35,7 @@ _TOO_LITTLE = 8 * 1024  # bytes; below this, heavy content is not attempted
 _STARTS = 16 * 1024  # bytes of the index that are known only at the end
 
 #: One part of a page: its kind as `view`, usually a `title`, and the data of this kind.
-View = dict[str, Any]
+View = Json
 #: The content of a cell: a text, a number, nothing, or a link.
 Cell = str | int | float | Mapping[str, str] | None
 
@@ -180,7 +180,7 @@ def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: st
 
     Returns: a view of kind `versions`, for the entries of a library alone: no other view has further names.
     """
-    rows = [(told, OptionalContent(lines.split("\n"))) for told, lines in others]
+    rows = [(caption, OptionalContent(lines.split("\n"))) for caption, lines in others]
     return {"view": "versions", "title": title, "text": OptionalContent(text.split("\n")), "rows": rows, "intro": intro}
 
 
@@ -289,7 +289,7 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
     """
     write_page(folder, page(folder, manifest))
     watch.lap("page")
-    done = manifest.model_copy(update={"measured": watch.measured()})
+    done = manifest.model_copy(update={"measured": watch.measure()})
     write_manifest(folder, done)
     return done
 
@@ -328,6 +328,7 @@ class Shards:
                 self._left -= len(text)
             self._begin()
             return
+        # Halved until it fits; a single entry that does not loses its heavy content.
         half = len(views) // 2
         for part in [views[:half], views[half:]] if half else [views]:
             self._begin(bare=not half or self._left < _TOO_LITTLE)
@@ -380,7 +381,7 @@ def _pack(text: str) -> str:
 def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str) -> str:
     """Return the text of `index.html`."""
     library = page.library
-    data: dict[str, Any] = {"title": page.title, "kind": page.kind, "lead": page.lead, "base": base}
+    data: Json = {"title": page.title, "kind": page.kind, "lead": page.lead, "base": base}
     data["views"] = page.views
     if library is not None:
         names = itertools.islice((name for entry in listed for name in entry.further), FURTHER_NAMES)
@@ -400,6 +401,7 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
 def _fill(title: str, data: str) -> str:
     """Return the text of an index around its title and its data."""
     css, script = (files(__package__).joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    # The policy of the page allows this one script, by its digest.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _HTML.format(title=title, css=css, script=script, digest=digest, data=data)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
@@ -76,11 +77,11 @@ class Manifest(Record):
 
     kind: str
     versions: dict[str, str]
-    parameters: dict[str, Any]
+    parameters: Json
     inputs: list[Input]
     parents: list[Parent] = Field(default=[], description="folders of this tool that it was built from")
-    counts: dict[str, Any]
-    details: dict[str, Any]
+    counts: Json
+    details: Json
     outputs: list[Output]
     measured: Measured
 
@@ -98,7 +99,7 @@ class Stopwatch:
         self._stages[stage] = round(self._stages.get(stage, 0.0) + now - self._lap, 3)
         self._lap = now
 
-    def measured(self) -> Measured:
+    def measure(self) -> Measured:
         """Return the measurements so far."""
         return Measured(
             seconds=round(time.monotonic() - self._started, 3),
@@ -111,6 +112,7 @@ class Stopwatch:
 def peak_memory() -> int:
     """Return the peak resident set size of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, Linux KiB.
     return peak if sys.platform == "darwin" else peak * 1024
 
 
@@ -183,7 +185,7 @@ def check_stated(folder: Path, manifest: Manifest) -> Manifest:
     Raises: UserError if what it states is invalid.
     """
     path = folder / FILE_NAME
-    if fault := stated_fault(manifest):
+    if fault := find_stated_fault(manifest):
         raise UserError(f"{path}: not a valid manifest: {fault}; create the folder again")
     stated = {name: StatedFacts(f"{path}: {name}", getattr(manifest, name)) for name in _STATED}
     return manifest.model_copy(update=stated)
@@ -200,7 +202,7 @@ class MissingStatementError(UserError):
 class StatedFacts(dict[str, Any]):
     """The statements under one heading of a manifest; a missing one is one clear line where it is read."""
 
-    def __init__(self, where: str, facts: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, facts: Mapping[str, object]) -> None:
         super().__init__(facts)
         self._where = where
 
@@ -208,7 +210,7 @@ class StatedFacts(dict[str, Any]):
         raise MissingStatementError(f"{self._where}.{name} is missing; create the folder again")
 
 
-def stated_fault(manifest: Manifest) -> str | None:
+def find_stated_fault(manifest: Manifest) -> str | None:
     """Return the first fault of what a manifest states, by the types of its kind.
 
     Args: manifest: of any kind; of one that is not ours nothing is known.

@@ -1,12 +1,14 @@
-"""Files of a finished folder, which may be foreign or damaged: opened only if they are files, read as what they are.
+"""Files of a finished folder, foreign or damaged perhaps: how they are read, and which of them a browser would run.
 
 A pipe would be waited for without end, and a device would be read without end: neither is opened.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -76,15 +78,102 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read a file of UTF-8 text whole. Raises: OSError as `read_bytes`; ValueError if it is not UTF-8."""
+    """Read a file of UTF-8 text whole.
+
+    Args: path: a file of a finished folder.
+    Returns: its text, with the line ends that it has.
+    Raises: OSError as `read_bytes`; ValueError if it is not UTF-8.
+    """
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Read a file of JSON. Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON."""
+    """Read a file of JSON.
+
+    Args: path: a file of a finished folder.
+    Returns: its value, which may be of any type.
+    Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON.
+    """
     return json.loads(read_bytes(path))
 
 
 def read_json_record(path: Path, record: type[M]) -> M:
-    """Read a record from a file of JSON. Raises: OSError as `read_bytes`; ValueError if it is not such a record."""
+    """Read a record from a file of JSON.
+
+    Args: path, record: a file of a finished folder, and the type of its record.
+    Returns: the record, validated.
+    Raises: OSError as `read_bytes`; ValueError if it is not such a record.
+    """
     return record.model_validate_json(read_bytes(path))
+
+
+#: Suffixes of what a browser or a desktop runs. No command of ours writes one apart from its page.
+_RUN = frozenset(
+    (
+        *(".html", ".htm", ".xhtml", ".xht", ".shtml", ".mht", ".mhtml", ".hta", ".xml", ".xsl", ".xslt", ".rdf"),
+        *(".js", ".mjs", ".cjs", ".wasm", ".swf", ".svgz", ".pdf"),
+        *(".desktop", ".url", ".webloc", ".lnk", ".command"),
+    )
+)
+_SVG = ".svg"
+#: What the figures consist of.
+_ELEMENTS = frozenset(
+    {
+        *("svg", "g", "defs", "path", "use", "text", "tspan", "title", "desc", "rect", "line", "polyline", "polygon"),
+        *("circle", "ellipse", "clipPath", "style", "metadata", "RDF", "Work", "type", "format", "creator", "Agent"),
+        *("date", "image", "linearGradient", "stop", "marker", "pattern", "symbol"),
+    }
+)
+_REFERENCE = re.compile(r"url\(\s*['\"]?(?!#)|@import|expression\(|javascript:|\\\\", re.IGNORECASE)
+_MARKUP = re.compile(rb"<!ENTITY|<!ATTLIST|<\?(?!xml )", re.IGNORECASE)
+_DATA = "data:image/png;base64,"
+
+
+def is_active(name: str) -> bool:
+    """Return whether a browser might run a file, by its name.
+
+    Args: name: of the file, with its suffix.
+    Returns: True for a picture of vectors, too: what is in it decides.
+    """
+    suffix = PurePosixPath(name.rstrip(". ")).suffix.lower()
+    return suffix in _RUN or suffix == _SVG
+
+
+def active_files(folder: Path, names: Iterable[str]) -> Iterator[str]:
+    """Yield the files of a folder that a browser would run; a picture as we draw them is not one.
+
+    Args: folder, names: a finished folder, and the paths of files in it, except those of its page.
+    Returns: an iterator over names, and what is wrong with them.
+    """
+    for name in names:
+        if not is_active(name):
+            continue
+        if PurePosixPath(name).suffix.lower() != _SVG:
+            yield f"{name} is a file that a browser runs, which lemur never writes"
+        elif (fault := _svg_fault(folder / name)) is not None:
+            yield f"{name} is a picture with {fault}, which lemur never draws"
+
+
+def _svg_fault(path: Path) -> str | None:
+    """Return what a picture holds besides drawings; None if there is nothing."""
+    try:
+        data = read_bytes(path)
+        if _MARKUP.search(data):
+            return "instructions"
+        root = ET.fromstring(data)
+    except (OSError, ET.ParseError, ValueError) as error:
+        return f"faults ({error})"
+    for element in root.iter():
+        name = str(element.tag).rpartition("}")[2]
+        if name not in _ELEMENTS:
+            return f"an element {name}"
+        if _REFERENCE.search(element.text or ""):
+            return "a reference to elsewhere"
+        for key, value in element.attrib.items():
+            attribute = key.rpartition("}")[2].lower()
+            if attribute.startswith("on"):
+                return f"an attribute {attribute}"
+            leaves = attribute in ("href", "src", "base") and not value.startswith(("#", _DATA))
+            if _REFERENCE.search(value) or leaves:
+                return "a reference to elsewhere"
+    return None

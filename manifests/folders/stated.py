@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from lemur_core.files import Json
 from manifests.records import Ratio, Sha256
 
 #: The value of a heading that a manifest does not state; null is not allowed there.
@@ -108,8 +109,8 @@ class SnapshotCounts(Stated):
     families: dict[str, Group] = {}
     graphs: TracedRecords = _ABSENT
     chat: ChatCounts = _ABSENT
-    runs: dict[str, Any] = {}
-    licenses: dict[str, Any] = {}
+    runs: Json = {}
+    licenses: Json = {}
 
 
 class SnapshotDetails(Stated):
@@ -121,7 +122,7 @@ class SnapshotDetails(Stated):
     origins: OriginRules = _ABSENT
     chat: Shared = _ABSENT
     licensed_by_row: Count = 0
-    withheld: list[dict[str, Any]] = []
+    withheld: list[Json] = []
     notes: list[str] = []
 
 
@@ -147,7 +148,7 @@ class ExtractionParameters(Stated):
 
     corpus: str | None = None
     seed: int = 0
-    chat: dict[str, Any] | None = None
+    chat: Json | None = None
 
 
 class GraphCounts(Stated):
@@ -201,7 +202,7 @@ class AblationParameters(Stated):
     """The plan of an ablation."""
 
     data: str = ""
-    variants: dict[str, Any] = {}
+    variants: Json = {}
     seeds: list[int] = []
 
 

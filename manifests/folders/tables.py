@@ -129,6 +129,7 @@ def find_row(files: Iterable[Path], record: type[R], id_: str, columns: Sequence
     for path in files:
         with open_table(path, record, ("id", *columns)) as (file, present):
             for group in range(file.num_row_groups):
+                # The ids alone first: codes are large, and one row is wanted.
                 index = pc.index(file.read_row_group(group, columns=["id"])["id"], id_).as_py()
                 if index >= 0:
                     names = [name for name in present if name in columns] if columns else present
@@ -185,7 +186,8 @@ def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
     Raises: pyarrow.ArrowInvalid if a value does not fit its field.
     """
     names = tuple(name for name in record.model_fields if name in rows.schema.names)
-    part = _part_of(record, names)
+    # Validated by a smaller type: what was not read is not a fault.
+    part = _make_partial(record, names)
     try:
         return [record.model_construct(**part.model_validate(row).__dict__) for row in rows.select(names).to_pylist()]
     except ValidationError as error:
@@ -193,7 +195,7 @@ def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
 
 
 @lru_cache(maxsize=256)
-def _part_of(record: type[Record], names: tuple[str, ...]) -> type[Record]:
+def _make_partial(record: type[Record], names: tuple[str, ...]) -> type[Record]:
     """Return a record type with some of the fields of another."""
     fields: dict[str, Any] = {
         name: (info.annotation, info) for name, info in record.model_fields.items() if name in names

@@ -131,9 +131,9 @@ def read_head(code: str) -> HeadLicense:
     code = code.replace("\r\n", "\n").replace("\r", "\n")
     lines = _leave_out_weights("\n".join(_head_texts(code)))
     plain = plain_text(lines)
-    stated = dict.fromkeys(_spdx_of(line) for line in [*_SPDX_LINE.findall(code), *_SPDX.findall(lines)])
+    stated = dict.fromkeys(_read_spdx(line) for line in [*_SPDX_LINE.findall(code), *_SPDX.findall(lines)])
     if not stated:
-        stated = dict.fromkeys(_named_licenses(lines, plain))
+        stated = dict.fromkeys(_find_named_licenses(lines, plain))
     if all(map(is_permissive, stated)) and (_FORBIDDEN.search(plain) or LIMITS.search(plain)):
         stated[NOASSERTION] = None
     refers = not stated and (_RESERVED.search(plain) or _REFERS.search(plain)) is not None
@@ -178,7 +178,7 @@ def _head_texts(code: str) -> Iterator[str]:
             yield f"{match['name'].strip('_')}: {match['text']}"
 
 
-def _spdx_of(line: str) -> str:
+def _read_spdx(line: str) -> str:
     """Return the canonical expression of the rest of an SPDX line; NOASSERTION if it is none."""
     text = _AFTER_SPDX.sub("", _SPDX.sub(r"\1", line).strip())
     try:
@@ -187,7 +187,7 @@ def _spdx_of(line: str) -> str:
         return license_of_field(text)
 
 
-def _named_licenses(lines: str, plain: str) -> Iterator[str]:
+def _find_named_licenses(lines: str, plain: str) -> Iterator[str]:
     """Yield the licenses that the words of a head name."""
     known = license_of_text(plain)
     if known != NOASSERTION:

@@ -112,7 +112,7 @@ def _summary(done: PublishReport) -> dict[str, object]:
         "tag_made": done.tag,
         **asdict(done.changes),
         "same": len(done.changes.same),
-        "withheld": [item.told for item in done.withheld],
+        "withheld": [item.entry for item in done.withheld],
         "notes": done.notes,
         "refused": done.refused,
         "unread": done.unread,

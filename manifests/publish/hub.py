@@ -1,5 +1,7 @@
 """Access the Hugging Face Hub through its own client: names, time limits, retries, errors as lines with advice.
 
+The client takes 0.4 s to import: import this file where the Hub is certain to be needed.
+
 The token comes from the client's login or environment; the user is never prompted for it, and no message contains it.
 """
 
@@ -10,14 +12,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from huggingface_hub import HfApi, constants, get_session, get_token
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import logging as hub_logging
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+from pyarrow import ArrowException
 
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
 
 _TEMPORARY = frozenset({408, 425, 429})
 _RETRIES = re.compile(r"thrown while requesting|Retrying in|before retry")
@@ -36,8 +47,6 @@ def find_status(error: BaseException) -> int | None:
 
 def may_pass(error: BaseException) -> bool:
     """Return whether a retry may succeed: the connection failed, or the server reports that it is busy or broken."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
     status = find_status(error)
     if status is not None:
         return status in _TEMPORARY or status >= 500
@@ -53,8 +62,6 @@ def may_pass(error: BaseException) -> bool:
 
 def translate_error(what: str, error: Exception, again: str) -> UserError:
     """Convert an error of the client into a UserError: one line with advice."""
-    from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
-
     if isinstance(error, UserError):
         return error
     status = find_status(error)
@@ -87,8 +94,6 @@ def translate_error(what: str, error: Exception, again: str) -> UserError:
 
 def describe_error(error: BaseException) -> str:
     """Return the server's message about an error, else the client's: one line, without the token."""
-    from huggingface_hub import get_token
-
     deepest = list(_chain(error))[-1] if find_status(error) is None else error
     text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
     line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
@@ -116,8 +121,6 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
     Raises: RetryableError if the Hub cannot be reached; UserError if it refuses the request.
     """
     from datasets.exceptions import DatasetsError
-    from huggingface_hub.errors import HfHubHTTPError
-    from pyarrow import ArrowException
 
     content = (DatasetsError, ArrowException, ValueError, RuntimeError)
     try:
@@ -176,10 +179,8 @@ class Hub:
     sleep: Callable[[float], None] = time.sleep
     delays: Sequence[float] = DELAYS
 
-    def api(self) -> "HfApi":
+    def api(self) -> HfApi:
         """Return the Hub's client."""
-        from huggingface_hub import HfApi
-
         return HfApi(endpoint=self.endpoint, library_name="lemur-curator")
 
     def call(self, what: str, work: Callable[[], T], *, again: str) -> T:
@@ -210,8 +211,6 @@ class Hub:
 
     def limit_waiting(self) -> None:
         """Set our time limit on the client, which recreates its session after some errors."""
-        from huggingface_hub import get_session
-
         hooks = get_session().event_hooks["request"]
         if not any(isinstance(hook, _Limit) for hook in hooks):
             hooks.append(_Limit(self.answer_seconds))
@@ -219,14 +218,6 @@ class Hub:
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Silence the client's warnings, show its bars only on a terminal, and limit waiting until the block ends."""
-        from huggingface_hub import constants, get_session
-        from huggingface_hub.utils import logging as hub_logging
-        from huggingface_hub.utils.tqdm import (
-            are_progress_bars_disabled,
-            disable_progress_bars,
-            enable_progress_bars,
-        )
-
         forced = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
         quiet = not (sys.stderr.isatty() or forced or are_progress_bars_disabled())
         level = hub_logging.get_verbosity()
@@ -297,9 +288,6 @@ def check_repository(repo_id: str) -> None:
 
     Raises: UsageError if it is invalid, or has no owner: the Hub would add the user's own name only sometimes.
     """
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
-
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:

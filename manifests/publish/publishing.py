@@ -9,8 +9,8 @@ from typing import Any
 from lemur_core.files.atomic import atomic_folder, check_free, scratch_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.folders.checks import check_files
-from manifests.folders.kinds import Verifier
-from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, is_of_page, read_manifest
+from manifests.folders.formats import Verifier
+from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
 from manifests.publish.screen import check_digests, check_findings, list_refused, screen
@@ -88,35 +88,53 @@ def publish(
     check_names(repo_id, revision, tag)
     check_digests(not_secret)
     manifest = read_manifest(folder)
-    failed = [check for check in verify(folder) if not check.ok]
-    if failed:
-        raise UserError(f"{folder}: {failed[0].name}: {failed[0].detail}; see `lemur verify`; create the folder again")
+    _refuse_damaged(folder, verify)
     with stage_files(folder, page=page) as ready, hub.session():
-        local = {name: local_file(path) for name, path in ready.files.items()}  # everything below refers to these bytes
-        # The checks ran before these bytes were taken.
-        if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
-            raise UserError(f"{folder}: {other} was changed meanwhile; run again")
-        findings = screen(ready.files, folder)
-        repository = Repository(
-            replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF)) if dry_run else hub,
-            repo_id,
-            revision,
-        )
+        local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
+        patience = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF)) if dry_run else hub
+        repository = Repository(patience, repo_id, revision)
+        # What is known before the Hub answers: a dry run without it states this much.
         plan = _make_plan(repository, Remote(exists=False), compare(local, {}), ready, local, tag)
-        if dry_run and show is not None and (refused := list_refused(findings, not_secret)):
-            show(replace(plan, refused=tuple(map(str, refused)), unread="it was not asked"))
-        notes = tuple(check_findings(folder, findings, not_secret))
+        plan = replace(plan, notes=_screen(folder, ready, not_secret, plan, show if dry_run else None))
         try:
             remote, changes = _look(repository, local, folder, tag, private=private, force=force)
         except RetryableError as error:
             if not dry_run:
                 raise
-            return replace(plan, created=False, notes=notes, unread=str(error).partition("; ")[0])
-        plan = replace(_make_plan(repository, remote, changes, ready, local, tag), notes=notes)
+            return replace(plan, created=False, unread=str(error).partition("; ")[0])
+        plan = replace(_make_plan(repository, remote, changes, ready, local, tag), notes=plan.notes)
         if dry_run or (plan.makes and confirm is not None and not confirm(plan)):
             return plan
         remote = _make_branch(repository, remote, private=private)
         return replace(plan, commit=_commit(repository, remote, changes, ready, local, tag))
+
+
+def _read_unchanged(folder: Path, manifest: Manifest, ready: Staged) -> dict[str, LocalFile]:
+    """Return the digests of the files to publish. Raises: UserError if one was changed since the checks ran."""
+    local = {name: local_file(path) for name, path in ready.files.items()}
+    if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
+        raise UserError(f"{folder}: {other} was changed meanwhile; run again")
+    return local
+
+
+def _refuse_damaged(folder: Path, verify: Verifier) -> None:
+    failed = next((check for check in verify(folder) if not check.ok), None)
+    if failed is not None:
+        raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
+
+
+def _screen(
+    folder: Path,
+    ready: Staged,
+    not_secret: Collection[str],
+    plan: PublishReport,
+    show: Callable[[PublishReport], None] | None,
+) -> tuple[str, ...]:
+    """Return notes on what may be published. Raises: UserError for what may not be, after showing the plan with it."""
+    findings = screen(ready.files, folder)
+    if show is not None and (refused := list_refused(findings, not_secret)):
+        show(replace(plan, refused=tuple(map(str, refused)), unread="it was not asked"))
+    return tuple(check_findings(folder, findings, not_secret))
 
 
 def _look(

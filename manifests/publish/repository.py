@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.hf_api import RepoFile
 from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file, write_text
@@ -17,10 +19,6 @@ from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import FILE_NAME, Manifest, is_of_page, read_manifest
 from manifests.publish.hub import Hub, find_status, may_pass
 from manifests.publish.staged import ATTRIBUTES
-
-if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd
-
 
 _CHUNK = 1 << 20
 
@@ -129,8 +127,6 @@ class Repository:
         return self.hub.call(self.repo_id, self._look, again=_NOTHING_YET)
 
     def _look(self) -> Remote:
-        from huggingface_hub.errors import RepositoryNotFoundError
-
         api = self.hub.api()
         try:
             refs = api.list_repo_refs(self.repo_id, repo_type=KIND)
@@ -156,8 +152,6 @@ class Repository:
 
     def list_files(self, commit: str) -> dict[str, RemoteFile]:
         """Return the files of one commit, except the Hub's own; errors are the client's."""
-        from huggingface_hub.hf_api import RepoFile
-
         listed = self.hub.api().list_repo_tree(
             self.repo_id, recursive=True, expand=False, revision=commit, repo_type=KIND
         )
@@ -240,8 +234,6 @@ class Repository:
         """
 
         def attempt() -> str:
-            from huggingface_hub import CommitOperationDelete
-
             # Recreated for each attempt: the client stores its progress in them.
             gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
             new = [_addition(name, files[name], local[name]) for name in (*changes.added, *changes.changed)]
@@ -356,13 +348,11 @@ def _refuse_other_head(repo_id: str, folder: Path, own: Manifest, head: Manifest
         )
 
 
-def _addition(name: str, path: Path, stated: LocalFile) -> "CommitOperationAdd":
+def _addition(name: str, path: Path, stated: LocalFile) -> CommitOperationAdd:
     """Return a file to send, after checking its bytes again.
 
     Raises: UserError if they have changed.
     """
-    from huggingface_hub import CommitOperationAdd
-
     small = stated.size <= _IN_MEMORY and path.suffix != ".parquet"  # tables are always stored as large files
     addition = CommitOperationAdd(name, path.read_bytes() if small else str(path))
     if addition.upload_info.sha256.hex() != stated.sha256:

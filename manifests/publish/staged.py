@@ -13,12 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
@@ -27,14 +27,15 @@ from manifests.provenance import (
     LINE,
     QUOTED_LINE,
     TABLE,
+    find_blocked_blocks,
     find_blocking_licenses,
     find_inlined_blocks,
+    get_minimized_path,
     is_guess,
-    minimized_path,
+    read_parts,
 )
 from manifests.provenance.heads import read_head
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import TrainingRecord
 
 #: The Hub's own file, which a repository has from its first commit on.
@@ -59,7 +60,7 @@ class Withheld:
     noun: str = "block"
 
     @property
-    def told(self) -> dict[str, object]:
+    def entry(self) -> dict[str, object]:
         """Return the entry for the manifest."""
         return {"source": self.source, "license": self.license, f"{self.noun}s": self.blocks}
 
@@ -231,7 +232,7 @@ def _without_code(
     counts = sorted(Counter(without.values()).items())
     noun = "code" if manifest.kind == "snapshot" else "block"
     withheld = tuple(Withheld(source, licence, number, noun) for (source, licence), number in counts)
-    entries = [item.told for item in withheld]
+    entries = [item.entry for item in withheld]
     changed = {
         item.path: item.model_copy(
             update={"sha256": sha256_file(kept[item.path]), "bytes": kept[item.path].stat().st_size}
@@ -253,7 +254,7 @@ def _without_code(
     return Staged(manifest.kind, kept, withheld)
 
 
-def _without_algorithm(facts: dict[str, Any], ending: str) -> dict[str, Any]:
+def _without_algorithm(facts: Json, ending: str) -> Json:
     """Return a spec without its algorithm, also in its summary. Args: ending: the end of the summary to remove."""
     return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(ending).rstrip()}
 
@@ -305,7 +306,7 @@ def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]
             minimized_out = pc.and_(out, pc.invert(free))
             gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
             minimized = (name for name in table["file"].filter(minimized_out).to_pylist() if name is not None)
-            gone.update(minimized_path(name) for name in minimized)
+            gone.update(get_minimized_path(name) for name in minimized)
             bare = pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE)
             nothing = pa.scalar(None, pa.string())
             for name, where, column in (

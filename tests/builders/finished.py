@@ -28,8 +28,9 @@ from tests.builders import synthesis, training
 from train.data import Cifar10
 from train.model.contract import lemur_name
 from train.model.recipe import Recipe
+from train.runs.page import read_record
 from train.runs.run import Resources
-from train.runs.run_folder import read_identity, read_record, write_run_manifest
+from train.runs.run_folder import read_identity, write_run_manifest
 from train.studies.ablation import FULL, ablation_page, folder_name
 from train.studies.search import search_page
 from train.studies.study import Study
@@ -207,4 +208,4 @@ def _spec(source: str, full: str, number: int) -> Mapping[str, object]:
 
 def _manifest(folder: Path, kind: str, **stated: Any) -> Manifest:
     empty: dict[str, Any] = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
-    return Manifest(kind=kind, outputs=list_outputs(folder, {}), measured=Stopwatch().measured(), **{**empty, **stated})
+    return Manifest(kind=kind, outputs=list_outputs(folder, {}), measured=Stopwatch().measure(), **{**empty, **stated})

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.dedup.strict import curate_strict
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.features import FeatureStore, code_features
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
+from curate.run.strict import curate_strict
 from curate.sources.rows import BATCH_ROWS, RecordSource, to_batch
 from lemur_core.similarity.selection import Verdict
 from manifests.folders.manifest import Input

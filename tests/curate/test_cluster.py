@@ -24,7 +24,7 @@ pytest.importorskip("datatrove", reason="needs the extra cluster")
 from curate.cluster import command, steps
 from curate.cluster.work import Work
 from curate.compute.graphs import GraphTrace, NetworkTracer
-from curate.dedup import strict
+from curate.model import splits
 from curate.model.options import CurateOptions
 from curate.run import pipeline
 from curate.run.pipeline import curate
@@ -226,7 +226,7 @@ def test_a_delta_in_tasks_is_the_same(
     drawn = _Drawn()
     monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads, **_: drawn.run(tracer, payloads))
     monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
-    monkeypatch.setattr(strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of few records
+    monkeypatch.setattr(splits, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of few records
     options = CurateOptions(graph=graph, lexical_threshold=1.0, structural_threshold=1.0)
     base, first, new = (
         [row for row in rows if int(row["nn"].rpartition("-")[2]) % 43 // 3 in places]  # along the chains

@@ -29,7 +29,7 @@ from lemur_core.distributed.parts import Step, is_done, run_part
 from lemur_core.distributed.status import read_status, status_text
 from lemur_core.files.atomic import own
 from lemur_core.files.errors import UsageError, UserError
-from manifests.options.in_tasks import Division
+from manifests.options import Division
 from manifests.publish.hub import Hub
 from tests.builders.hub_server import HubServer
 from tests.builders.slurm import FakeSlurm

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import curate.dedup.strict
+import curate.model.splits
 import curate.run.pipeline
 from curate.folder.explain import explain
 from curate.folder.report import write_report
@@ -91,7 +91,7 @@ def make(memory_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curate.run.pipeline, "write_report", lambda *_: None)
         patch.setattr(
-            curate.dedup.strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3}
+            curate.model.splits, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3}
         )  # of a few records
 
         def run(rows: Sequence[Row], *against: Path, **chosen: Any) -> Path:
@@ -350,7 +350,7 @@ def test_the_manifest_names_the_parents(pool: Pool, make: Make, base: Path) -> N
 
 
 def test_groups_that_a_new_record_joins_get_one_key(pool: Pool, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curate.dedup.strict, "SPLIT_RATIOS", {"train": 1.0, "validation": 0.0, "test": 0.0})
+    monkeypatch.setattr(curate.model.splits, "SPLIT_RATIOS", {"train": 1.0, "validation": 0.0, "test": 0.0})
     one, other, third = bridge(pool)
     base = make([row(pool, one, 0.5), row(pool, other, 0.5)], seed=1)
     before = {record["nn"]: record for record in records_of(base)}

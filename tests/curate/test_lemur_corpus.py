@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.dedup.strict import curate_strict
 from curate.folder.verify import verify
 from curate.model.corpus import CodeFile, read_corpus
 from curate.model.options import CurateOptions
-from curate.model.origins import Origins
 from curate.model.records import build_records
+from curate.model.rights import Origins
 from curate.run.pipeline import curate
+from curate.run.strict import curate_strict
 from curate.sources.lemur import LemurRelease
 from curate.sources.rows import BATCH_ROWS, RecordSource
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex

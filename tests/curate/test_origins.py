@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
-from curate.model.origins import LEAST_SHINGLES, THRESHOLD, Origins
+from curate.model.rights import LEAST_SHINGLES, THRESHOLD, Origins
 from curate.run.pipeline import curate
 from lemur_core.files.errors import UserError
 from lemur_core.similarity.minhash import jaccard

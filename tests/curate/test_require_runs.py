@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.compute.runs import RunResult
-from curate.dedup.strict import curate_strict
 from curate.folder.explain import explain
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
 from curate.published.outcome import count_decisions
 from curate.run.pipeline import curate
+from curate.run.strict import curate_strict
 from lemur_core.files.errors import UserError
 from manifests.folders.croissant import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest

@@ -168,7 +168,7 @@ def test_no_licence_is_weaker_than_what_is_known(
     assert (told is None) == (not own)
     found = Rights(
         source, {} if told is None else {0: told}, None if origin is None else {0: Origin("a::B", 1.0, origin, "B")}
-    ).of(0)
+    ).get_license(0)
     known = [*own, *([origin] if origin else []), *([] if own and source in (stated, NOASSERTION) else [source])]
     assert is_permissive(found) == all(map(is_permissive, known)) == is_permissive(combine_licenses(known))
     assert is_withheld(found, "MIT") == (not is_permissive(found))

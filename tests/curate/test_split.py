@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dedup.strict import assign_splits
+from curate.model.splits import assign_splits
 
 
 def ids(count: int, start: int = 0) -> list[str]:

@@ -52,7 +52,7 @@ def write(folder: Path, lines: Sequence[str], kind: str = "extraction") -> Path:
     specs.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     output = Output(path="specs.jsonl", sha256=sha256_file(specs), bytes=specs.stat().st_size, rows=len(lines))
     facts: dict[str, Any] = {name: {} for name in ("versions", "parameters", "counts", "details")}
-    write_manifest(folder, Manifest(kind=kind, inputs=[], outputs=[output], measured=Stopwatch().measured(), **facts))
+    write_manifest(folder, Manifest(kind=kind, inputs=[], outputs=[output], measured=Stopwatch().measure(), **facts))
     return folder
 
 

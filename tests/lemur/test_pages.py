@@ -154,7 +154,7 @@ def test_a_synthesis_shows_every_answer(tmp_path: Path) -> None:
     ]  # fmt: skip
     write_table(tmp_path / "attempts.parquet", arrow_schema(SynthesisAttempt), iter(rows))
     manifest = Manifest(kind="synthesis", versions={}, parameters={}, inputs=[], counts={}, details={}, outputs=[],
-                        measured=Stopwatch().measured())  # fmt: skip
+                        measured=Stopwatch().measure())  # fmt: skip
     write_page(tmp_path, synthesis_page(tmp_path, manifest))
     data, entries = read_page(tmp_path)
     assert data["library"]["names"] == ["attempt 0, round 0", "synth-1"]

@@ -35,8 +35,8 @@ from lemur.stages import (
 from lemur_core.files.atomic import atomic_file, atomic_folder
 from lemur_core.files.errors import RetryableError, UserError
 from train.data import load_cifar10
-from train.folder.trace import verify as verify_run
 from train.runs.register import register
+from train.trace import verify as verify_run
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="locks and signals of POSIX")]
 

@@ -15,7 +15,7 @@ import pytest
 from lemur.folders import trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.kinds import FolderLink
+from manifests.folders.formats import FolderLink
 from manifests.folders.manifest import (
     Input,
     Manifest,

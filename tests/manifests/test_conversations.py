@@ -8,6 +8,7 @@ from manifests.conversations.conversation import (
     Comparison,
     Conversation,
     Draft,
+    Sampler,
     Skipped,
     Subject,
     count_near,
@@ -16,7 +17,6 @@ from manifests.conversations.conversation import (
     finish,
     read_fenced_code,
 )
-from manifests.conversations.sampling import Sampler
 
 WORDS = " ".join(f"word{number}" for number in range(200))
 KINDS = ("design", "explain")
@@ -88,9 +88,9 @@ def test_each_subject_and_kind_gives_a_conversation_or_a_reason() -> None:
 def test_choices_follow_from_the_seed_and_what_is_chosen() -> None:
     one, other = Sampler(1, "a", "design"), Sampler(2, "a", "design")
     items = list(range(50))
-    assert one.shuffled(items, "x") == Sampler(1, "a", "design").shuffled(items, "x") != other.shuffled(items, "x")
-    assert sorted(one.shuffled(items, "x")) == items
-    assert one.sample(items, 3, "x") == sorted(one.shuffled(items, "x")[:3])
+    assert one.shuffle(items, "x") == Sampler(1, "a", "design").shuffle(items, "x") != other.shuffle(items, "x")
+    assert sorted(one.shuffle(items, "x")) == items
+    assert one.sample(items, 3, "x") == sorted(one.shuffle(items, "x")[:3])
     assert len({one.choice(items, purpose) for purpose in "abcdefgh"}) > 4
 
 

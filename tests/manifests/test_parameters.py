@@ -7,8 +7,7 @@ import pytest
 import typer
 
 from lemur_core.files.errors import UsageError
-from manifests.options import Option
-from manifests.options.in_tasks import Division
+from manifests.options import Division, Option
 from manifests.options.parameters import takes_options
 
 

@@ -62,7 +62,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Cifar10:
 
 @pytest.fixture(scope="module")
 def box(data: Cifar10) -> Iterator[Sandbox]:
-    with open_sandbox(data.folder, ONE.checked()) as opened:
+    with open_sandbox(data.folder, ONE.resolve()) as opened:
         yield opened
 
 

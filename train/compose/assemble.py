@@ -78,6 +78,7 @@ def assemble(
     if not minimized:
         chosen = {slot: one.full or one for slot, one in chosen.items()}
     with prober_for(prober, unsafe=unsafe) as checker:
+        # The factories first: other blocks may take them as arguments.
         settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
         others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
         settled |= _settle(others, recipe, checker, _support(recipe, settled))

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.folders.formats import EXTRACTION
 from manifests.folders.reading import CHECK_ERRORS, describe, read_text
 from manifests.folders.tables import read_table
-from manifests.provenance import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, TABLE, read_parts
 from manifests.provenance.licenses import combine_licenses
-from manifests.provenance.parts import read_parts
 from manifests.records import Block, Spec
 
 _SPECS = "specs.jsonl"
@@ -32,9 +31,9 @@ class SlotLibrary:
     """The blocks of one extraction folder by id, as plain rows; records are built on request."""
 
     folder: Path
-    rows: dict[str, dict[str, Any]]
-    facts: dict[str, dict[str, Any]]
-    full_facts: dict[str, dict[str, Any]]  # of blocks with a minimized form: the values of the full form
+    rows: dict[str, Json]
+    facts: dict[str, Json]
+    full_facts: dict[str, Json]  # of blocks with a minimized form: the values of the full form
 
     def block(self, block: str) -> Block:
         """Return the record of an id with its code, without the fields in `_UNREAD`.
@@ -136,7 +135,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
     try:
         rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
         for block in parts.block_sources.keys() & rows.keys():
-            rows[block]["license"] = combine_licenses(parts.licenses(rows[block]))
+            rows[block]["license"] = combine_licenses(parts.licenses(block, rows[block]["license"]))
         full = _prefer_minimized(folder, rows)
         lines = read_text(folder / _SPECS).splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
@@ -150,7 +149,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
     return library
 
 
-def _prefer_minimized(folder: Path, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _prefer_minimized(folder: Path, rows: dict[str, Json]) -> dict[str, Json]:
     """Replace values in the rows by those of the minimized form if there is one. Returns: the values of full forms."""
     has_minimized = read_table([folder / TABLE], Block, ["lean_code"])["lean_code"].is_valid().to_pylist()
     full = {}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lemur_core.files import Json
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from lemur_core.sandbox.server.foreign import load
 from train.compose.slot_checks import CHECKS, SlotMismatch, error_text
@@ -24,7 +25,7 @@ _STEPS = {
 _TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
 
 
-def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
+def probe_filler(payload: Json) -> Json:
     """Try the builds of one filler in turn until one meets the slot's contract at all sizes.
 
     Args:
@@ -57,9 +58,9 @@ def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
     return {"fits": False, "reason": reason, "build": tried}
 
 
-def _fit_at_all_sizes(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> dict[str, Any]:
-    """Return the answer for a build that fits at all sizes. Raises: Mismatch."""
-    facts: dict[str, Any] = {}
+def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> dict[str, Any]:
+    """Return the answer for a build that fits at all sizes. Raises: SlotMismatch."""
+    facts: Json = {}
     for values in payload["sizes"]:
         construct = FillerConstructor(payload["target"], build, scope, values)
         observed = CHECKS[payload["slot"]](construct, values | {"strict": payload["strict"]})
@@ -69,8 +70,8 @@ def _fit_at_all_sizes(payload: Mapping[str, Any], scope: dict[str, Any], build: 
     return {"fits": True, "build": build, "parameters": count, "facts": facts, "seconds": _seconds(module, values)}
 
 
-def _common(facts: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that hold at both sizes. Raises: Mismatch."""
+def _common(facts: Json, observed: Json) -> Json:
+    """Return the facts that hold at both sizes. Raises: SlotMismatch."""
     for name, value in observed.items():
         if not isinstance(value, bool) and value != facts[name]:
             raise SlotMismatch(3, f"varies with the width: {name.replace('_', ' ')} {facts[name]} and {value}")
@@ -86,7 +87,7 @@ class FillerConstructor:
         self._scope, self._values = scope, dict(values)
 
     def __call__(self, rate: float = 0.0) -> nn.Module:
-        """Return a new instance. Raises: Mismatch."""
+        """Return a new instance. Raises: SlotMismatch."""
         random.seed(_SEED)
         torch.manual_seed(_SEED)
         try:
@@ -118,12 +119,13 @@ def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
     best = float("inf")
     for _ in range(_TIMED_RUNS):
         started = time.perf_counter()
+        # Times one, because a module that works in place cannot take a leaf. The best counts: a busy machine only adds.
         torch.autograd.backward(module(inputs * 1.0).sum())
         best = min(best, time.perf_counter() - started)
     return best
 
 
-def probe_network(payload: dict[str, Any]) -> dict[str, Any]:
+def probe_network(payload: Json) -> Json:
     """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
 
     Args:

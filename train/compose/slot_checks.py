@@ -1,15 +1,15 @@
 """The contract of each slot, as checks that run its filler: in eval and train mode, backward, in bfloat16.
 
-Each check returns its observations, or raises a Mismatch.
+Each check returns its observations, or raises a SlotMismatch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lemur_core.files import Json
 from lemur_core.sandbox.server.foreign import name_type, one_line, read_message
 
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
@@ -19,7 +19,7 @@ BATCH = 4
 SQUARES = ((16, 16), (8, 8))  # heights and widths
 
 _MESSAGE_CHARACTERS = 200
-Facts = dict[str, Any]
+Facts = Json
 
 SIZES = ((16, 16), (12, 8))
 ALIAS_LIMIT = 0.1  # of |output|, for an input of size 1 at the Nyquist frequency
@@ -62,7 +62,7 @@ def error_text(error: BaseException) -> str:
 
 
 def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
-    """Return the shape of the module's output. Raises: Mismatch."""
+    """Return the shape of the module's output. Raises: SlotMismatch."""
     with torch.no_grad():
         output = _output(module.eval(), random_input(shape), shape, "")
     if output.dim() != len(shape):
@@ -71,7 +71,7 @@ def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
 
 
 def _output(module: nn.Module, inputs: Tensor, shape: Sequence[int], mode: str) -> Tensor:
-    """Run the module and return its output. Raises: Mismatch if it does not run, or does not return a tensor."""
+    """Run the module and return its output. Raises: SlotMismatch if it does not run, or does not return a tensor."""
     try:
         output = module(inputs)
     except Exception as error:
@@ -82,7 +82,10 @@ def _output(module: nn.Module, inputs: Tensor, shape: Sequence[int], mode: str) 
 
 
 def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None = None, gradients: bool = True) -> None:
-    """Run it in eval and train mode, backward to inputs and parameters, in bfloat16 channels_last. Raises: Mismatch."""
+    """Run it in eval and train mode, backward to inputs and parameters, in bfloat16 channels_last.
+
+    Raises: SlotMismatch.
+    """
     expected = shape if expected is None else expected
     for mode in ("eval mode", "train mode", "bfloat16 and channels_last"):
         module = make().train(mode != "eval mode")
@@ -94,6 +97,7 @@ def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None 
         if narrow:
             module = module.to(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
+            # Times one: a module that works in place cannot take a leaf that requires gradients.
             output = _output(module, inputs * 1.0, shape, f" in {mode}")
         if tuple(output.shape) != tuple(expected):
             raise SlotMismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
@@ -148,7 +152,7 @@ def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
     return {"stride": divisor}
 
 
-def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
+def check_residual(make: Make, values: Mapping[str, int]) -> Json:
     """Check that it keeps the shape, and that zeroing the output of one child, the branch's end, makes it the identity.
 
     Then the shortcut is the identity and nothing follows the addition: the pre-activation form.
@@ -221,7 +225,7 @@ def _zeros(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
 
 
 def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
-    """Check that a module can be appended to the end of the branch. Raises: Mismatch."""
+    """Check that a module can be appended to the end of the branch. Raises: SlotMismatch."""
     module.eval()
     end = module.get_submodule(name)
     with torch.no_grad():
@@ -235,7 +239,7 @@ def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
         raise SlotMismatch(3, f"nothing can follow its branch's end {name}: the output changes")
 
 
-def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
+def check_attention(make: Make, values: Mapping[str, int]) -> Json:
     """Check that it keeps the shape of maps of several sizes, has parameters, and attends.
 
     It attends if it gates (each output value is the input value times a factor from 0 to 2 that depends on other
@@ -316,8 +320,10 @@ def _responses(module: nn.Module, channels: int) -> tuple[float | None, list[flo
     side = 32
     rows = (-1.0) ** torch.arange(side)
     images = [torch.ones(side, side), rows[:, None] * rows, rows[:, None].expand(side, side), rows.expand(side, side)]
+    # Padding changes what comes out at the border.
     inside = slice(_BORDER, -_BORDER)
     with torch.no_grad():
+        # Subtracted below: a bias does not answer the input.
         silent = module(torch.zeros(1, channels, side, side))
         outputs = [
             (module(image.expand(1, channels, side, side).clone()) - silent)[:, :, inside, inside] for image in images

@@ -19,7 +19,6 @@ from torch import Tensor
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from train.data.parquet import find_hub, find_parquet
 from train.data.sources import (
     CLASSES,
     SHAPE,
@@ -101,6 +100,9 @@ def open_source(name: str) -> ImageSource:
         be reached.
     """
     if name.startswith("hf://"):
+        # A job in the sandbox opens the decoded arrays, and must not wait for tables, pictures and the Hub's client.
+        from train.data.parquet import find_hub
+
         return find_hub(name)
     if name == "synthetic" or name.startswith("synthetic:"):
         return find_synthetic(name)
@@ -128,6 +130,8 @@ def _open_folder(path: Path, name: str, *, only_batches: bool) -> ImageSource:
     if source is None and only_batches:
         raise UserError(f"{name}: no folder cifar-10-batches-py there; pass the root folder of torchvision's CIFAR10")
     if source is None:
+        from train.data.parquet import find_parquet  # late as above
+
         source = find_parquet(path, name)
     if source is None:
         raise UserError(f"{name}: no CIFAR-10 found; {_FORMS}")
@@ -195,6 +199,7 @@ def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray
     if find_cache(folder) is not None:
         return
     try:
+        # Damaged, or of an older format: `find_cache` has refused it.
         if folder.exists():
             shutil.rmtree(folder)
         with atomic_folder(folder) as part:
@@ -255,7 +260,23 @@ def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
     Returns: two int64 tensors, disjoint, together 0..count-1.
     Raises: UserError if nothing would be left to train on.
     """
-    if not 0 <= held_out < count:
-        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out 0 or more, but fewer than all")
+    _check_held_out(held_out, count)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
+    """Return the number of training images.
+
+    Raises: UserError if there are fewer than requested.
+    """
+    there = len(data.train_labels)
+    _check_held_out(held_out, there)
+    if images is not None and not 1 <= images <= there - held_out:
+        raise UserError(f"images: {images:,}, but {there - held_out:,} are left to train on; use at most that many")
+    return there - held_out if images is None else images
+
+
+def _check_held_out(held_out: int, count: int) -> None:
+    if not 0 <= held_out < count:
+        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out 0 or more, but fewer than all")

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
@@ -77,9 +81,9 @@ def find_hub(spec: str) -> ImageSource:
 
     Raises: RetryableError if the Hub cannot be reached; UserError if the dataset does not exist or lacks a split.
     """
-    repo, revision = parse_dataset(spec)
     import datasets
 
+    repo, revision = parse_dataset(spec)
     with hub_errors(spec, _ADVICE):
         loaded = datasets.load_dataset(repo, revision=revision)
     missing = [split for split in _SPLITS if split not in loaded]
@@ -97,12 +101,12 @@ def _read_hub(spec: str, loaded: Any) -> ImageFiles:
 
 
 def _hub_table(spec: str, split: str, rows: Any) -> Any:
-    from datasets import Image
+    from datasets import Image as ImageFeature
 
     image, label = choose_columns(rows.column_names, f"{spec}, split {split}")
     rows = rows.select_columns([image, label])
-    if isinstance(rows.features[image], Image):
-        rows = rows.cast_column(image, Image(decode=False))
+    if isinstance(rows.features[image], ImageFeature):
+        rows = rows.cast_column(image, ImageFeature(decode=False))
     return rows.with_format("arrow")[:]
 
 
@@ -148,9 +152,6 @@ def _read(files: dict[str, list[Path]]) -> ImageFiles:
 
 
 def _table(file: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(file) as opened:
             columns = choose_columns(opened.schema_arrow.names, str(file))
@@ -161,9 +162,6 @@ def _table(file: Path) -> Any:
 
 
 def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     image, label = choose_columns(table.column_names, where)
     labels = table.column(label)
     if not pa.types.is_integer(labels.type):
@@ -194,8 +192,6 @@ def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
 
     Raises: UserError that names the first image that is broken, not 32 x 32 or not RGB.
     """
-    from PIL import Image
-
     Image.preinit()  # here, because threads would race to do it
     out = np.empty((len(images), *SHAPE), np.uint8)
 
@@ -212,8 +208,6 @@ def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
 
 
 def _pixels(encoded: bytes, where: str) -> NDArray[np.uint8]:
-    from PIL import Image, UnidentifiedImageError
-
     channels, *size = SHAPE
     try:
         with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:

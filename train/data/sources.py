@@ -137,8 +137,8 @@ def _draw(labels: NDArray[np.int64], random: np.random.RandomState) -> NDArray[n
     across = np.broadcast_to(np.sin(waves)[:, None, :], (count, 32, 32))
     upright = (labels >= len(_CYCLES))[:, None, None]
     wave = np.where(upright, across.transpose(0, 2, 1), across)[:, None]
-    colour = random.uniform(*_CONTRAST, (count, 3))[:, :, None, None]
-    values = 0.5 + colour * wave + _NOISE * random.standard_normal((count, 3, 32, 32))
+    color = random.uniform(*_CONTRAST, (count, 3))[:, :, None, None]
+    values = 0.5 + color * wave + _NOISE * random.standard_normal((count, 3, 32, 32))
     return np.clip(np.rint(255 * values), 0, 255).astype(np.uint8)
 
 

@@ -27,6 +27,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.functional import resize
 
+from lemur_core.files import Json
 from lemur_core.sandbox.net import (
     NetError,
     construct,
@@ -64,7 +65,7 @@ class TrainData:
         return batch
 
 
-def run_check(payload: dict[str, Any]) -> dict[str, Any]:
+def run_check(payload: Json) -> Json:
     """Train a network by its own `learn` and evaluate it on the test images.
 
     Args:
@@ -82,7 +83,7 @@ def run_check(payload: dict[str, Any]) -> dict[str, Any]:
     return _run(payload, lambda: _train(payload["code"], payload["prm"], train, test, int(payload["epochs"])))
 
 
-def _run(payload: dict[str, Any], train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _run(payload: Json, train: Callable[[], Json]) -> Json:
     """Train with the seed and threads of a payload; an error of the network is an answer."""
     seed_all(int(payload["seed"]))
     torch.set_num_threads(int(payload["threads"]))
@@ -118,9 +119,7 @@ def prepare(images: Tensor, steps: Steps) -> Tensor:
     return images.as_subclass(Tensor)
 
 
-def _train(
-    code: str, prm: dict[str, Any], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
-) -> dict[str, Any]:
+def _train(code: str, prm: Json, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int) -> Json:
     module = _load(code, prm)
     batch, steps = int(prm["batch"]), read_steps(prm["transform"])
     in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], steps).shape)
@@ -137,7 +136,7 @@ def _train(
     return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
 
 
-def _load(code: str, prm: dict[str, Any]) -> ModuleType:
+def _load(code: str, prm: Json) -> ModuleType:
     """Execute a network's file. Raises: NetError if it fails, or a supported hyperparameter has no value in 0..1."""
     module = execute(code)
     with step("contract", "in supported_hyperparameters()"):
@@ -199,7 +198,7 @@ _SIDE = 64  # of an image, if the transform's name has no size
 _FOREVER = 10**6  # minutes allowed per epoch: the sandbox sets the real limit
 
 
-def run_task(payload: dict[str, Any]) -> dict[str, Any]:
+def run_task(payload: Json) -> Json:
     """Train a network with nn-dataset's trainer on generated data of its task, and measure it with the task's metric.
 
     Args:
@@ -216,7 +215,7 @@ def run_task(payload: dict[str, Any]) -> dict[str, Any]:
     return _run(payload, lambda: _train_task(payload))
 
 
-def _train_task(payload: dict[str, Any]) -> dict[str, Any]:
+def _train_task(payload: Json) -> Json:
     task, prm = payload["task"], payload["prm"]
     if task == "img-captioning":
         install_vocabulary(_WORDS)

@@ -5,13 +5,14 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_plain
 from manifests.records import Ingredient, describe_fault
@@ -43,7 +44,7 @@ class Slot(_FrozenRecipePart):
     """
 
     use: str = Field(min_length=1)
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Json = Field(default_factory=dict)
     float32: bool = Field(default=False, description="computed in float32 where the network is in bfloat16")
 
 
@@ -189,7 +190,7 @@ class Network:
 
     name: str
     code: str
-    prm: Mapping[str, Any]
+    prm: Mapping[str, object]
     ingredients: tuple[Ingredient, ...] = ()
     recipe: Recipe | None = None
 
@@ -223,6 +224,31 @@ def find_recipe(name: str) -> Recipe:
     near = difflib.get_close_matches(name, shipped, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"shipped recipes: {', '.join(shipped)}"
     raise UsageError(f"{name}: no such recipe; {hint} (your own file must end in .toml)")
+
+
+def open_recipe(
+    name: str, changes: Sequence[str] | None = None, epochs: int | None = None, *, of_file: bool = False
+) -> Recipe:
+    """Find a recipe, and apply the changes of a command to it.
+
+    Args:
+        name: as for `find_recipe`.
+        changes: texts for `read_changes`.
+        epochs: another number of epochs.
+        of_file: the network comes from a file, so model and slots of the recipe have no effect.
+
+    Raises: UsageError or UserError as `find_recipe` and `read_changes` do, and for a change without effect.
+    """
+    wanted: dict[str, object] = {}
+    for text in changes or ():
+        wanted.update(read_changes(text))
+    if epochs is not None:
+        wanted["training__epochs"] = epochs
+    idle = [key for key in wanted if of_file and key.startswith(("model__", "slots__"))]
+    if idle:
+        raise UsageError(f"--set {idle[0].replace('__', '.')}: has no effect: NET.py is the network")
+    recipe = find_recipe(name)
+    return recipe.changed(**wanted) if wanted else recipe
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -276,7 +302,7 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _validate(data: dict[str, Any], where: str, error_type: type[UserError] = UserError) -> Recipe:
+def _validate(data: Json, where: str, error_type: type[UserError] = UserError) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:

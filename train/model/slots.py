@@ -1,10 +1,10 @@
 """The slots of a network: the values passed to each filler, the built-in fillers, and the blocks worth trying."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
+from lemur_core.files import Json
 from manifests.records import Block, Spec
 from train.model.recipe import ModelSettings
 
@@ -38,7 +38,7 @@ class Filler:
     code: str = ""
     imports: tuple[str, ...] = ()
     block: Block | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
     full: "Filler | None" = None
 
 

@@ -81,7 +81,7 @@ class Augment:
         """
         self._settings, self._pixels = settings, pixels
         self._first_plain = steps - round(settings.plain_fraction * steps)
-        colour = [round(255 * value) for value in pixels.mean]
+        color = [round(255 * value) for value in pixels.mean]
         plain: list[v2.Transform] = []
         if settings.crop_padding:
             plain.append(v2.RandomCrop(size))
@@ -89,10 +89,10 @@ class Augment:
             plain.append(v2.RandomHorizontalFlip())
         more: list[v2.Transform] = []
         if settings.randaugment_ops:
-            more.append(v2.RandAugment(settings.randaugment_ops, settings.randaugment_magnitude, fill=colour))
+            more.append(v2.RandAugment(settings.randaugment_ops, settings.randaugment_magnitude, fill=color))
         if settings.cutout:
             part = settings.cutout**2 / size**2
-            more.append(v2.RandomErasing(1.0, (part, part), (1.0, 1.0), [float(value) for value in colour]))
+            more.append(v2.RandomErasing(1.0, (part, part), (1.0, 1.0), [float(value) for value in color]))
         self._plain, self._whole = _chain(plain), _chain([*plain, *more])
         mixers: list[v2.Transform] = []
         if settings.mixup_alpha:

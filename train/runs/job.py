@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
+from lemur_core.files import Json
 from lemur_core.files.figures import BLUE, ORANGE, save_figure
 from lemur_core.files.progress import note, progress
 from manifests.records import Ratio, Record, Seconds
@@ -41,7 +42,7 @@ class TrainingJob:
     """
 
     code: str
-    prm: dict[str, Any]
+    prm: Json
     recipe: str
     seed: int
     data: str
@@ -55,6 +56,30 @@ class TrainingJob:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """The answer of the job: how it ended, and its figures as far as it came.
+
+    A figure that is None has no value, or was not reached; the files of the run say more in the second case. `notes`:
+    lines for the user.
+    """
+
+    status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
+    error: str | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    parameters: int | None = None
+    train_loss: float | None = None
+    val_accuracy: float | None = None
+    test_accuracy: float | None = None
+    train_seconds: float | None = None
+    data_seconds: float | None = None
+    device: str | None = None
+    precision: Literal["float32", "bfloat16"] | None = None
+    weights_sha256: str | None = None
+    notes: tuple[str, ...] = ()
+
+
 class ProgressWriter:
     """Keeps two small files in the scratch folder up to date: the epochs so far, and once a second the step."""
 
@@ -63,7 +88,7 @@ class ProgressWriter:
         self._last, self._done = clock(), 0
         (folder / PROGRESS).unlink(missing_ok=True)
 
-    def step(self, figures: Callable[[], dict[str, Any]], images: int) -> None:
+    def step(self, figures: Callable[[], Json], images: int) -> None:
         """Count a step of this many images; write the progress at most once a second."""
         self._done += images
         passed = self._clock() - self._last
@@ -71,7 +96,7 @@ class ProgressWriter:
             self._write(PROGRESS, json.dumps({**figures(), "images_per_second": self._done / passed}))
             self._last, self._done = self._clock(), 0
 
-    def epochs(self, history: list[dict[str, Any]]) -> None:
+    def epochs(self, history: list[Json]) -> None:
         """Write the figures of all epochs so far, one per line, and restart the pace, which excludes validation."""
         self._last, self._done = self._clock(), 0
         self._write(HISTORY, "".join(json.dumps(epoch) + "\n" for epoch in history))
@@ -92,7 +117,7 @@ def save_whole(value: object, path: Path) -> None:
     part.replace(path)
 
 
-def load_checkpoint(path: Path, key: str) -> tuple[dict[str, Any] | None, str]:
+def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
     """Return the state at the end of the last complete epoch, or None and the reason (empty if there is no file).
 
     Code in the file is never executed (`weights_only`).
@@ -131,7 +156,7 @@ def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
             owner.register_buffer(own, value, persistent=False)
 
 
-def tensors_only(state: Mapping[str, Any]) -> dict[str, Tensor]:
+def tensors_only(state: Mapping[str, object]) -> dict[str, Tensor]:
     """Return the tensors of a state by name, on the CPU and contiguous."""
     return {
         name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format)
@@ -185,6 +210,7 @@ class StepFigures(Record):
 
 def open_plain(folder: Path, name: str) -> BinaryIO | None:
     """Open a file that foreign code wrote, for reading; None if it does not exist or is not a regular file."""
+    # Foreign code may have put a link, a pipe or a device there: none of them is read.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         parent = os.open(folder, flags | os.O_DIRECTORY)
@@ -325,11 +351,11 @@ def draw_curves(history: Sequence[EpochFigures], title: str, path: Path) -> None
         figure.set_size_inches(8.0, 3.2)
         figure.suptitle(title, fontsize=11)
         for axes, kind in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-            for which, label, colour, dash in _LINES:
+            for which, label, color, dash in _LINES:
                 values = [(epoch.epoch, getattr(epoch, f"{which}_{kind}")) for epoch in history]
                 points = [(epoch, value) for epoch, value in values if value is not None]
                 if points:
-                    axes.plot(*zip(*points, strict=True), dash, color=colour, label=label, marker=".", markersize=4)
+                    axes.plot(*zip(*points, strict=True), dash, color=color, label=label, marker=".", markersize=4)
             axes.set_xlabel("epoch")
             axes.set_ylabel(kind)
             axes.grid(axis="y")

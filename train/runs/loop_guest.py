@@ -57,9 +57,8 @@ class TimeIsUpError(Exception):
     """The time limit is reached; the last complete epoch is kept."""
 
 
-def train(payload: dict[str, object]) -> dict[str, object]:
-    """Run the job: train, evaluate, and return how it ended; results are written to the working folder."""
-    job = TrainingJob(**payload)  # type: ignore[arg-type]
+def train(job: TrainingJob) -> dict[str, object]:
+    """Train, evaluate, and return the fields of a `TrainingReport`; results are written to the working folder."""
     faulthandler.dump_traceback_later(job.step_limit, exit=True, file=_STDERR)
     loop: Loop | None = None
     status, error, results = "ok", None, {}
@@ -103,6 +102,7 @@ class Loop:
         compute_the_same_twice()
         self._data = open_cache(Path(job.data))
         rows, self._held = split(len(self._data.train_labels), job.held_out, SPLIT_SEED)
+        # Drawn by a fixed seed, and cut: a smaller subset is part of every larger one.
         fewer = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SPLIT_SEED))[: job.images]
         self._rows = rows[fewer.sort().values]
         self.batch = min(self._training.batch_size, len(self._rows))
@@ -128,6 +128,7 @@ class Loop:
         Raises: NetworkError, and anything that the network raises.
         """
         network = load_network(self._job.code, self._job.prm)
+        # The first step compiles kernels and allocates memory: one is taken before time is measured.
         for warm in (True, False):
             self._tick()
             seed_everything(self._job.seed, "network")

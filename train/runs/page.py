@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.markdown import count, plural
+from manifests.folders.formats import lines_text
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
-from manifests.folders.kinds import lines_text
 from manifests.folders.manifest import Manifest
 from manifests.folders.reading import read_json_record, read_text
 from manifests.provenance import find_inlined_blocks
@@ -15,18 +15,28 @@ from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, read_history
 
 RUNS = "runs"
-_RECORD, _NET = "record.json", "net.py"
+RECORD, NET = "record.json", "net.py"
 _LINES = (("train", "training, augmented"), ("val", "held out"))
+
+
+def read_record(folder: Path) -> TrainingRecord:
+    """Read the record in a run's folder.
+
+    Args: folder: of one run, finished or failed.
+    Returns: the record, validated.
+    Raises: OSError, or ValueError if it is not a record.
+    """
+    return read_json_record(folder / RECORD, TrainingRecord)
 
 
 def run_page(folder: Path, manifest: Manifest) -> Page:
     """Return the page of one training run."""
-    record = _record(folder)
+    record = read_record(folder)
     setup = (
         f"{record.data}, {plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
     )
     lead = f"{setup}: {result_text(record)}."
-    files = [_NET, "recipe.json", HISTORY, _RECORD, "manifest.json"]
+    files = [NET, "recipe.json", HISTORY, RECORD, "manifest.json"]
     views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
     return Page(record.name, manifest.kind, lead, views)
 
@@ -37,7 +47,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
     Args: names: their folders below `runs`, each with a label.
     """
 
-    records = {name: _record(folder / RUNS / name) for name in names}
+    records = {name: read_record(folder / RUNS / name) for name in names}
     entries = [
         Entry(
             name=name,
@@ -55,7 +65,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
 
 def list_finished_runs(folder: Path) -> list[str]:
     """Return the names of a study's finished runs."""
-    return sorted(path.parent.name for path in (folder / RUNS).glob(f"*/{_RECORD}") if path.parent.suffix != ".partial")
+    return sorted(path.parent.name for path in (folder / RUNS).glob(f"*/{RECORD}") if path.parent.suffix != ".partial")
 
 
 def result_text(record: TrainingRecord) -> str:
@@ -73,10 +83,6 @@ def percent_text(value: float | None) -> str:
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 2)
-
-
-def _record(folder: Path) -> TrainingRecord:
-    return read_json_record(folder / _RECORD, TrainingRecord)
 
 
 def _views(folder: Path, record: TrainingRecord) -> list[View]:
@@ -112,7 +118,7 @@ def _curves(folder: Path) -> list[View]:
 
 
 def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
-    places = {block.slot: block for block in find_inlined_blocks(read_text(folder / _NET))}
+    places = {block.slot: block for block in find_inlined_blocks(read_text(folder / NET))}
     rows = []
     for part in record.ingredients:
         lines = f", lines {lines_text(*places[part.slot].lines)}" if part.slot in places else ""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lemur_core.files import Json
 from lemur_core.sandbox.server.foreign import is_kind, list_frames, load
 from train.model.contract import TRAINER_PARAMETERS
 from train.runs.augment import Pixels
@@ -116,7 +117,7 @@ class NetworkError(Exception):
     """The file has no network that can be trained; the message says why."""
 
 
-def load_network(code: str, prm: Mapping[str, Any]) -> type[nn.Module]:
+def load_network(code: str, prm: Mapping[str, object]) -> type[nn.Module]:
     """Load the class `Net` of LEMUR's contract, to be constructed with `prm`.
 
     Raises: NetworkError if there is none, or `prm` lacks a name that the file requires; anything that the code raises.
@@ -132,7 +133,7 @@ def load_network(code: str, prm: Mapping[str, Any]) -> type[nn.Module]:
     return network
 
 
-def construct(network: type[nn.Module], batch: int, size: int, prm: dict[str, Any], device: torch.device) -> nn.Module:
+def construct(network: type[nn.Module], batch: int, size: int, prm: Json, device: torch.device) -> nn.Module:
     """Construct a network by LEMUR's contract, on the device, in channels_last memory format.
 
     Raises: NetworkError if there is nothing to train; anything that the code raises.
@@ -190,6 +191,7 @@ def evaluate(
                 with context.autocast():
                     outputs = net(batch)
                 outputs = outputs.float()
+                # Summed, not averaged: the last batch may be smaller.
                 loss += float(nn.functional.cross_entropy(outputs, wanted, reduction="sum"))
                 correct += int((outputs.argmax(1) == wanted).sum())
     finally:
@@ -210,7 +212,7 @@ class RunMetrics:
     def __init__(self, steps_an_epoch: int, batch: int, device: torch.device) -> None:
         self._steps_an_epoch, self._batch = steps_an_epoch, batch
         self._at_once = device.type == "cpu"
-        self.history: list[dict[str, Any]] = []
+        self.history: list[Json] = []
         self.steps = 0
         self.train_seconds = self.data_seconds = 0.0
         self._unseen: list[tuple[int, Tensor, Tensor | None]] = []
@@ -272,11 +274,11 @@ class RunMetrics:
         )
         self._begin_epoch()
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> Json:
         """Return the state for a checkpoint."""
         return {name: getattr(self, name) for name in _KEPT}
 
-    def from_state(self, state: dict[str, Any]) -> None:
+    def from_state(self, state: Json) -> None:
         """Restore the state of a checkpoint."""
         for name in _KEPT:
             setattr(self, name, state[name])

@@ -27,15 +27,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord
 from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
 from train.runs.job import EpochFigures, read_history
-from train.runs.run_folder import NET, read_record
+from train.runs.page import NET, read_record
 from train.runs.verify import verify
 
 #: Folder below that of a run: files to copy into a LEMUR checkout unchanged.
@@ -89,7 +89,7 @@ def create_metric(out_shape=None):
 '''
 
 
-Trial = dict[str, Any]
+Trial = Json
 
 
 def can_enter_from(data: str) -> bool:
@@ -114,7 +114,7 @@ def _storable(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
-def read_training_values(recipe: Mapping[str, Any]) -> Trial:
+def read_training_values(recipe: Json) -> Trial:
     """Return the values that a recipe trains with, under LEMUR's names; they override a network's hyperparameters."""
     training, augmentation = recipe["training"], recipe["augmentation"]
     used = {
@@ -156,6 +156,7 @@ def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dic
         if figures.epoch == record.epochs and record.test_accuracy is not None:
             accuracy, measured = record.test_accuracy, "test images"
         if accuracy is not None:
+            # Sorted, as LEMUR prints them: the digest of the printed text is the id.
             used = dict(sorted((prm | {"accuracy_on": measured}).items()))
             outcome = {"uid": lemur_digest(used), "accuracy": accuracy, "duration": round(elapsed * 1e9)}
             trials[figures.epoch] = dict(sorted((used | outcome).items()))
@@ -238,7 +239,7 @@ def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
 
 
 def archive(
-    db: Path, code: str, name: str, prm: Mapping[str, Any], *, data: str, epoch: int, accuracy: float, duration: int
+    db: Path, code: str, name: str, prm: Mapping[str, object], *, data: str, epoch: int, accuracy: float, duration: int
 ) -> bool:
     """Add a checked network (`train.lemur.check`) with its trial to a LEMUR database, as LEMUR's own check does.
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -20,11 +19,12 @@ from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from lemur_core.sandbox.runtime import find_runtime
+from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
-from train.data import Cifar10
+from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe
-from train.runs.job import TrainingJob, read_history, read_progress, watching
+from train.runs.job import TrainingJob, TrainingReport, read_history, read_progress, watching
 from train.runs.register import (
     LEMUR,
     can_enter_from,
@@ -45,6 +45,8 @@ from train.runs.run_folder import (
 )
 
 ENTRY = "train.runs.loop_guest:train"
+#: Its limits are those of the resources of each run.
+TRAIN = SandboxStage[TrainingReport](ENTRY, TrainingReport, Limits(), Retries.NONE)
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 #: The packages that the entry itself imports besides the declared runtime.
@@ -83,7 +85,7 @@ class TrainingRun:
         """Number of training images. Raises: UserError if there are fewer."""
         return count_images(self.data, self.held_out, self.images)
 
-    def identify(self, device: str) -> dict[str, Any]:
+    def identify(self, device: str) -> dict[str, object]:
         """Return the values that identify the run on a device."""
         return {
             "code_sha256": _sha256(self.network.code),
@@ -127,7 +129,7 @@ class Resources:
     jobs: int = 1
     runtime: tuple[str, ...] = ()  # distributions that networks can import besides the declared runtime
 
-    def checked(self) -> "Resources":
+    def resolve(self) -> "Resources":
         """Return the same resources, with the number of threads and the device filled in.
 
         Raises: UserError for values out of range, a device that does not exist or is not allowed, or a package of
@@ -162,7 +164,7 @@ class Resources:
 def open_sandbox(data: Path, resources: Resources) -> Sandbox:
     """Return a sandbox for training runs on the images in that cache folder.
 
-    Args: resources: from `Resources.checked`.
+    Args: resources: from `Resources.resolve`.
     """
     assert resources.device != "auto"
     environment = {}
@@ -210,7 +212,7 @@ def train_once(
     Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
         other content.
     """
-    resources = resources.checked()
+    resources = resources.resolve()
     if can_enter_from(run.data.label):
         check_storable(run.network.prm)
     if not quiet:
@@ -256,7 +258,7 @@ def training(
 
     Its folder is locked by this process until the generator ends or is closed.
 
-    Args: resources: from `Resources.checked`. keep_failed: accept the same run even if it failed.
+    Args: resources: from `Resources.resolve`. keep_failed: accept the same run even if it failed.
     """
     watch = Stopwatch()
     identity = run.identify(resources.device)
@@ -274,14 +276,14 @@ def training(
             note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
         job = _build_job(run, resources, _sha256(canonical_json(identity)))
         outcome = yield Job(str(out), ENTRY, asdict(job), resources.limits(), scratch=str(scratch.resolve()))
-        report = outcome.value if isinstance(outcome.value, dict) else {}
-        notes, digest = report.get("notes"), report.get("weights_sha256")
-        for line in notes if isinstance(notes, list) and not quiet else []:
-            note(f"{name}: {str(line)[:300]}")
-        record = _record(run, identity, scratch, outcome, resources)
+        report = TRAIN.read(outcome).answer
+        for line in report.notes if report and not quiet else ():
+            note(f"{name}: {line[:300]}")
+        record = _record(run, identity, scratch, outcome, report, resources)
         try:
-            sha256 = digest if isinstance(digest, str) else None
-            result = write_result(partial, run.network.code, record, identity, sha256)
+            result = write_result(
+                partial, run.network.code, record, identity, report.weights_sha256 if report else None
+            )
             history = read_history(result)
             if alone and not why_refused(record, run.network.code, history):
                 write_lemur_files(result / LEMUR, record, run.network.code, history)
@@ -289,7 +291,7 @@ def training(
         except OSError as error:
             reason = f"{partial}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
-        if not _can_resume(outcome):
+        if not _can_resume(outcome, report):
             put_in_place(partial, out)
     return record
 
@@ -321,21 +323,13 @@ def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRe
         return record
 
 
-def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
-    """Return the number of training images.
-
-    Raises: UserError if there are fewer than requested.
-    """
-    there = len(data.train_labels)
-    if not 0 <= held_out < there:
-        raise UserError(f"held out: {held_out:,} of {there:,} images; hold out 0 or more, but fewer than all")
-    if images is not None and not 1 <= images <= there - held_out:
-        raise UserError(f"images: {images:,}, but {there - held_out:,} are left to train on; use at most that many")
-    return there - held_out if images is None else images
-
-
 def _record(
-    run: TrainingRun, identity: Mapping[str, Any], scratch: Path, outcome: Outcome, resources: Resources
+    run: TrainingRun,
+    identity: Mapping[str, object],
+    scratch: Path,
+    outcome: Outcome,
+    report: TrainingReport | None,
+    resources: Resources,
 ) -> TrainingRecord:
     """Build the record from the process's report, else from its files; foreign code may have tampered with both."""
     known = {
@@ -360,10 +354,13 @@ def _record(
         "precision": "float32",
         "test_accuracy": None,
     }
-    if outcome.status == Status.OK and isinstance(outcome.value, dict):
-        reported = {key: outcome.value[key] for key in (*left, "status", "error") if key in outcome.value}
-        with contextlib.suppress(ValidationError):
-            return TrainingRecord.model_validate({**known, **left, **reported})
+    if report is not None:
+        reached = {name: value for name in left if (value := getattr(report, name)) is not None}
+        with contextlib.suppress(ValidationError):  # a loss that is not a number, an accuracy of 2
+            return TrainingRecord.model_validate(
+                {**known, **left, **reached, "status": report.status, "error": report.error}
+            )
+    if outcome.status == Status.OK:
         status, error = "error", "its report cannot be read"
     else:
         status, error = _judge(outcome, resources.step_limit)
@@ -382,10 +379,10 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
     return "error", line
 
 
-def _can_resume(outcome: Outcome) -> bool:
+def _can_resume(outcome: Outcome, report: TrainingReport | None) -> bool:
     """Return whether the run was stopped by its time limit or a signal, so that it can be resumed."""
-    if isinstance(outcome.value, dict):
-        return outcome.value.get("status") == "timeout"
+    if report is not None:
+        return report.status == "timeout"
     return outcome.status == Status.CRASHED and outcome.error.startswith(_ENDED)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from lemur_core.files.atomic import check_ours, own, write_text
 from lemur_core.files.errors import UserError
@@ -24,15 +23,15 @@ from manifests.folders.manifest import (
     read_manifest,
     write_manifest,
 )
-from manifests.folders.reading import read_json, read_json_record
+from manifests.folders.reading import read_json
 from manifests.records import Ingredient, TrainingRecord
 from train.compose.library import open_library
 from train.data import Cifar10
 from train.runs.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_history
-from train.runs.page import run_page
+from train.runs.page import NET, RECORD, read_record, run_page
 
 KIND = "run"
-RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
+IDENTITY, RESULT, SCRATCH = "run.json", "result", "scratch"
 _LOCK, _OLDER = "lock", "older"
 _OF_PARTIAL = frozenset({IDENTITY, RESULT, SCRATCH, _LOCK, _OLDER})
 _FINAL = ("ok", "diverged")  # running it again would end in the same way
@@ -40,24 +39,14 @@ _MOST_WEIGHTS = 4 * 2**30
 _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
 
 
-def read_record(folder: Path) -> TrainingRecord:
-    """Read the record in a run's folder.
-
-    Args: folder: of one run, finished or failed.
-    Returns: the record, validated.
-    Raises: OSError, or ValueError if it is not a record.
-    """
-    return read_json_record(folder / RECORD, TrainingRecord)
-
-
-def read_identity(folder: Path) -> dict[str, Any]:
+def read_identity(folder: Path) -> dict[str, object]:
     """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
-    identity: dict[str, Any] = read_json(folder / IDENTITY)["identity"]
+    identity: dict[str, object] = read_json(folder / IDENTITY)["identity"]
     return identity
 
 
 def find_finished(
-    out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: bool = False
+    out: Path, wanted: Mapping[str, object], *, force: bool, keep_failed: bool = False
 ) -> TrainingRecord | None:
     """Return the record of the same run if `out` has it; another run that failed is ignored.
 
@@ -97,6 +86,7 @@ def own_folder(out: Path) -> Iterator[Path]:
         raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
     partial = out.absolute().with_name(f"{out.absolute().name}.partial")
     names = {path.name for path in partial.iterdir()} if partial.is_dir() else {_LOCK}
+    # A process that was killed while it wrote the identity leaves a temporary file of that name.
     others = sorted(name for name in names - _OF_PARTIAL if not name.startswith(f".{IDENTITY}."))
     if others or (names and _LOCK not in names):
         what = f" (it holds {make_visible(others[0], 80)})" if others else ""
@@ -107,7 +97,7 @@ def own_folder(out: Path) -> Iterator[Path]:
         yield partial
 
 
-def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Path:
+def open_scratch(partial: Path, wanted: Mapping[str, object], *, quiet: bool) -> Path:
     """Return the job's folder, with the files of an earlier part of the same run; those of another run are removed."""
     scratch = partial / SCRATCH
     identity: object = None
@@ -123,7 +113,7 @@ def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Pa
 
 
 def write_result(
-    partial: Path, code: str, record: TrainingRecord, identity: Mapping[str, Any], weights_sha256: str | None
+    partial: Path, code: str, record: TrainingRecord, identity: Mapping[str, object], weights_sha256: str | None
 ) -> Path:
     """Write the files of a finished run, except for the manifest, next to its scratch folder.
 
@@ -154,6 +144,7 @@ def put_in_place(partial: Path, out: Path) -> None:
 
     Raises: UserError if the old folder holds files that lemur did not write; the result stays in `partial`.
     """
+    # Moved aside, not removed: whenever the process is killed, one complete run is left.
     older = partial / _OLDER
     remove_folder(older)
     if out.is_dir():
@@ -169,7 +160,7 @@ def put_in_place(partial: Path, out: Path) -> None:
 def write_run_manifest(
     folder: Path,
     record: TrainingRecord,
-    identity: Mapping[str, Any],
+    identity: Mapping[str, object],
     data: Cifar10,
     library: Path | None,
     watch: Stopwatch,
@@ -195,7 +186,7 @@ def write_run_manifest(
         counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
         details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
         outputs=list_outputs(folder, {HISTORY: record.epochs}),
-        measured=watch.measured(),
+        measured=watch.measure(),
     )
     if page:
         finish(folder, manifest, run_page, watch)
@@ -252,7 +243,7 @@ def _holds(library: Path | None, parts: Sequence[Ingredient]) -> bool:
     return other is None
 
 
-def _difference(stored: object, wanted: Mapping[str, Any]) -> str:
+def _difference(stored: object, wanted: Mapping[str, object]) -> str:
     """Describe the first difference."""
     if not isinstance(stored, dict):
         return "it cannot be read"

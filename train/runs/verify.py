@@ -14,8 +14,8 @@ from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_
 from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
 from train.runs.job import HISTORY, read_history
-from train.runs.page import RUNS
-from train.runs.run_folder import IDENTITY, KIND, NET, RECORD, read_identity, read_record
+from train.runs.page import NET, RECORD, RUNS, read_record
+from train.runs.run_folder import IDENTITY, KIND, read_identity
 
 _TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
 

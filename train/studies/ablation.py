@@ -19,11 +19,10 @@ from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import Prober
-from train.data import Cifar10
+from train.data import Cifar10, count_images
 from train.model.recipe import Recipe, read_changes
-from train.runs.page import RUNS, list_finished_runs, runs_library
-from train.runs.run import Resources, TrainingRun, count_images
-from train.runs.run_folder import read_record
+from train.runs.page import RUNS, list_finished_runs, read_record, runs_library
+from train.runs.run import Resources, TrainingRun
 from train.studies.study import Study
 
 if TYPE_CHECKING:
@@ -324,10 +323,10 @@ def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) 
         for place, (_, difference) in enumerate(differences):
             if difference.mean is None:
                 continue
-            colour = BLUE if difference.is_significant else FAINT
+            color = BLUE if difference.is_significant else FAINT
             if difference.low is not None and difference.high is not None:
-                axes.plot([100 * difference.low, 100 * difference.high], [place, place], color=colour, linewidth=2)
-            axes.plot([100 * difference.mean], [place], "o", color=colour, markersize=6)
+                axes.plot([100 * difference.low, 100 * difference.high], [place, place], color=color, linewidth=2)
+            axes.plot([100 * difference.mean], [place], "o", color=color, markersize=6)
         axes.set_yticks(range(len(differences)), [f"{name} (n = {difference.n})" for name, difference in differences])
         axes.set_ylim(len(differences) - 0.5, -0.5)
         axes.set_xlabel("accuracy against the full recipe, percentage points")

@@ -156,6 +156,7 @@ def compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget: int
     """
     generator = random.Random(seed)
     recipes = [base]
+    # A small space has fewer compositions than the budget: the draws must end.
     for _ in range(budget * _TRIES):
         if len(recipes) >= budget:
             break

@@ -82,7 +82,7 @@ class Study:
         Args: runs: by the name of their folder below `runs`.
         Returns: their records, in that order.
         """
-        resources = self._resources.checked()
+        resources = self._resources.resolve()
         under_way: deque[tuple[str, Training, Job | TrainingRecord]] = deque()
         records: list[TrainingRecord] = []
 
@@ -149,7 +149,7 @@ class Study:
             counts={"runs": len(records), "status": {name: statuses.count(name) for name in sorted(set(statuses))}},
             details={},
             outputs=list_outputs(out, dict(rows)),
-            measured=self._watch.measured(),
+            measured=self._watch.measure(),
         )
         write_page(out, page(out, manifest))
         if (out / FILE_NAME).is_file():

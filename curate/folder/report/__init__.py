@@ -1,17 +1,16 @@
 """The report of a curation: `report.md` and its figures, all counted from the decisions."""
 
 from pathlib import Path
-from typing import Any
 
 from curate.folder.report import records, sections
 from curate.folder.report.arch_uid import arch_uid_section
 from curate.folder.report.facts import gather_facts
-from curate.folder.report.figures import draw_figures
-from curate.folder.report.graphs import draw_graphs
+from curate.folder.report.figures import draw_figures, draw_graphs
 from curate.folder.snapshot import chat_section
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
+from lemur_core.files import Json
 
 _CAPTIONS = {
     "funnel": "Codes that are left after each stage; light: what it took off.",
@@ -26,7 +25,7 @@ def write_report(
     folder: Path,
     corpus: LoadedRecords,
     outcome: CurationOutcome,
-    counts: dict[str, Any],
+    counts: Json,
     options: CurateOptions,
     name: str,
 ) -> None:
@@ -51,31 +50,31 @@ def write_report(
         return [f"![{caption}](figures/{files[key]})", "", f"*{caption}*", ""]
 
     lines = [
-        *sections.head(name, facts, options, outcome),
-        *sections.funnel(facts, options),
+        *sections.report_head(name, facts, options, outcome),
+        *sections.report_funnel(facts, options),
         *figure("funnel"),
-        *sections.delta(facts, outcome),
-        *sections.stages(facts),
+        *sections.report_delta(facts, outcome),
+        *sections.report_stages(facts),
         *figure("similarity"),
-        *sections.lsh(outcome.details, options),
-        *sections.by_group("By prefix", "prefix", "networks", facts.prefixes),
+        *sections.report_lsh(outcome.details, options),
+        *sections.report_by_group("By prefix", "prefix", "networks", facts.prefixes),
         *figure("prefixes"),
-        *sections.by_group("By family", "family", "codes", facts.families),
+        *sections.report_by_group("By family", "family", "codes", facts.families),
         *figure("families"),
-        *sections.splits(outcome, counts, options),
-        *sections.weights(facts, outcome, options),
-        *records.best(facts, corpus),
+        *sections.report_splits(outcome, counts, options),
+        *sections.report_weights(facts, outcome, options),
+        *records.report_best(facts, corpus),
         *figure("best"),
-        *records.rescued(facts),
-        *records.pretrained(facts, corpus, outcome.rights),
-        *sections.graphs(facts, outcome, counts),
+        *records.report_rescued(facts),
+        *records.report_pretrained(facts, corpus, outcome.rights),
+        *sections.report_graphs(facts, outcome, counts),
         *(line for key in graphs for line in figure(key)),
         *arch_uid_section(facts, corpus, outcome),
-        *records.runs(facts, corpus, outcome, counts),
-        *records.origins(facts, outcome),
+        *records.report_runs(facts, corpus, outcome, counts),
+        *records.report_origins(facts, outcome),
         *chat_section(outcome.chat),
-        *records.largest_groups(facts),
-        *records.invalid(facts),
+        *records.report_largest_groups(facts),
+        *records.report_invalid(facts),
         "## Single records",
         "",
         "`decisions.parquet` has one row for every input row: its outcome, the kept record that represents it,"

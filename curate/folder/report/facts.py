@@ -47,7 +47,7 @@ class ReportFacts:
         similarity = self.verdicts[code].similarity
         return 1.0 if similarity is None else similarity
 
-    def removed(self, stage: str) -> list[int]:
+    def list_removed(self, stage: str) -> list[int]:
         """Return the codes removed at a stage, least similar first."""
         codes = [code for code, verdict in self.verdicts.items() if verdict.stage == stage]
         return sorted(codes, key=lambda code: (self.similarity(code), self.ids[code]))
@@ -56,7 +56,7 @@ class ReportFacts:
         """Return each kept code that has duplicates, with those, least similar first; the largest group first."""
         members: dict[int, list[int]] = {}
         for stage in DUPLICATE_STAGES:
-            for code in self.removed(stage):
+            for code in self.list_removed(stage):
                 canonical = self.verdicts[code].canonical
                 if canonical is not None:
                     members.setdefault(canonical, []).append(code)

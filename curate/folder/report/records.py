@@ -3,7 +3,6 @@
 import re
 import statistics
 from collections import Counter
-from typing import Any
 
 from curate.compute.runs import RunResult
 from curate.folder.report.facts import ReportFacts
@@ -12,13 +11,14 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights
 from curate.published.outcome import CurationOutcome
+from lemur_core.files import Json
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
 
 #: Maximum number of rows of a table that should normally be complete.
 WHOLE_TABLE = 500
 
 
-def rescued(facts: ReportFacts) -> list[str]:
+def report_rescued(facts: ReportFacts) -> list[str]:
     """List the records kept for the support of a prefix or family."""
     codes = [code for code, verdict in facts.verdicts.items() if verdict.rescued is not None]
     if not codes:
@@ -42,7 +42,7 @@ def rescued(facts: ReportFacts) -> list[str]:
     ]
 
 
-def best(facts: ReportFacts, corpus: LoadedRecords) -> list[str]:
+def report_best(facts: ReportFacts, corpus: LoadedRecords) -> list[str]:
     """List the best codes on one benchmark, with their outcomes."""
     if not facts.best:
         return []
@@ -69,7 +69,7 @@ def best(facts: ReportFacts, corpus: LoadedRecords) -> list[str]:
     ]
 
 
-def pretrained(facts: ReportFacts, corpus: LoadedRecords, rights: Rights) -> list[str]:
+def report_pretrained(facts: ReportFacts, corpus: LoadedRecords, rights: Rights) -> list[str]:
     """List every code that loads trained weights, with the lines that do, unless its license forbids showing them."""
     evidence_of = corpus.features.pretrained
     codes = [code for code in facts.verdicts if code in evidence_of]
@@ -104,7 +104,7 @@ def _describe_outcome(code: int, facts: ReportFacts) -> str:
     return f"{verdict.outcome}, {ratio(facts.similarity(code))} to {code_span(facts.names[verdict.canonical])}"
 
 
-def invalid(facts: ReportFacts) -> list[str]:
+def report_invalid(facts: ReportFacts) -> list[str]:
     """List why rows are unusable, with the first of each kind."""
     if not facts.invalid:
         return []
@@ -122,7 +122,7 @@ def invalid(facts: ReportFacts) -> list[str]:
     return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], fold_rows(rows, LONG_TABLE), 2)]
 
 
-def origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
+def report_origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     """List the codes that come from repositories, by license and source, with examples; empty if not requested."""
     rights = outcome.rights
     if rights.origins is None:
@@ -170,7 +170,7 @@ LARGEST_GROUPS = 10
 _MEMBERS_SHOWN = 3
 
 
-def largest_groups(facts: ReportFacts) -> list[str]:
+def report_largest_groups(facts: ReportFacts) -> list[str]:
     """List the kept records with most duplicates, with their least and most similar members."""
     groups = facts.groups()
     if not groups:
@@ -235,7 +235,7 @@ _MEANING = {
 }
 
 
-def runs(facts: ReportFacts, corpus: LoadedRecords, outcome: CurationOutcome, counts: dict[str, Any]) -> list[str]:
+def report_runs(facts: ReportFacts, corpus: LoadedRecords, outcome: CurationOutcome, counts: Json) -> list[str]:
     """Report how many kept networks run, and why the others do not; empty if runs were not checked."""
     if outcome.runs is None:
         return []

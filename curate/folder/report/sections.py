@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from curate.folder.report.facts import HOW, OUTCOMES, ReportFacts, select_compared_groups
-from curate.model.filters import BY_VALUE
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
+from curate.model.records import BY_VALUE
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
+from lemur_core.files import Json
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox.runtime import option_for
 from manifests.records import Agreement
@@ -37,7 +37,7 @@ def fold_rows(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
     return [*rows[:limit], *rest]
 
 
-def head(name: str, facts: ReportFacts, options: CurateOptions, outcome: CurationOutcome) -> list[str]:
+def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: CurationOutcome) -> list[str]:
     """Return the title, the one-line result, the settings, and what could not be done."""
     compared, notes = outcome.graphs is not None, outcome.notes
     kept, codes = facts.codes["kept"], facts.codes.total()
@@ -85,7 +85,7 @@ def head(name: str, facts: ReportFacts, options: CurateOptions, outcome: Curatio
     return lines
 
 
-def delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
+def report_delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     """Report what a delta was compared with, and what that decided; empty for a whole snapshot."""
     stated = outcome.details.get("against")
     if stated is None:
@@ -109,7 +109,7 @@ def delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     ]
 
 
-def funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
+def report_funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
     """Return the table of rows, networks and codes by outcome; each column adds up."""
     lines = ["## From rows to records", ""]
     rows = [
@@ -150,7 +150,7 @@ def funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
     return [*lines, ""]
 
 
-def stages(facts: ReportFacts) -> list[str]:
+def report_stages(facts: ReportFacts) -> list[str]:
     """Return how removed records resemble the kept ones."""
     removed = sum(facts.codes[stage] for stage in DUPLICATE_STAGES)
     if not removed:
@@ -166,7 +166,7 @@ def stages(facts: ReportFacts) -> list[str]:
     return ["## What the removed share with what was kept", "", *table(head, rows, left=2)]
 
 
-def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
+def report_lsh(details: Json, options: CurateOptions) -> list[str]:
     """Report how candidate pairs were proposed, and how many true pairs were missed."""
     facts = details.get("lsh")
     if not facts:
@@ -184,7 +184,7 @@ def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
     return ["## Recall of the candidate pairs", "", text, ""]
 
 
-def graphs(facts: ReportFacts, outcome: CurationOutcome, counts: dict[str, Any]) -> list[str]:
+def report_graphs(facts: ReportFacts, outcome: CurationOutcome, counts: Json) -> list[str]:
     """Report how many networks were traced, and how their graphs agree with the decisions by text."""
     if outcome.graphs is None:
         return []
@@ -227,7 +227,7 @@ def graphs(facts: ReportFacts, outcome: CurationOutcome, counts: dict[str, Any])
 _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
 
 
-def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
+def report_by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
     """Return a table of groups before and after, with what removed them and the drop rate of what was compared."""
     kept_in_all = sum(counts["kept"] for counts in groups.values())
     columns = [
@@ -254,7 +254,7 @@ def _group_cells(counts: Counter[str], columns: list[str], kept_in_all: int) -> 
     return [count(counts.total()), *(count(counts[column]) for column in columns), count(kept), *shares]
 
 
-def splits(outcome: CurationOutcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:
+def report_splits(outcome: CurationOutcome, counts: Json, options: CurateOptions) -> list[str]:
     """Return the records and split groups of each split."""
     if not outcome.kept:
         return []
@@ -281,7 +281,7 @@ def splits(outcome: CurationOutcome, counts: dict[str, Any], options: CurateOpti
     return lines
 
 
-def weights(facts: ReportFacts, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
+def report_weights(facts: ReportFacts, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
     """Report the effect of `--upweight` on the records."""
     if not options.upweight:
         return []

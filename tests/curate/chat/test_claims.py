@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from curate.chat.complete import put_back
-from manifests.conversations.conversation import read_fenced_code
+from manifests.conversations.conversation import put_back, read_fenced_code
 from manifests.records import CHAT_KINDS
 
 Row = dict[str, Any]

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.chat.change import change_all
-from curate.chat.complete import MARK, completions, gaps, put_back
+from curate.chat.complete import completions, gaps
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, describe_output, design, explain
 from curate.chat.network import ChatNetwork, Child, Lab, NetworkFacts, read_code
 from curate.chat.repair import repairs
 from curate.compute.runs import InputCase
-from manifests.conversations.conversation import Draft, Skipped, fence, read_fenced_code
-from manifests.conversations.sampling import Sampler
+from manifests.conversations.conversation import MARK, Draft, Sampler, Skipped, fence, put_back, read_fenced_code
 
 NOTHING: Any = {"own": {}, "functions": {}, "dropout": (), "optimizers": (), "losses": ()}
 COUNTS: Any = {"parameters": 650, "trainable": 650, "buffers": 0, "multiply_adds": 0, "layers": {"Linear": 1}}

@@ -57,7 +57,7 @@ def write_library(folder: Path) -> Path:
     outputs = list_outputs(folder, {"specs.jsonl": len(rows)})
     manifest = Manifest(
         kind="extraction", versions={}, parameters={}, inputs=[], counts={}, details={}, outputs=outputs,
-        measured=Stopwatch().measured(),
+        measured=Stopwatch().measure(),
     )  # fmt: skip
     write_manifest(folder, manifest)
     return folder

@@ -58,7 +58,7 @@ def describe(content: str, *paths: str) -> Manifest:
         counts={},
         details={},
         outputs=outputs,
-        measured=Stopwatch().measured(),
+        measured=Stopwatch().measure(),
     )
 
 

@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 from curate.model.options import CurateOptions
-from curate.run.pipeline import recorded
+from curate.run.pipeline import describe_options
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
@@ -113,7 +113,7 @@ def test_a_command_names_the_set_that_is_not_installed(
 
 
 def test_the_packages_of_a_set_are_written_down() -> None:
-    names = recorded(CurateOptions(runtime=("lemur-nets", "Einops")))["runtime"]
+    names = describe_options(CurateOptions(runtime=("lemur-nets", "Einops")))["runtime"]
     assert list(names) == sorted(NAMED_SETS["lemur-nets"].values())
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manifests.publish.patterns import looks_random
 from manifests.publish.screen import find_hits
-from manifests.publish.tokens import looks_random
 
 LETTERS = string.ascii_letters
 AL = LETTERS + string.digits

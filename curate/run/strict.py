@@ -1,109 +1,56 @@
-"""The profile `strict`: the whole curation on one page, and splits without leakage.
+"""The profile `strict`: the whole curation on one page."""
 
-Records that are lexically close, structurally equal or equal computations up to widths share a split, group by group.
-Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
-G1". They fill test, then validation, in an order drawn from the seed and the group itself, so that adding or removing
-a record moves hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
-"""
-
-import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+import pyarrow as pa
 
 from curate.compute.graphs import GraphTrace, GraphTracer, choose_traced, differ_test
 from curate.compute.runs import Check, choose_running
-from curate.dedup.precomputed import Precomputed
 from curate.model.corpus import LoadedRecords
-from curate.model.features import FeatureTable
-from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
+from curate.model.features import FeatureStore, FeatureTable
+from curate.model.options import CurateOptions, matching_prefix
 from curate.model.records import Records, build_records
 from curate.model.select import Rescue, Select, Support, rescue
-from curate.published.clusters import join_clusters
+from curate.model.splits import assign_splits, group_names, join_clusters, split_groups
 from curate.published.delta import Baseline, SplitGuard
 from curate.published.outcome import CurationOutcome, PublishedRecord
+from lemur_core.files import Json
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, link_by_lsh, measure_recall
-from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
+from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, measure_recall
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
 from lemur_core.similarity.selection import Differ, KeptSet, Verdict, select
 
 
-def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
-    """Return the group number of each kept code; codes of one group must share a split.
+@dataclass(frozen=True, slots=True)
+class Precomputed:
+    """Features, a selection, and graphs.
 
-    Args:
-        graphs: what each kept code computes up to widths; None if unknown.
+    Attributes:
+        features: opens the features of all codes.
+        order: the ids of the codes that were selected from, best first.
+        verdicts: one per code in that order: `stage`, `canonical` (an index into it), `similarity`.
+        known: the ids of the codes whose graphs were known to that selection.
+        answers: answers of the sandbox, by id, for all codes that were traced.
     """
-    count = len(kept)
-    codes = np.array(kept, np.int64)
-    sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
-    structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
-    set_group = _components(sets, features)
-    # nodes: groups of shingle sets, then fingerprints, then graphs; each record connects its own
-    nodes = int(set_group.max(initial=-1)) + 1
-    known = [text or str(code) for code, text in zip(kept, graphs or [None] * count, strict=True)]
-    computed, computed_place = np.unique(np.array(known, str), return_inverse=True)
-    first = set_group[set_place]
-    others = (nodes + structure_place, nodes + len(structures) + computed_place)
-    ties = (np.concatenate([first, first]), np.concatenate(others))
-    size = nodes + len(structures) + len(computed)
-    tied = coo_array((np.ones(2 * count, np.int8), ties), shape=(size, size))
-    _, labels = connected_components(tied, directed=False)
-    groups: list[int] = labels[first].tolist()
-    return groups
 
+    features: Callable[[], FeatureStore]
+    order: Sequence[bytes]
+    verdicts: pa.Table
+    known: Set[str]
+    answers: Mapping[str, Json]
 
-def _components(sets: IntArray, features: FeatureTable) -> IntArray:
-    """Return the component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
-    pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
-    if pairs.complete:
-        ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
-    else:
-        ends = link_by_lsh(features, sets, LEAK_THRESHOLD)
-    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(len(sets), len(sets)))
-    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
-
-
-def group_names(groups: Sequence[int], ids: Sequence[str], assigned: Mapping[int, str] = {}) -> list[str]:
-    """Return each record's group name: the smallest id in its group, cut to 16 digits, unless `assigned` names it."""
-    names: dict[int, str] = {}
-    for group, id_ in zip(groups, ids, strict=True):
-        names[group] = min(names.get(group, id_), id_)
-    return [assigned.get(group, names[group][:16]) for group in groups]
-
-
-def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, assigned: Mapping[int, str] = {}) -> list[str]:
-    """Assign a split to each record: about 80 / 10 / 10 by records, whole groups only.
-
-    Args:
-        groups: group number of each record. ids: its SHA-256. seed: another seed draws another order.
-        assigned: splits of groups that join published records; the others fill the splits among themselves.
-    """
-    members: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
-        if group not in assigned:
-            members.setdefault(group, []).append(place)
-    # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
-    order = sorted(members, key=lambda group: _draw(seed, min(ids[place] for place in members[group])))
-    split_of = dict.fromkeys(members, "train")
-    for split in ("test", "validation"):
-        quota = round(sum(map(len, members.values())) * SPLIT_RATIOS[split])
-        largest = max(1, quota // 2)
-        for group in order:
-            size = len(members[group])
-            if split_of[group] == "train" and size <= min(quota, largest):
-                split_of[group] = split
-                quota -= size
-    split_of |= assigned
-    return [split_of[group] for group in groups]
-
-
-def _draw(seed: int, text: str) -> bytes:
-    return hashlib.sha256(f"{seed}:{text}".encode()).digest()
+    def look_up_verdicts(self, order: Sequence[int], known: Set[int], ids: Sequence[str]) -> dict[int, Verdict] | None:
+        """Return the verdicts on these codes, if they and the codes with known graphs are those of the selection."""
+        same = len(order) == len(self.order) and {ids[code] for code in known} == self.known
+        if not same or any(ids[code] != id_.hex() for code, id_ in zip(order, self.order, strict=True)):
+            return None
+        rows = (row for batch in self.verdicts.to_batches(max_chunksize=10_000) for row in batch.to_pylist())
+        return {
+            code: Verdict(row["stage"], order[row["canonical"]], row["similarity"])
+            for code, row in zip(order, rows, strict=True)
+        }
 
 
 def curate_strict(
@@ -125,20 +72,14 @@ def curate_strict(
     records = build_records(corpus, options)
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
 
-    def trace_of(code: int) -> GraphTrace | None:
+    def get_trace(code: int) -> GraphTrace | None:
         return None if tracer is None else tracer.known.get(code)
 
-    guard = None if against is None else SplitGuard(corpus.features, against, trace_of)
+    guard = None if against is None else SplitGuard(corpus.features, against, get_trace)
     selector = _selector(corpus, options, recall, tracer, guard, precomputed)
-    if tracer is not None and options.graphs != "survivors":
-        published_codes = () if against is None else against.equal
-        tracer.trace({code: row for code, row in records.representatives.items() if code not in published_codes})
-    elif tracer is not None and precomputed is not None:
-        tracer.trace(
-            {code: row for code, row in records.representatives.items() if corpus.ids[code] in precomputed.known}
-        )
-
-    choose = _make_chooser(corpus, options, selector, tracer, against, trace_of)
+    if tracer is not None:
+        tracer.trace(_list_traced_first(corpus, records, options, against, precomputed))
+    choose = _make_chooser(corpus, options, selector, tracer, against, get_trace)
     if options.require_runs:
         assert check is not None
         every, (records, chosen) = records, choose_running(records, corpus, choose, check)
@@ -146,11 +87,10 @@ def curate_strict(
             recall = _recall_again(corpus, records, options, recall)
     else:
         chosen = choose(records)
-    rank = records.rank
-    kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
+    kept = _list_kept(records, chosen)
     traced = None if tracer is None else tracer.known
     groups, anchors = _group(corpus, kept, traced, guard)
-    joined = {} if against is None else join_clusters([*against.joined, *_keys(anchors).values()])
+    joined = {} if against is None else join_clusters([*against.key_pairs, *_keys(anchors).values()])
     splits, names = _split(corpus, kept, options.seed, groups, anchors, joined)
     return CurationOutcome(
         decisions=_decisions(corpus, records, chosen),
@@ -175,18 +115,41 @@ def curate_strict(
     )
 
 
+def _list_kept(records: Records, chosen: Rescue) -> list[int]:
+    """Return the kept codes, best first."""
+    rank = records.rank
+    return sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
+
+
+def _list_traced_first(
+    corpus: LoadedRecords,
+    records: Records,
+    options: CurateOptions,
+    against: Baseline | None,
+    precomputed: Precomputed | None,
+) -> dict[int, int]:
+    """Return the codes to trace before anything is selected, with their representative rows."""
+    rows = records.representatives
+    if options.graphs != "survivors":
+        published = () if against is None else against.equal
+        return {code: row for code, row in rows.items() if code not in published}
+    # The selection that was computed elsewhere holds only if the same graphs are known here.
+    known = () if precomputed is None else precomputed.known
+    return {code: row for code, row in rows.items() if corpus.ids[code] in known}
+
+
 def _make_chooser(
     corpus: LoadedRecords,
     options: CurateOptions,
     selector: Select,
     tracer: GraphTracer | None,
     against: Baseline | None,
-    trace_of: Callable[[int], GraphTrace | None],
+    get_trace: Callable[[int], GraphTrace | None],
 ) -> Callable[[Records], Rescue]:
     """Return the function that selects among candidates; codes that are published already are decided by that."""
 
     def decide(candidates: Records) -> Rescue:
-        published_verdicts = {} if against is None else against.verdicts(candidates.order, trace_of)
+        published_verdicts = {} if against is None else against.verdicts(candidates.order, get_trace)
         new = replace(candidates, order=[code for code in candidates.order if code not in published_verdicts])
         selection = rescue(new.order, _supports(new, options), corpus.features, selector)
         selection.verdicts |= published_verdicts
@@ -367,6 +330,7 @@ def _record_decision(code: int, corpus: LoadedRecords, records: Records, chosen:
     elif verdict.stage == "structural" and similarity == 1:
         reason = f"same layer calls and sizes as {name}; their order or repetition differs"
     else:
+        # Rounded down: a similarity below a threshold must not read as if it reached it.
         reason = f"{verdict.stage} Jaccard {math.floor(similarity * 1000) / 1000:.3f} to {name}"
     return Verdict(verdict.stage, other, verdict.similarity, reason)
 

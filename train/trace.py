@@ -6,18 +6,16 @@ to the source lines of each. No code in the folder is executed, and no weights a
 
 import difflib
 from pathlib import Path
-from typing import Any
 
+from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.formats import FolderFormat
-from manifests.folders.kinds import FolderKind, FolderLink, RowTrace, lines_text, manifest_link
+from manifests.folders.formats import FolderFormat, FolderKind, FolderLink, RowTrace, lines_text, manifest_link
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
-from train.runs.page import RUNS, run_page
-from train.runs.run_folder import NET, read_record
+from train.runs.page import NET, RUNS, read_record, run_page
 from train.runs.verify import verify
 from train.studies.ablation import ablation_page
 from train.studies.search import search_page
@@ -70,7 +68,7 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> R
 
 
 def _block(block: Inlined, part: Ingredient | None) -> FolderLink:
-    facts: dict[str, Any] = {
+    facts: Json = {
         "slot": f"{block.slot} ({NET}, from line {block.line} on)",
         "source": f"{block.block.partition('::')[0]} {block.path}",
         "lines": lines_text(*block.lines),

@@ -1,0 +1,290 @@
+"""Records of extraction: blocks, their specs, and conversations about specs."""
+
+import typing
+from typing import Any, Literal
+
+from pydantic import Field
+
+from lemur_core.files import Json
+from manifests.records.base import ChatMessage, Level, Record, Seconds, Sha256, Split
+
+
+class Block(Record):
+    """One nn.Module class of one source: its location there, the level it reached, and its closed file."""
+
+    block: str = Field(min_length=1, description="unique: SOURCE::QUALNAME")
+    name: str = Field(min_length=1, description="bare name of the class")
+    qualname: str = Field(min_length=1, description="dotted name under which its own source imports it")
+    source: str = Field(min_length=1, description="for example timm@1.0.20, detr@29901c51d7fe, or a folder's name")
+    path: str = Field(description="of the file that defines it, relative to the root of the source")
+    start_line: int = Field(ge=1, description="first line of the class in that file")
+    end_line: int = Field(ge=1)
+    category: str = Field(description="its purpose, inferred from its names")
+    level: Level = Field(description="highest level reached, each one including those before it")
+    error_kind: str | None = Field(description="why it stopped there; null if it reached the requested level")
+    error: str | None = Field(description="this reason in one line")
+    fidelity: Literal["match", "mismatch"] | None = Field(
+        description="compared with the class as imported from its own package; null if not compared"
+    )
+    code: str | None = Field(description="the closed file; null if none could be written")
+    code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
+    n_lines: int | None = Field(ge=0, description="lines of code")
+    requires: tuple[str, ...] = Field(
+        description="PEP 508, in addition to the standard library and the declared runtime"
+    )
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description="SPDX expression of the source, or as the head of its file states; or NOASSERTION")
+    seconds: Seconds | None = Field(description="wall time of this block; null unless timings were requested")
+    digest: Sha256 = Field(description="SHA-256 of the source's Python files")
+    resolutions: tuple[str, ...] = Field(
+        default=(), description="definitions from other files: location, kind of resolution, confidence in 0..1"
+    )
+    file: str | None = Field(default=None, description="where code lies in the extraction folder")
+    arguments: str | None = Field(
+        default=None, description="working arguments as JSON: init, forward and method, values as Python expressions"
+    )
+    observed: str | None = Field(default=None, description="observations of its run: an Observed record as JSON")
+    lean_code: str | None = Field(
+        default=None,
+        description="the closed file reduced to the code that its arguments reach; null if there is no such form",
+    )
+    lean_sha256: Sha256 | None = Field(default=None, description="SHA-256 of lean_code, UTF-8")
+    lean_lines: int | None = Field(default=None, ge=0, description="lines of lean_code")
+    lean_requires: tuple[str, ...] = Field(
+        default=(), description="PEP 508: imports of lean_code outside of the standard library and the declared runtime"
+    )
+    lean_license: str | None = Field(default=None, description="SPDX expression of all sources with code in lean_code")
+    dynamic: str | None = Field(
+        default=None, description="what it looks up by strings, and what its registries lack: one item per line"
+    )
+    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
+    graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
+    lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean_code")
+    quality: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="LEMUR's code score by Pyflakes and Radon; null if it does not parse",
+    )
+    names_compared: int | None = Field(
+        default=None, ge=0, description="global names that it reads and that can be compared with the original's"
+    )
+    names_same: int | None = Field(default=None, ge=0, description="of these, bound to the same as in the original")
+    names_standin: int | None = Field(default=None, ge=0, description="of these, bound to a replacement by this tool")
+    names_other: tuple[str, ...] = Field(
+        default=(), description="of these, bound to something else: module, name and reason, truncated"
+    )
+
+
+class Case(Record):
+    """One call of forward: its inputs and outputs, tensors as `float32 2x16x8x8`."""
+
+    inputs: dict[str, str] = Field(description="by argument, in order; nested values have dotted names")
+    outputs: tuple[str, ...] = Field(description="the tensors of the output, flattened in order")
+
+
+class Observed(Record):
+    """Observations of a block that was constructed and run on the CPU with working arguments."""
+
+    parameters: int = Field(ge=0, description="elements of all parameters")
+    trainable: int = Field(ge=0, description="elements of those with requires_grad")
+    buffers: int = Field(ge=0, description="elements of all buffers")
+    layers: dict[str, int] = Field(description="number of submodules by class name, by count, then name")
+    cases: tuple[Case, ...] = Field(default=(), description="calls in eval mode; the first with the recorded arguments")
+    train_differs: bool | None = Field(default=None, description="train and eval mode give different outputs")
+    identity_in_eval: bool | None = Field(default=None, description="eval mode returns its first input unchanged")
+    gradients: int | None = Field(default=None, ge=0, description="parameters that finite gradients reached")
+    tensors: int | None = Field(default=None, ge=0, description="parameters that require gradients")
+
+
+class SpecArgument(Record):
+    """One argument of a constructor or of forward, in words."""
+
+    name: str
+    kind: Literal["positional", "keyword", "more positional", "more keyword"]
+    type: str | None = Field(default=None, description="of the annotation, else of the default value")
+    default: str | None = Field(default=None, description="null if there is none")
+
+
+class SpecArguments(Record):
+    """The arguments with which a block ran."""
+
+    init: dict[str, str] = Field(description="of the constructor, by name")
+    forward: dict[str, str] = Field(description="of the call, by name")
+    method: str = Field(default="forward", description="the method that was called")
+
+
+class Algorithm(Record):
+    """The computation of a block; see docs/graphs.md. Published only for permissively licensed sources."""
+
+    sentences: tuple[str, ...] = Field(description="the operations of eval mode in order, derived from the graph alone")
+    motifs: tuple[str, ...] = Field(description="patterns that they form, most frequent first")
+    told: str = Field(description="the part of these at the end of the summary")
+    returns: Any = Field(
+        description="what forward returns: tensor, null for anything else, lists of these, items of objects"
+    )
+    route: Literal["meta", "cpu"] = Field(description="device of the recorded runs")
+    reads_values: bool = Field(description="Python read tensor values: other inputs may take another branch")
+    unused_parameters: tuple[str, ...] = Field(description="parameters that no result depends on")
+    train_error: str | None = Field(description="why there is no graph of train mode")
+    sizes: dict[str, tuple[int | float, ...]] = Field(
+        description="free input sizes by letter: the values it was traced at, its own first; and numbers"
+        " U1, U2, ... without a formula"
+    )
+    fixed: str | None = Field(description="why no size is free, if none is")
+    rebuilds: Literal[True] | str | None = Field(
+        description="true if the block rebuilt from this alone is proved equal; else why not; null if not tried"
+    )
+    eval: Json = Field(description="the graph of eval mode: form, torch, operations, nodes, outputs, writes")
+    train: Json | None = Field(description="the difference of train mode; null if there is none, or no graph of it")
+
+
+class Spec(Record):
+    """Facts about the design and behavior of a block, without any passage of its source.
+
+    Tuples of numbers are written `3×4×6×3`, shapes `float32 2×16×8×8`, layouts `N×C×H×W`, mappings
+    `type BN; eps 0.001`.
+    """
+
+    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    name: str = Field(min_length=1)
+    category: str
+    level: Level
+    fidelity: Literal["match", "mismatch"] | None
+    bases: tuple[str, ...] = Field(description="bare names of the base classes")
+    constructor: tuple[SpecArgument, ...] = Field(
+        description="its own, or that of the first base class in the file that has one"
+    )
+    forward: tuple[SpecArgument, ...]
+    arguments: SpecArguments | None = Field(description="working arguments; null if the block was not constructed")
+    cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
+    layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
+    keeps_shape: bool | None = Field(description="the output is one tensor with the shape of the first input")
+    downsampling: float | None = Field(
+        description="factor by which height, width or length shrink; below 1 if they grow"
+    )
+    changes_channels: bool | None = Field(description="null if input and output have no channels to compare")
+    parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
+    train_differs: bool | None
+    identity_in_eval: bool | None
+    gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
+    tensors: int | None = Field(ge=0, description="parameters that require gradients")
+    layers: dict[str, int] | None = Field(description="number of submodules by class name; null if not constructed")
+    graph: Sha256 | None = Field(
+        default=None, description="identity of the computation (G0), as in the table of blocks"
+    )
+    algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
+    builds: dict[str, int] = Field(description="names of the classes that its own methods call, with counts")
+    dependencies: dict[str, Literal["class", "function"]] = Field(
+        description="other definitions in its file, except modules known not to run"
+    )
+    summary: str = Field(description="the facts above in a sentence or two")
+    withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
+    source: str
+    path: str
+    start_line: int = Field(ge=1)
+    end_line: int = Field(ge=1)
+    swhid: str
+    license: str
+    code_sha256: Sha256
+    file: str | None = Field(description="where the code lies in the extraction folder")
+
+
+class SpecValue(Record):
+    """One named value of a spec: an argument with its value, an input with its shape, a name with its kind."""
+
+    name: str
+    value: str
+
+
+class SpecCount(Record):
+    """One class of layers with its count."""
+
+    name: str
+    count: int = Field(ge=0)
+
+
+class SpecCase(Record):
+    """One call of forward; tensors as `float32 2×16×8×8`."""
+
+    inputs: tuple[SpecValue, ...]
+    outputs: tuple[str, ...]
+
+
+class SpecRow(Record):
+    """A spec as a row of a table: the facts of its line, mappings as lists by name, with its group and split."""
+
+    block: str = Field(min_length=1, description="as in the line, like all fields of the same name")
+    name: str = Field(min_length=1)
+    category: str
+    level: Level
+    fidelity: Literal["match", "mismatch"] | None
+    bases: tuple[str, ...]
+    constructor: tuple[SpecArgument, ...]
+    forward: tuple[SpecArgument, ...]
+    init: tuple[SpecValue, ...] | None = Field(description="arguments of the constructor that worked")
+    call: tuple[SpecValue, ...] | None = Field(description="arguments of the call that worked")
+    method: str | None = Field(description="the method that was called; null if the block was not constructed")
+    cases: tuple[SpecCase, ...]
+    layout: str | None
+    keeps_shape: bool | None
+    downsampling: float | None
+    changes_channels: bool | None
+    parameters: int | None = Field(ge=0)
+    train_differs: bool | None
+    identity_in_eval: bool | None
+    gradients: int | None = Field(ge=0)
+    tensors: int | None = Field(ge=0)
+    layers: tuple[SpecCount, ...] | None
+    graph: Sha256 | None = None
+    algorithm: str | None = Field(default=None, description="as in the line, JSON")
+    builds: tuple[SpecCount, ...]
+    dependencies: tuple[SpecValue, ...]
+    summary: str
+    withheld: tuple[str, ...]
+    source: str
+    path: str
+    start_line: int = Field(ge=1)
+    end_line: int = Field(ge=1)
+    swhid: str
+    license: str
+    code_sha256: Sha256
+    file: str | None
+    split: Split
+    cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
+
+
+SpecChatKind = Literal["describe", "specify", "choose", "shapes", "write"]
+
+#: The kinds of conversations from specs; the last one only if code was requested.
+SPEC_CHAT_KINDS: tuple[SpecChatKind, ...] = typing.get_args(SpecChatKind)
+
+
+class SpecChatRow(Record):
+    """One fine-tuning conversation from a block's spec, in the split of that spec."""
+
+    messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
+    id: Sha256 = Field(description="SHA-256 of the block's id and the task, joined by ':'")
+    task: SpecChatKind = Field(description="what is asked for")
+    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    others: tuple[str, ...] = Field(description="other blocks that it mentions, all of the same split")
+    source: str
+    path: str
+    start_line: int = Field(ge=1)
+    end_line: int = Field(ge=1)
+    swhid: str
+    license: str
+    notice: str | None = Field(description="owners and licenses of the code in the answer; null without code")
+    n_tokens: int = Field(
+        ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
+    )
+
+
+class SpecChatDrop(Record):
+    """A kind of conversation that was not generated for a block with a spec, and why."""
+
+    block: str = Field(min_length=1)
+    source: str
+    task: SpecChatKind
+    reason: str = Field(min_length=1, description="one short word, as counted in the manifest")
+    detail: str = Field(description="what decided it; never text of the source")

@@ -1,0 +1,166 @@
+"""Records of curation: networks, decisions, graphs, evaluations, and conversations about networks."""
+
+import typing
+from typing import Literal
+
+from pydantic import Field
+
+from manifests.options import Level as Level
+from manifests.records.base import Agreement, ChatMessage, Ratio, Record, Sha256, Split, Stage
+
+_LICENSE = "SPDX expression of the code: as stated by itself, its source, its origin; NOASSERTION where one is unknown"
+_ORIGIN = "block of an extracted repository whose source a class of the code matches; null if there is none"
+_ORIGIN_SIMILARITY = "Jaccard similarity of the two classes"
+_ORIGIN_LICENSE = "SPDX expression of the repository, or NOASSERTION"
+
+
+class LemurRecord(Record):
+    """One distinct network code, represented by its best row; the first nine columns are those of the LEMUR API."""
+
+    nn: str = Field(description="name of the network")
+    nn_code: str = Field(description="Python source of the network")
+    task: str | None = Field(description="for example img-classification")
+    dataset: str | None = Field(description="for example cifar-10")
+    metric: str | None = Field(description="for example acc")
+    epoch: int | None = Field(description="epochs trained")
+    accuracy: float | None = Field(
+        description="value of the metric; comparable within one task, dataset, metric, epoch"
+    )
+    duration: float | None = Field(description="duration of an epoch, nanoseconds")
+    prm: str | None = Field(description="hyperparameters, a JSON object")
+    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    prefix: str = Field(description="text of nn before the first '-'")
+    family: str = Field(description="architecture family, inferred from the code's identifiers")
+    split: Split
+    weight: float = Field(ge=0, description="sampling weight")
+    cluster: str = Field(description="group that must be in one split: the smallest id of its members, 16 digits")
+    score: Ratio | None = Field(description="percentile of accuracy among the networks of the same benchmark")
+    pretrained: bool = Field(description="the code loads trained weights")
+    runs: bool | None = Field(
+        default=None, description="runs forward when constructed by LEMUR's contract; null if not tried"
+    )
+    runs_error: str | None = Field(
+        default=None, description="why it does not run or was not checked: category and one line"
+    )
+    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
+    graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
+    dead_classes: tuple[str, ...] | None = Field(
+        default=None, description="classes of the code that contribute to no output"
+    )
+    unused_parameters: tuple[str, ...] | None = Field(
+        default=None, description="parameters that no output depends on, by name"
+    )
+    arch_uid: str | None = Field(
+        default=None, description="LEMUR's own certificate of the architecture; null if the source states none"
+    )
+    license: str | None = Field(default=None, description=_LICENSE)
+    origin: str | None = Field(default=None, description=_ORIGIN)
+    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
+    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
+
+
+class Decision(Record):
+    """The outcome of one input row, and the reason."""
+
+    row: int = Field(ge=0, description="number of the input row, from 0")
+    id: Sha256 | None = Field(description="SHA-256 of the row's code; null when it has none")
+    nn: str
+    kept: bool = Field(description="true for one row of each kept record")
+    stage: Stage | None = Field(description="stage that removed the row; null when kept")
+    rescued: Literal["prefix", "topup"] | None = Field(description="kept to support its prefix or family")
+    canonical: Sha256 | None = Field(description="id of the kept record that represents it, here or published before")
+    similarity: Ratio | None = Field(
+        description="Jaccard similarity to the canonical at that stage; 1.0 for equal code"
+    )
+    reason: str
+    agreement: Agreement | None = Field(
+        default=None, description="of the graphs of the row's code and its canonical; null if one is unknown"
+    )
+
+
+class GraphRow(Record):
+    """The computation of one code, or why it is unknown; see docs/graphs.md."""
+
+    id: Sha256
+    graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
+    graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
+    graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
+    error: str | None = Field(description="why there is no graph: category and one line")
+    train_error: str | None = Field(description="why there is no graph of train mode")
+    route: Literal["meta", "cpu"] | None = Field(description="recorded without values (meta) or with values (cpu)")
+    in_shape: tuple[int, ...] | None = Field(description="of the input")
+    reads_values: bool | None = Field(description="Python read tensor values: the graph may show one branch of several")
+    prm_read: tuple[str, ...] | None = Field(description="hyperparameters that the network read")
+    initial: Sha256 | None = Field(description="digest of the parameters' initialization")
+    glue: Sha256 | None = Field(description="digest of train_setup and learn")
+    dead_classes: tuple[str, ...] | None
+    unused_parameters: tuple[str, ...] | None
+    torch: str | None = Field(description="the torch release that recorded it")
+    form: int | None = Field(description="version of the stored form")
+    eval: str | None = Field(description="the graph in eval mode, JSON")
+    train: str | None = Field(description="the graph in train mode, JSON")
+
+
+class Stat(Record):
+    """One evaluation of a kept network: an input row without its code."""
+
+    id: Sha256
+    nn: str
+    task: str | None
+    dataset: str | None
+    metric: str | None
+    epoch: int | None
+    accuracy: float | None
+    duration: float | None
+    prm: str | None
+
+
+class Removed(Record):
+    """The code of a removed record, so that the snapshot can explain and prove every removal by itself."""
+
+    id: Sha256
+    nn: str
+    nn_code: str
+    score: Ratio | None = Field(description="as for kept records, to compare with the canonical's")
+    license: str | None = Field(default=None, description=_LICENSE)
+    origin: str | None = Field(default=None, description=_ORIGIN)
+    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
+    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
+
+
+class JoinedCluster(Record):
+    """A group of records published earlier that later records have made one with another."""
+
+    cluster: str = Field(description="the key in the tables of the folder that the delta extends")
+    joined: str = Field(description="the key of the group now: the smallest of all that were joined")
+
+
+ChatKind = Literal["design", "complete", "repair", "explain", "change"]
+
+#: The kinds of requests in conversations.
+CHAT_KINDS: tuple[ChatKind, ...] = typing.get_args(ChatKind)
+
+
+class ChatRow(Record):
+    """One fine-tuning conversation about a kept record, in the split of that record."""
+
+    messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
+    id: Sha256 = Field(description="SHA-256 of the record's id, the task and the variant, joined by ':'")
+    task: ChatKind = Field(description="what is asked for")
+    variant: str = Field(min_length=1, description="what was cut out, broken or changed; file for the whole file")
+    nn: str = Field(description="name of the record's network")
+    record: Sha256 = Field(description="id of the record")
+    license: str = Field(description="SPDX expression of the record's code, or NOASSERTION")
+    n_tokens: int = Field(
+        ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
+    )
+
+
+class ChatDrop(Record):
+    """A kind of conversation that was not generated for a kept record, and why."""
+
+    record: Sha256 = Field(description="id of the record")
+    nn: str
+    task: ChatKind
+    reason: str = Field(min_length=1, description="one short word, as counted in report.md")
+    detail: str = Field(description="what decided it")

@@ -1,0 +1,145 @@
+"""Records of training runs, of synthesis and of domain experts."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from manifests.options import Level as Level
+from manifests.records.base import JsonObject, Ratio, Record, Seconds, Sha256
+
+
+class Ingredient(Record):
+    """One block in an assembled network."""
+
+    slot: str = Field(min_length=1)
+    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    source: str
+    path: str
+    swhid: str
+    license: str
+    code_sha256: Sha256
+
+
+class TrainingRecord(Record):
+    """One training run, whatever its outcome: network, data, recipe and results."""
+
+    name: str = Field(min_length=1, description="of the network, as LEMUR would register it")
+    status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
+    error: str | None = Field(description="why the status is not ok, in one line")
+    code_sha256: Sha256 = Field(description="SHA-256 of the network's file, UTF-8")
+    ingredients: tuple[Ingredient, ...] = Field(description="blocks of an assembled network; empty for other networks")
+    recipe: JsonObject = Field(
+        description="the whole recipe, JSON with sorted keys; model and slots null for other networks"
+    )
+    recipe_sha256: Sha256 = Field(description="SHA-256 of that JSON")
+    prm: JsonObject = Field(description="hyperparameters of the network's constructor, a JSON object")
+    seed: int = Field(ge=0)
+    data: str = Field(description="which images: cifar-10, cifar-10 (JPEG copy, harder), synthetic (smoke test only)")
+    data_sha256: Sha256 = Field(description="digest of the decoded images and labels")
+    train_images: int = Field(ge=0, description="number of training images")
+    epochs: int = Field(ge=0, description="whole epochs trained")
+    steps: int = Field(ge=0)
+    parameters: int | None = Field(ge=0)
+    train_loss: float | None = Field(description="mean over the last epoch, augmented images", allow_inf_nan=False)
+    val_accuracy: Ratio | None = Field(description="on held-out training images; null if none were held out")
+    test_accuracy: Ratio | None = Field(description="on the test images, read once after the last epoch")
+    train_seconds: Seconds = Field(description="of the steps, including data loading; without warm-up and evaluation")
+    data_seconds: Seconds = Field(description="part of train_seconds spent waiting for data")
+    peak_bytes: int | None = Field(ge=0, description="peak resident set size of the training process")
+    device: str = Field(description="kind, model, threads")
+    precision: Literal["float32", "bfloat16"]
+    torch: str
+    torchvision: str
+
+
+class SynthesisAttempt(Record):
+    """One answer of a language model, or why there is none, and the checks that its code passed."""
+
+    model: str = Field(min_length=1)
+    model_digest: str | None = Field(description="of its weights; null behind an endpoint")
+    attempt: int = Field(ge=0, description="index in the plan, which all models of a run share")
+    round: int = Field(ge=0, description="0, plus one for each answer to an error")
+    form: Literal["code", "delta"] = Field(description="a whole file, or changes to the parent")
+    blocks: tuple[str, ...] = Field(description="requested blocks, as in the table of blocks")
+    parent: Sha256 | None = Field(description="id of the network to change, which the model saw")
+    goal: str
+    prompt: str = Field(description="the messages, JSON")
+    plan: str | None = Field(description="the model's plan before its answer; null if none was requested")
+    answer: str | None
+    finish: str | None = Field(description="why the answer ended, as the model reports: stop, length")
+    prompt_tokens: int | None = Field(ge=0, description="as counted by the model")
+    answer_tokens: int | None = Field(ge=0)
+    sampling: str = Field(description="sampling parameters, JSON")
+    seed: int
+    passed: tuple[str, ...] = Field(description="checks that the code passed, in order")
+    failed: str | None = Field(description="the check that it failed; null for an accepted network")
+    error: str | None = Field(description="the complete error")
+    facts: JsonObject = Field(description="conformance with each spec, and the nearest known network, JSON")
+    originality: Ratio | None = Field(
+        description="smallest share of 10-token shingles of a requested class that do not occur in its hidden source"
+    )
+    code: str | None
+    code_sha256: Sha256 | None
+    nn: str | None = Field(description="name of the accepted network")
+
+
+class Synthesized(Record):
+    """One accepted network; the first nine columns are those of the LEMUR API, accuracy null without training."""
+
+    nn: str = Field(min_length=1)
+    nn_code: str
+    task: str
+    dataset: str
+    metric: str
+    epoch: int | None
+    accuracy: Ratio | None
+    duration: float | None = Field(description="of the training, nanoseconds")
+    prm: str = Field(description="hyperparameters of its proof, a JSON object")
+    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    model: str
+    attempt: int = Field(ge=0)
+    round: int = Field(ge=0)
+    blocks: tuple[str, ...] = Field(description="blocks whose specs it was written from")
+    block_codes: tuple[Sha256, ...] = Field(
+        description="SHA-256 of the files of these blocks, which the model did not see"
+    )
+    parent: Sha256 | None = Field(description="id of the network that it modifies")
+    originality: Ratio | None = Field(description="as in the table of attempts")
+    graph: Sha256 = Field(description="what it computes (G0)")
+    graph_widths: Sha256 = Field(description="identity of the computation, ignoring widths (G1)")
+    license: str = Field(description="SPDX expression stated by the user, else NOASSERTION")
+
+
+class ExpertFact(Record):
+    """One fact about a block that a domain expert should know."""
+
+    id: str = Field(min_length=1, description="BLOCK#RELATION")
+    domain: str = Field(description="domain of the block, or general")
+    block: str = Field(min_length=1, description="as in the table of blocks")
+    name: str = Field(description="of the class, as used in questions")
+    package: str = Field(description="package name used in questions")
+    relation: str
+    answer: str = Field(description="the nearest mark on the relation's scale")
+    value: int = Field(ge=0, description="the exact value")
+    asked: bool = Field(
+        description="false if its answer is too frequent in the domain: used for training, never as a question"
+    )
+    held: bool = Field(description="of a held-out block, which no projector sees")
+    code_sha256: Sha256
+
+
+class ExpertAnswer(Record):
+    """The answer of one arm to one question."""
+
+    id: str = Field(min_length=1, description="of the fact")
+    arm: str = Field(description="the method, as in the report")
+    domain: str = Field(description="domain of the question, or general")
+    block: str
+    relation: str
+    question: str
+    routed: str | None = Field(description="the domain whose token was injected; null if none was")
+    expected: str
+    answer: str
+    correct: bool
+    tokens: int = Field(ge=0, description="input tokens of the base model: the prompt with injected content")
+    code_sha256: Sha256

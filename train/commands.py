@@ -1,0 +1,174 @@
+"""The functions behind the commands of training: typed options in, the text to print out.
+
+The package loads this module when a command runs: `--help`, and the report of a typing error in a recipe, must not wait
+for PyTorch.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import make_visible, plural
+from manifests.records import TrainingRecord
+from train.compose.assemble import assemble as assemble_recipe
+from train.compose.assemble import assemble_to
+from train.compose.candidates import candidates
+from train.data import count_images, load_cifar10
+from train.lemur.check import CheckSettings as CheckSettings
+from train.lemur.check import check_file
+from train.model.recipe import Recipe, network_in
+from train.runs.register import RegistrationCounts
+from train.runs.register import register as register_runs
+from train.runs.run import Resources as Resources
+from train.runs.run import TrainingRun, train_once
+from train.runs.run_folder import run_text
+from train.studies.ablation import ablate as ablate_recipe
+from train.studies.ablation import row_text
+from train.studies.search import SLOTS, SearchPlan
+from train.studies.search import search as search_blocks
+
+
+def assemble(recipe: Recipe, folder: Path | None, out: Path, *, unsafe: bool, force: bool, as_json: bool) -> str:
+    """Assemble a network into a file, and return its blocks."""
+    assembled = assemble_to(out, recipe, folder, unsafe=unsafe, force=force)
+    if as_json:
+        ingredients = [part.model_dump(mode="json") for part in assembled.ingredients]
+        return to_json({"name": assembled.name, "file": str(out), "prm": assembled.prm, "ingredients": ingredients})
+    lines = [make_visible(f"{part.slot:<17} {part.block}  ({part.license})") for part in assembled.ingredients]
+    return "\n".join([*lines, f"{assembled.name} -> {out}"])
+
+
+def list_candidates(
+    slot: str, folder: Path, widths: Sequence[int], *, every: bool, jobs: int, unsafe: bool, as_json: bool
+) -> str:
+    """Return the blocks that can fill a slot; with `every`, also those that do not fit."""
+    results = candidates(slot, folder, widths=widths, unsafe=unsafe, jobs=jobs)
+    if as_json:
+        return to_json({"slot": slot, "candidates": [asdict(candidate) for candidate in results]})
+    lines = [make_visible(candidate.line()) for candidate in results if candidate.fits or every]
+    fitting = sum(candidate.fits for candidate in results)
+    more = "" if every or fitting == len(results) else "; --all shows why not"
+    return "\n".join([*lines, f"{fitting} of {len(results)} fit{more}"])
+
+
+def search(
+    recipe: Recipe,
+    folder: Path,
+    out: Path,
+    *,
+    slots: Sequence[str],
+    budget: int,
+    seed: int,
+    images: int,
+    epochs: int,
+    eta: int,
+    data: str,
+    resources: Resources,
+    force: bool,
+) -> str:
+    """Search for combinations of blocks, and return where the ranking is.
+
+    Raises: UserError if no composition could be trained.
+    """
+    plan = SearchPlan(budget=budget, seed=seed, slots=tuple(slots) or SLOTS, images=images, epochs=epochs, eta=eta)
+    trials = search_blocks(recipe, folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force)
+    best = trials[0]
+    if not best.complete_runs:
+        why = f"{best.records[-1].status}: {best.records[-1].error}" if best.records else best.error
+        raise UserError(f"{out}: no composition could be trained: {best.name}: {why}; see {out / 'search.md'}")
+    return f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}"
+
+
+def run(
+    network: Path | None,
+    recipe: Recipe,
+    out: Path,
+    *,
+    prm: str | None,
+    folder: Path | None,
+    seed: int,
+    data: str,
+    held_out: int,
+    images: int | None,
+    resources: Resources,
+    force: bool,
+    as_json: bool,
+) -> tuple[TrainingRecord, str]:
+    """Train the network of a file, or else that of the recipe. Returns: the record, and its text."""
+    read = None if network is None else network_in(network, prm)
+    cifar10 = load_cifar10(data)
+    count_images(cifar10, held_out, images)  # before the seconds that assembling takes
+    net = read or assemble_recipe(recipe, folder, unsafe=resources.unsafe)
+    training = TrainingRun(net, recipe, seed, cifar10, held_out, images)
+    record = train_once(training, out, resources=resources, force=force, library=folder if read is None else None)
+    return record, to_json(record.model_dump(mode="json")) if as_json else run_text(record, out)
+
+
+def ablate(
+    recipe: Recipe,
+    folder: Path | None,
+    out: Path,
+    *,
+    data: str,
+    seeds: Sequence[int],
+    variants: Sequence[str],
+    held_out: int,
+    images: int | None,
+    resources: Resources,
+    force: bool,
+) -> tuple[str, UserError | None]:
+    """Compare the variants of a recipe. Returns: a line for each of them, and an error if no run was completed."""
+    rows = ablate_recipe(
+        recipe,
+        folder,
+        data=load_cifar10(data),
+        out=out,
+        seeds=seeds,
+        written=variants,
+        held_out=held_out,
+        images=images,
+        resources=resources,
+        force=force,
+    )
+    text = "\n".join([*(make_visible(row_text(row)) for row in rows), f"-> {out / 'ablation.md'}"])
+    if any(row.n for row in rows):
+        return text, None
+    if any(row.paused for row in rows):
+        return text, UserError(f"{out}: no run finished within --time-limit; run the same command again to resume")
+    return text, UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
+
+
+def check(
+    net: Path,
+    prm: str,
+    settings: CheckSettings,
+    *,
+    data: str,
+    task: str | None,
+    metric: str | None,
+    archive: Path | None,
+    unsafe: bool,
+    as_json: bool,
+) -> str:
+    """Check a network as LEMUR does, and return its figures."""
+    figures = check_file(net, prm, data=data, task=task, metric=metric, db=archive, settings=settings, unsafe=unsafe)
+    if as_json:
+        return to_json(figures)
+    texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
+    return "\n".join(f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
+
+
+def register(db: Path, folders: Sequence[Path], *, as_json: bool) -> tuple[RegistrationCounts, str]:
+    """Add runs to a LEMUR database. Returns: what was added, and its text, empty if there is nothing to say."""
+    result = register_runs(db, folders)
+    if as_json:
+        return result, to_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
+    added = f"{db}: {plural(result.added, 'trial')} added, {result.present} there already"
+    return result, added if result.added or result.present else ""
+
+
+def to_json(value: object) -> str:
+    """Return the summary of a command as one JSON object."""
+    return json.dumps(value, sort_keys=True)

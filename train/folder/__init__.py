@@ -1,1 +1,0 @@
-"""Finished runs and studies, traced to their blocks."""
