@@ -45,7 +45,7 @@ class Group(Stated):
     kept: Count
 
 
-class RowCounts(Stated):
+class StatedRows(Stated):
     """Rows of the source by stage, of which `input` is the sum."""
 
     model_config = ConfigDict(extra="allow")
@@ -100,7 +100,7 @@ class SnapshotParameters(Stated):
 class SnapshotCounts(Stated):
     """The counts of a snapshot."""
 
-    rows: RowCounts = _ABSENT
+    rows: StatedRows = _ABSENT
     networks: Count = 0
     names: Count = 0
     codes: Count = 0

@@ -19,6 +19,7 @@ from huggingface_hub import close_session
 from hypothesis import given
 from hypothesis import strategies as st
 
+import curate.sources
 from curate.sources import join_sources, open_source, open_sources
 from curate.sources.files import OF_ROWS
 from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
@@ -58,10 +59,8 @@ def error_of(path: Path | str) -> str:
 
 @pytest.mark.parametrize(("spec", "arguments"), [("lemur", ()), ("lemur@2.0.5", ("2.0.5",)), ("lemur@", ("",))])
 def test_lemur_release(monkeypatch: pytest.MonkeyPatch, spec: str, arguments: tuple[str, ...]) -> None:
-    module = types.ModuleType("curate.sources.lemur")
     seen: list[tuple[str, ...]] = []
-    module.LemurRelease = lambda *given: seen.append(given) or "release"  # type: ignore[attr-defined,func-returns-value]
-    monkeypatch.setitem(sys.modules, "curate.sources.lemur", module)
+    monkeypatch.setattr(curate.sources, "LemurRelease", lambda *given: seen.append(given) or "release")
     assert open_source(spec) == "release"
     assert seen == [arguments]
 
