@@ -392,7 +392,7 @@ def test_a_file_out_of_proportion_is_not_read(tmp_path: Path, name: str) -> None
 
 
 def test_a_line_longer_than_a_record_is_one_broken_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.rows.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("curate.sources.files.MAX_RECORD_BYTES", 100)
     lines = [
         '{"nn": "a", "nn_code": "x = 1"}',
         '{"nn": "b", "nn_code": "' + "y" * 950 + '"}',
