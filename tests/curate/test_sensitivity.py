@@ -197,7 +197,7 @@ def test_own_grid(source: str, tmp_path: Path) -> None:
 def test_rare_prefixes_are_counted_together(
     rows: list[Row], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.run.sensitivity.PREFIX_SHARE", 0.1)
+    monkeypatch.setattr("curate.run.grid.PREFIX_SHARE", 0.1)
     base = curated(rows)
     grid = decide_grid(base.corpus, build_records(base.corpus, base.options), [0.9], [0.95])
     assert grid.records_by_prefix == {"first": 16, "second": 16, "third": 16, None: 1}
