@@ -10,7 +10,7 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Literal, Self
 
 import pyarrow as pa
@@ -30,7 +30,11 @@ from manifests.records import Agreement, GraphRow
 
 @dataclass(frozen=True, slots=True)
 class NetGraphs:
-    """The answer about a network that runs; `eval` and `train` are packed graphs (`lemur_core.graphs.graph.unpack`)."""
+    """The answer about a network that runs.
+
+    `eval` and `train` are packed graphs (`lemur_core.graphs.graph.unpack`); `varies` says why its graph is unique to
+    its code: what one run shows is not all that it computes.
+    """
 
     runs: Literal[True]
     route: str
@@ -47,6 +51,7 @@ class NetGraphs:
     unused_parameters: list[str]
     eval: str
     train: str | None = None
+    varies: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Raise ValueError if a graph cannot be read."""
@@ -56,14 +61,23 @@ class NetGraphs:
 
     def to_json(self) -> Json:
         """Return its facts by name; without `train` if there is no train mode."""
-        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        facts = {column.name: getattr(self, column.name) for column in fields(self)}
         return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
+
+
+@dataclass(frozen=True, slots=True)
+class NetUnrecorded:
+    """The answer about a network that runs, but not while it is recorded: that is no fact about the network."""
+
+    runs: Literal[True]
+    category: Literal["not_recorded"]
+    error: str
 
 
 #: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30)
-TRACE = SandboxStage[NetGraphs | NetFailure](
-    "lemur_core.graphs.trace:trace_network", NetGraphs | NetFailure, LIMITS, Retries.WIDER
+TRACE = SandboxStage[NetGraphs | NetUnrecorded | NetFailure](
+    "lemur_core.graphs.networks.trace:trace_network", NetGraphs | NetUnrecorded | NetFailure, LIMITS, Retries.WIDER
 )
 
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.
@@ -100,7 +114,7 @@ class GraphTrace:
     @property
     def runs(self) -> bool | None:
         """True if it runs; None if that could not be tried."""
-        return None if self.category == "unknown_input" else self.graph is not None
+        return None if self.category == "unknown_input" else self.graph is not None or self.category == "not_recorded"
 
     @property
     def error(self) -> str | None:
@@ -165,6 +179,8 @@ class NetworkTracer:
                 if isinstance(answer, NetFailure):
                     missing = {"missing": answer.missing} if answer.missing else {}
                     yield int(reply.key), GraphTrace({"error": answer.fault, **missing})
+                elif isinstance(answer, NetUnrecorded):
+                    yield int(reply.key), GraphTrace({"error": f"not_recorded: {' '.join(answer.error.split())}"})
                 else:
                     yield int(reply.key), GraphTrace(answer.to_json())
                 advance(1)

@@ -31,7 +31,8 @@ from extract.migrate.messages import (
     ObservedSubmodule,
     Shape,
 )
-from lemur_core.graphs.trace import flatten_tensors, trace_network
+from lemur_core.graphs.networks.trace import trace_network
+from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
     NetError,
     construct,
@@ -383,7 +384,7 @@ def _trainable(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
 def _check_lead(request: NetworkToProve, name: str) -> str | None:
     """Check that operations of the block contribute to a result. Returns: the reason if that is unknown, else None."""
     trace = trace_network({"code": request.code, "prm": dict(request.prm), "cases": [dict(request.cases[0])]})
-    if not trace["runs"]:
+    if "graph" not in trace:
         return f"{trace['category']}: {trace['error']}"
     if name in trace["dead_classes"]:
         raise _Failed("leads", "no operation of the block leads to a result")

@@ -54,15 +54,15 @@ def canonical(graph: Graph) -> Graph:
     Args: graph: of one run, as recorded; it is not changed.
     Returns: only the operations that lead to outputs and writes; equal operations on equal values are one node.
     """
-    form = _CanonicalForm(graph)
+    form = CanonicalForm(graph)
     kept = reachable(graph.nodes, graph.results)
     for index in kept:
         form.take(index)
     writes = _writes(graph, form)  # first: a buffer that is written and never read becomes a node only here
-    return _prune(Graph(tuple(form.nodes), form.refs(graph.outputs), writes))
+    return prune(Graph(tuple(form.nodes), form.refs(graph.outputs), writes, form.refs(graph.reads), graph.unique))
 
 
-def _writes(graph: Graph, form: "_CanonicalForm") -> tuple[tuple[Ref, Ref], ...]:
+def _writes(graph: Graph, form: "CanonicalForm") -> tuple[tuple[Ref, Ref], ...]:
     writes = []
     for target, value in graph.writes:
         if target not in form.of:
@@ -72,7 +72,8 @@ def _writes(graph: Graph, form: "_CanonicalForm") -> tuple[tuple[Ref, Ref], ...]
     return tuple(writes)
 
 
-def _prune(graph: Graph) -> Graph:
+def prune(graph: Graph) -> Graph:
+    """Return a graph without the nodes that lead to no result."""
     # A buffer whose old value nothing reads is still named by the write to it.
     targets = tuple(target for target, _ in graph.writes)
     kept = reachable(graph.nodes, graph.results + targets)
@@ -89,10 +90,11 @@ def _prune(graph: Graph) -> Graph:
         for old in kept
     )
     writes = tuple((renumber(target), renumber(value)) for target, value in graph.writes)
-    return Graph(nodes, tuple(renumber(ref) for ref in graph.outputs), writes)
+    outputs, reads = (tuple(map(renumber, refs)) for refs in (graph.outputs, graph.reads))
+    return replace(graph, nodes=nodes, outputs=outputs, writes=writes, reads=reads)
 
 
-class _CanonicalForm:
+class CanonicalForm:
     """The nodes so far, with each operation on the same values only once."""
 
     def __init__(self, graph: Graph) -> None:
@@ -245,7 +247,7 @@ class _CanonicalForm:
         return self.one(node, "cast", {"input": source, "dtype": dtype}, TensorType(dtype, shape))
 
 
-Rule = Callable[[_CanonicalForm, Node, Args], Ref]
+Rule = Callable[[CanonicalForm, Node, Args], Ref]
 _RULES: dict[str, Rule] = {}
 
 
@@ -258,12 +260,26 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 @_rule(*_RESHAPES)
-def _reshape(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _reshape(form: CanonicalForm, node: Node, args: Args) -> Ref:
+    dtype = node.outputs[0].dtype
+    if form.type(args["input"]).dtype != dtype:  # `view(dtype)`: the same bits, read as other numbers
+        return form.one(node, "view_dtype", {"input": args["input"], "dtype": dtype})
     return form.reshape(node, args["input"], node.outputs[0].shape)
 
 
+@_rule("as_strided")
+def _as_strided(form: CanonicalForm, node: Node, args: Args) -> Ref:
+    """Keep a view by strides, unless it shows a tensor as it is: it depends on how the tensor lies in memory."""
+    shape, strides = form.type(args["input"]).shape, args.get("source")
+    whole = strides is None and args["size"] == shape and not args.get("storage_offset")
+    if whole and args["stride"] == tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))):
+        source: Ref = args["input"]
+        return source
+    return form.one(node, "as_strided", args | {"storage_offset": args.get("storage_offset") or 0})
+
+
 @_rule("permute", "transpose", "t", "numpy_T", "movedim")
-def _permute(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _permute(form: CanonicalForm, node: Node, args: Args) -> Ref:
     rank = len(node.outputs[0].shape)
     dims = list(range(rank))
     if node.op == "permute":
@@ -277,19 +293,19 @@ def _permute(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("expand", "expand_as", "broadcast_to")
-def _expand(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _expand(form: CanonicalForm, node: Node, args: Args) -> Ref:
     return form.expand(node, args["input"], node.outputs[0].shape)
 
 
 @_rule("slice")
-def _slice(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _slice(form: CanonicalForm, node: Node, args: Args) -> Ref:
     size = form.type(args["input"]).shape[dim := form.positive(args["dim"], args)]
     start, end = args["start"] or 0, size if args["end"] is None else args["end"]
     return form.slice(node, args["input"], dim, start, end, args["step"])
 
 
 @_rule("slice_scatter")
-def _slice_scatter(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _slice_scatter(form: CanonicalForm, node: Node, args: Args) -> Ref:
     whole = {"start": 0, "end": _SLICE_END, "step": 1}
     args = {name: whole.get(name) if value is None else value for name, value in args.items()}
     size = form.type(args["input"]).shape[form.positive(args["dim"], args)]
@@ -299,7 +315,7 @@ def _slice_scatter(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("index_put")
-def _index_put(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _index_put(form: CanonicalForm, node: Node, args: Args) -> Ref:
     """Write one number to selected positions: neither their order nor duplicates matter.
 
     With a mask only if the number is a scalar: otherwise there must be one per true element, which depends on values.
@@ -321,27 +337,27 @@ def _index_put(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("masked_fill")
-def _fill_masked(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _fill_masked(form: CanonicalForm, node: Node, args: Args) -> Ref:
     mask = form.cast(node, args["mask"], "bool")
     value = _number(args["value"], node.outputs[0].dtype)
     return form.one(node, "masked_fill", {"input": args["input"], "mask": mask, "value": value})
 
 
 @_rule("index_fill")
-def _index_fill(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _index_fill(form: CanonicalForm, node: Node, args: Args) -> Ref:
     dim, value = form.positive(args["dim"], args), _number(args["value"], node.outputs[0].dtype)
     return form.one(node, "index_fill", args | {"dim": dim, "value": value})
 
 
 @_rule("select")
-def _select(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _select(form: CanonicalForm, node: Node, args: Args) -> Ref:
     dim = form.positive(args["dim"], args)
     index = args["index"] % form.type(args["input"]).shape[dim]
     return form.reshape(node, form.slice(node, args["input"], dim, index, index + 1), node.outputs[0].shape)
 
 
 @_rule("stack")
-def _stack(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _stack(form: CanonicalForm, node: Node, args: Args) -> Ref:
     shape = node.outputs[0].shape
     dim = args["dim"] % len(shape)
     parts = tuple(form.reshape(node, part, (*shape[:dim], 1, *shape[dim + 1 :])) for part in args["tensors"])
@@ -349,7 +365,7 @@ def _stack(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("cat")
-def _cat(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _cat(form: CanonicalForm, node: Node, args: Args) -> Ref:
     # torch.cat skips tensors of shape (0,), whatever the rank of the others.
     parts = tuple(part for part in args["tensors"] if form.type(part).shape != (0,)) or args["tensors"][:1]
     dim = args["dim"] % len(node.outputs[0].shape)
@@ -357,18 +373,18 @@ def _cat(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("_to_copy")
-def _to_copy(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _to_copy(form: CanonicalForm, node: Node, args: Args) -> Ref:
     return form.cast(node, args["input"], node.outputs[0].dtype)
 
 
 @_rule("copy")
-def _copy(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _copy(form: CanonicalForm, node: Node, args: Args) -> Ref:
     dtype, shape = node.outputs[0]
     return form.expand(node, form.cast(node, args["src"], dtype), shape)
 
 
 @_rule("add", "sub", "rsub")
-def _sum(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _sum(form: CanonicalForm, node: Node, args: Args) -> Ref:
     one, other, factor = args["input"], args["other"], args.get("alpha", 1)
     if factor != 1 and isinstance(other, Ref):
         other = form.one(node, "mul", {"input": other, "other": float(factor)})
@@ -380,18 +396,18 @@ def _sum(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("square")
-def _square(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _square(form: CanonicalForm, node: Node, args: Args) -> Ref:
     return form.one(node, "pow", {"input": args["input"], "exponent": 2.0})
 
 
 @_rule(*_PRODUCT)
-def _product(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _product(form: CanonicalForm, node: Node, args: Args) -> Ref:
     one, other = (value for value in args.values() if isinstance(value, Ref))
     return form.one(node, "matmul", {"input": one, "other": other})
 
 
 @_rule(*_REDUCTIONS)
-def _reduce(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _reduce(form: CanonicalForm, node: Node, args: Args) -> Ref:
     rank = len(form.type(args["input"]).shape)
     dims = args.get("dim")
     # torch takes an empty tuple for all dimensions, too.
@@ -401,20 +417,20 @@ def _reduce(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-def _dropout(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _dropout(form: CanonicalForm, node: Node, args: Args) -> Ref:
     drops = args["train"] and args["p"]
     source: Ref = args["input"]
     return form.one(node, node.op, args | {"p": float(args["p"])}) if drops else source
 
 
 @_rule("stop_gradient")
-def _stop(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _stop(form: CanonicalForm, node: Node, args: Args) -> Ref:
     # No gradient could flow through the value, so there is none to stop.
     return form.one(node, node.op, args) if form.is_live(args["input"]) else args["input"]
 
 
 @_rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
-def _convolution(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _convolution(form: CanonicalForm, node: Node, args: Args) -> Ref:
     kernel = form.type(args["weight"]).shape[2:]
 
     def each(value: Argument) -> tuple[int, ...]:
@@ -448,7 +464,7 @@ def _convolution(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule("scaled_dot_product_attention")
-def _attention(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _attention(form: CanonicalForm, node: Node, args: Args) -> Ref:
     width = form.type(args["query"]).shape[-1]
     scale = 1 / sqrt(width) if args["scale"] is None else float(args["scale"])
     rounded = float(f"{scale:.12g}")  # width ** -0.5 differs from this in the last bit
@@ -456,7 +472,7 @@ def _attention(form: _CanonicalForm, node: Node, args: Args) -> Ref:
 
 
 @_rule(*_CONSTANT_FILLS, *_FULL)
-def _full(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _full(form: CanonicalForm, node: Node, args: Args) -> Ref:
     value = _CONSTANT_FILLS[node.op] if node.op in _CONSTANT_FILLS else args[_FULL[node.op]]
     return form.full(node, value, node.outputs[0])
 
@@ -473,19 +489,19 @@ def _number(value: Argument, dtype: str) -> Argument:
 
 
 @_rule(*_LIKE)
-def _like(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _like(form: CanonicalForm, node: Node, args: Args) -> Ref:
     dtype, shape = node.outputs[0]
     return form.one(node, _LIKE[node.op], {"size": shape, "dtype": dtype, "draw": args.get("draw")})
 
 
 @_rule(*_CREATED)
-def _create(form: _CanonicalForm, node: Node, args: Args) -> Ref:
+def _create(form: CanonicalForm, node: Node, args: Args) -> Ref:
     if node.op == "arange":
         args = {"start": 0, "step": 1} | args
     return form.one(node, node.op, args | {"dtype": node.outputs[0].dtype})
 
 
-def _parts(form: _CanonicalForm, node: Node, args: Args) -> list[Ref]:
+def _parts(form: CanonicalForm, node: Node, args: Args) -> list[Ref]:
     """Express `split` and similar operations as one slice per part."""
     source = args["input"]
     dim = form.positive(args["dim"], args)

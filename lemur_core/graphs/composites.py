@@ -2,7 +2,8 @@
 
 Attention, recurrent layers, normalization and matrix products are decomposed differently on the CPU and on the meta
 device, with and without gradients, and for different memory layouts. So their Python entry points are intercepted;
-all other operations are recorded in the dispatcher.
+all other operations are recorded in the dispatcher. What no operation shows at all is only noticed: hooks on gradients,
+autocast, seeds that are set on the way.
 """
 
 import functools
@@ -13,8 +14,9 @@ from inspect import Parameter, Signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules import module
 
 from lemur_core.graphs.graph import RANDOM
 
@@ -119,3 +121,67 @@ def _wrap(op: str, original: Callable[..., Any], handle: Handler, in_place: bool
         return handle(op, lambda: original(*args, **kwargs), arguments, in_place)
 
     return call
+
+
+#: Functions that register a hook on gradients, by owner.
+_HOOKS: tuple[tuple[Any, str], ...] = (
+    (Tensor, "register_post_accumulate_grad_hook"),
+    (nn.Module, "register_full_backward_hook"),
+    (nn.Module, "register_full_backward_pre_hook"),
+    (nn.Module, "register_backward_hook"),
+    (module, "register_module_backward_hook"),
+    (module, "register_module_full_backward_hook"),
+    (module, "register_module_full_backward_pre_hook"),
+    (torch.autograd.graph, "register_multi_grad_hook"),
+)
+
+
+@contextmanager
+def catch_effects(note: Callable[..., None]) -> Iterator[None]:
+    """Report effects while the context is open.
+
+    Args: note: takes a short description of one, and `in_forward=True` if it counts only there.
+    """
+
+    def wrap(original: Callable[..., Any], mark: str, in_forward: bool = False) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            note(mark, in_forward=in_forward)
+            return original(*args, **kwargs)
+
+        return call
+
+    register = Tensor.register_hook
+
+    @functools.wraps(register)
+    def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Any:
+        try:
+            changes = hook(torch.ones_like(tensor)) is not None  # one that only looks has no effect
+        except Exception:  # noqa: BLE001 (foreign code raises anything)
+            changes = True
+        if changes:
+            note("a hook on a gradient")
+        return register(tensor, hook)  # type: ignore[no-untyped-call]
+
+    enter = torch.autocast.__enter__
+    start = torch.autocast.__init__
+
+    @functools.wraps(start)
+    def remember(autocast: Any, device_type: str, dtype: Any = None, enabled: bool = True, **kwargs: Any) -> None:
+        start(autocast, device_type, dtype, enabled, **kwargs)
+        autocast.wanted = enabled  # torch turns it off where there is no such device
+
+    @functools.wraps(enter)
+    def enter_autocast(autocast: Any) -> Any:
+        if getattr(autocast, "wanted", True):
+            note("autocast")
+        return enter(autocast)  # type: ignore[no-untyped-call]
+
+    with ExitStack() as undo:
+        for owner, name in _HOOKS:
+            undo.enter_context(replace_member(owner, name, wrap(getattr(owner, name), "a hook on a gradient")))
+        undo.enter_context(replace_member(torch, "manual_seed", wrap(torch.manual_seed, "a seed of its own", True)))
+        undo.enter_context(replace_member(Tensor, "register_hook", register_hook))
+        undo.enter_context(replace_member(torch.autocast, "__init__", remember))
+        undo.enter_context(replace_member(torch.autocast, "__enter__", enter_autocast))
+        yield

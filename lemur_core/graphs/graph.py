@@ -1,7 +1,8 @@
 """Dataflow graphs: operations by name with their arguments, over tensors of known type and shape.
 
-The stored form is JSON, `{"form": 1, "torch": VERSION, "nodes": […], "outputs": […], "writes": […]}`. Two graphs are
-compared only if `form` and `torch` are equal: the decomposition of an operation may change with either.
+The stored form is JSON, `{"form": 2, "torch": VERSION, "nodes": […], "outputs": […], "writes": […], "reads": […],
+"unique": ""}`. Two graphs are compared only if `form` and `torch` are equal: the decomposition of an operation may
+change with either.
 """
 
 import base64
@@ -18,7 +19,7 @@ from lemur_core.sandbox.server.received import INTEGERS, MAX_INFLATED_BYTES, cle
 
 TORCH = importlib.metadata.version("torch")
 #: The version of the stored form and of the rules that produce it.
-FORM = 1
+FORM = 2
 
 #: Operations without inputs: the arguments, state and constants of a run.
 LEAVES = frozenset({"input", "parameter", "buffer", "constant", "cotangent"})
@@ -74,16 +75,21 @@ class Graph:
     Args:
         outputs: the tensors that the network returns, in the order of `torch.utils._pytree`.
         writes: the buffers and parameters that the run changes, each with its new value.
+        reads: the values that Python looked at on the way, in order: another value might have led elsewhere.
+        unique: the SHA-256 of the network's code if the nodes do not say all that it computes; such a graph equals
+            only graphs of the same code.
     """
 
     nodes: tuple[Node, ...]
     outputs: tuple[Ref, ...]
     writes: tuple[tuple[Ref, Ref], ...] = ()
+    reads: tuple[Ref, ...] = ()
+    unique: str = ""
 
     @property
     def results(self) -> tuple[Ref, ...]:
-        """All observable values of a run: its outputs, then the values it writes."""
-        return self.outputs + tuple(value for _, value in self.writes)
+        """All observable values of a run: its outputs, the values it writes, then those that Python looked at."""
+        return self.outputs + tuple(value for _, value in self.writes) + self.reads
 
     def type_of(self, ref: Ref) -> TensorType:
         """Return dtype and shape of a value."""
@@ -117,6 +123,8 @@ class Graph:
             ],
             "outputs": [list(ref) for ref in self.outputs],
             "writes": [[list(target), list(value)] for target, value in self.writes],
+            "reads": [list(ref) for ref in self.reads],
+            "unique": self.unique,
         }
 
     @classmethod
@@ -133,7 +141,8 @@ class Graph:
             for op, arguments, outputs, scope in stored["nodes"]
         )
         writes = tuple((Ref(*target), Ref(*value)) for target, value in stored["writes"])
-        return cls(nodes, tuple(Ref(*ref) for ref in stored["outputs"]), writes)
+        outputs, reads = (tuple(Ref(*ref) for ref in stored[name]) for name in ("outputs", "reads"))
+        return cls(nodes, outputs, writes, reads, stored["unique"])
 
 
 def refs_in(argument: Argument) -> Iterator[Ref]:
@@ -214,8 +223,10 @@ def check_stored(stored: Any) -> None:
                 if not all(type(size) is int and size in INTEGERS for size in shape):
                     raise ValueError("a size is not an integer")
             counts.append(len(outputs))
-        for node, output in (*stored["outputs"], *(ref for write in stored["writes"] for ref in write)):
+        results = (*stored["outputs"], *stored["reads"], *(ref for write in stored["writes"] for ref in write))
+        for node, output in results:
             _check_ref(node, output, counts)
+        _check_text(stored["unique"])
         if not all(len(write) == 2 for write in stored["writes"]):
             raise ValueError("a write is not a pair")
     except (LookupError, TypeError, AttributeError, ValueError) as error:

@@ -11,49 +11,34 @@ Source: B. Weisfeiler, A. Leman, "The reduction of a graph to canonical form" (1
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isclose, sqrt
+from dataclasses import dataclass, replace
+from math import isclose, prod, sqrt
 
 from lemur_core.graphs.canonical import COMMUTATIVE
-from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, refs_in
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, replace_refs
 
 _ROUNDS = 2  # refinement rounds, forward and back: its uses distinguish a parameter from others of its shape
 _DEPTH = 3  # depth of the subtrees that the graded similarity counts
 
-#: Arguments that are not widths: G1 keeps them, but no other integers and shapes.
-_KEPT = frozenset(
-    [
-        "kernel",
-        "kernel_size",
-        "stride",
-        "padding",
-        "dilation",
-        "output_padding",
-        "pad",
-        "dim",
-        "dims",
-        "step",
-        "keepdim",
-        "num_layers",
-        "train",
-        "training",
-        "transposed",
-        "bidirectional",
-        "batch_first",
-        "ceil_mode",
-        "count_include_pad",
-        "align_corners",
-        "correction",
-        "exponent",
-        "diagonal",
-        "has_biases",
-        "is_causal",
-        "number",
-        "trained",
-        "descending",
-    ]
+#: Integers and tuples of them that are widths, or follow from widths; G1 drops them, and keeps all other arguments.
+_WIDTHS = frozenset(
+    {
+        "size",
+        "sizes",
+        "shape",
+        "normalized_shape",
+        "start",
+        "end",
+        "n",
+        "m",
+        "steps",
+        "repeats",
+        "length",
+        "num_classes",
+    }
 )
-_OPERANDS = frozenset({"input", "other", "value"})
+#: Operations whose number may be the root of a width.
+_SCALES = frozenset({"mul", "div", "attention"})
 _TOLERANCE = 1e-6
 
 Label = Callable[[Graph, Node], str]
@@ -70,10 +55,10 @@ class Identities:
 
 def identities(graph: Graph) -> Identities:
     """Return G0, G1 and G2 of a canonical graph."""
-    segments = collapse_repeats(stages(graph))
-    return Identities(
-        _digest(text(graph, label)), _digest(text(graph, label_without_widths)), _digest("\n".join(segments))
-    )
+    segments = [*collapse_repeats(stages(graph)), *([f"only {graph.unique}"] if graph.unique else [])]
+    collapsed = collapse_constants(graph)
+    exact, widths = (_digest(_describe(collapsed, by)) for by in (label, label_without_widths))
+    return Identities(exact, widths, _digest("\n".join(segments)))
 
 
 #: The identities of a network, by column name.
@@ -102,34 +87,88 @@ def label(_graph: Graph, node: Node) -> str:
 def label_without_widths(graph: Graph, node: Node) -> str:
     """Label a node without widths: only the rank of shapes, and of groups only whether there is one per channel."""
     if node.op in LEAVES:
-        rank = len(node.outputs[0].shape)
+        dtype, shape = node.outputs[0]
         trained = None if node.op == "input" else node.get("trained")  # gradients of inputs are not a width
-        return f"{node.op} {node.outputs[0].dtype} {rank} {trained} {node.get('number')}"
-    sizes = {size for ref in node.inputs for size in graph.type_of(ref).shape}
+        value = node.get("kind") or (node.get("value") if node.op == "constant" and prod(shape) == 1 else None)
+        return f"{node.op} {dtype} {len(shape)} {trained} {node.get('number')} {value}"
+    sizes = tuple(size for ref in node.inputs[:1] for size in graph.type_of(ref).shape[1:])
 
     def mask(name: str, argument: Argument) -> Argument:
         # A width as a number, but a depthwise convolution is another operation.
         if name == "groups":
             channels = graph.type_of(node.inputs[0]).shape[1]
             return "one" if argument == 1 else "depthwise" if argument == channels else "some"
-        if name in _KEPT or isinstance(argument, bool | str) or argument is None:
+        if isinstance(argument, float) and node.op in _SCALES:
+            return _find_root(argument, sizes) or argument
+        if name not in _WIDTHS or isinstance(argument, bool | str | float) or argument is None:
             return argument
-        if isinstance(argument, float):
-            return "of a size" if _is_of_size(argument, sizes) else argument
-        if isinstance(argument, int):
-            return argument if name in _OPERANDS else "size"
-        return f"{len(argument)} sizes" if isinstance(argument, tuple) and not any(refs_in(argument)) else argument
+        return f"{len(argument)} sizes" if isinstance(argument, tuple) else "size"
 
     return _describe_node(node, mask)
 
 
-def _is_of_size(number: float, sizes: set[int]) -> bool:
-    return any(
-        isclose(number, known, rel_tol=_TOLERANCE)
-        for size in sizes
-        if size > 1
-        for known in (float(size), 1 / size, sqrt(size), 1 / sqrt(size))
+def _find_root(number: float, sizes: Sequence[int]) -> str | None:
+    """Return of which dimension after the first a number is the root or its inverse, or None."""
+    for dim, size in enumerate(sizes):
+        for form, known in (("root", sqrt(size)), ("1 / root", 1 / sqrt(size) if size else 0.0)):
+            if size > 1 and isclose(number, known, rel_tol=_TOLERANCE):
+                return f"{form} of dimension {dim + 1}"
+    return None
+
+
+def collapse_constants(graph: Graph) -> Graph:
+    """Return a graph in which each value that depends on no input, parameter or state is one constant.
+
+    It is known by the digest of the computation that gives it, and, for G1, by that without widths. A buffer that no
+    run writes and a frozen parameter have these digests of their initial value; if that was drawn at random, they stay
+    what they are, since two draws differ. Equal constants become one node.
+    """
+    colors: dict[int, tuple[bytes, bytes]] = {}
+    first: dict[tuple[bytes, bytes, tuple[object, ...]], int] = {}
+    kept: dict[int, int] = {}  # a constant -> the first that equals it
+    nodes: list[Node] = []
+    for index, node in enumerate(graph.nodes):
+        if node.op in LEAVES:
+            closed = node.op == "constant" or (node.get("kind") is not None and not node.get("drawn"))
+        else:
+            closed = all(ref.node in colors for ref in node.inputs) and node.get("draw") is None
+        if not closed:
+            changed = any(kept.get(ref.node, ref.node) != ref.node for ref in node.inputs)
+            nodes.append(_redirect(node, kept) if changed else node)
+            continue
+        if node.get("kind") is not None:
+            colors[index] = (node.get("value").encode(), node.get("kind").encode())
+        else:
+            exact, widths = (
+                _compute_color(
+                    by(graph, node),
+                    *_order_colors(node, [colors[r.node][which] + bytes([r.output % 256]) for r in node.inputs]),
+                )
+                for which, by in enumerate((label, label_without_widths))
+            )
+            colors[index] = (exact.hex().encode(), widths.hex().encode())
+        place = kept[index] = first.setdefault((*colors[index], node.outputs), index)
+        values = (("value", colors[place][0].decode()), ("kind", colors[place][1].decode()))
+        nodes.append(replace(node, op="constant", arguments=values))
+
+    def move(ref: Ref) -> Ref:
+        return Ref(kept.get(ref.node, ref.node), ref.output)
+
+    writes = tuple((move(target), move(value)) for target, value in graph.writes)
+    outputs, reads = (tuple(map(move, refs)) for refs in (graph.outputs, graph.reads))
+    return replace(graph, nodes=tuple(nodes), outputs=outputs, writes=writes, reads=reads)
+
+
+def _redirect(node: Node, kept: Mapping[int, int]) -> Node:
+    arguments = tuple(
+        (name, replace_refs(value, lambda ref: Ref(kept.get(ref.node, ref.node), ref.output)))
+        for name, value in node.arguments
     )
+    return replace(node, arguments=arguments)
+
+
+def _order_colors(node: Node, colors: list[bytes]) -> list[bytes]:
+    return sorted(colors) if node.op in COMMUTATIVE else colors
 
 
 def _describe_node(node: Node, show: Callable[[str, Argument], Argument]) -> str:
@@ -158,6 +197,10 @@ def text(graph: Graph, label: Label) -> str:
     visited in the order of their colors. Operands of one color are usually interchangeable. If they are not, two
     equal graphs may have different texts, but different graphs never share a text.
     """
+    return _describe(collapse_constants(graph), label)
+
+
+def _describe(graph: Graph, label: Label) -> str:
     numbers = number_nodes(graph, colors := compute_colors(graph, label))
     lines = []
     for place in numbers:
@@ -167,6 +210,8 @@ def text(graph: Graph, label: Label) -> str:
     lines += sorted(
         f"write {numbers[target.node]} {numbers[value.node]}.{value.output}" for target, value in graph.writes
     )
+    lines += [f"read {numbers[ref.node]}.{ref.output}" for ref in graph.reads]
+    lines += [f"only {graph.unique}"] if graph.unique else []
     return "\n".join(lines)
 
 
@@ -175,7 +220,8 @@ def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
     numbers: dict[int, int] = {}
     writes = sorted(graph.writes, key=lambda write: [(colors[ref.node], ref.output) for ref in reversed(write)])
     # A stack of our own: graphs are deeper than Python's recursion limit.
-    waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in writes for ref in reversed(write))]]
+    results = [*graph.outputs, *(ref for write in writes for ref in reversed(write)), *graph.reads]
+    waiting = [(ref.node, False) for ref in results]
     waiting.reverse()
     while waiting:
         index, ready = waiting.pop()
@@ -189,12 +235,15 @@ def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
     return numbers
 
 
-def color_ancestry(graph: Graph) -> list[bytes]:
-    """Return a color per node from everything that leads to it: equal for equal computations on leaves of one kind."""
+def color_ancestry(graph: Graph, by: "Label | None" = None) -> list[bytes]:
+    """Return a color per node from everything that leads to it: equal for equal computations on leaves of one kind.
+
+    Args: by: how a node is labeled; None: by `label`.
+    """
     colors: list[bytes] = []
     for node in graph.nodes:
-        read = [colors[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
-        colors.append(_compute_color(label(graph, node), *(sorted(read) if node.op in COMMUTATIVE else read)))
+        read = [colors[ref.node].hex().encode() + bytes([ref.output % 256]) for ref in node.inputs]
+        colors.append(_compute_color((by or label)(graph, node), *_order_colors(node, read)))
     return colors
 
 
@@ -215,6 +264,8 @@ def compute_colors(graph: Graph, label: Label) -> list[bytes]:
     ends: dict[int, list[str]] = {}
     for position, ref in enumerate(graph.outputs):
         ends.setdefault(ref.node, []).append(f"return {position}.{ref.output}")
+    for position, ref in enumerate(graph.reads):
+        ends.setdefault(ref.node, []).append(f"read {position}.{ref.output}")
     for target, value in graph.writes:
         ends.setdefault(value.node, []).append(f"write {value.output}")
         ends.setdefault(target.node, []).append("written")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
 
@@ -25,6 +26,10 @@ _RESHAPES = frozenset(
 )
 
 Arguments = tuple[tuple[str, Argument], ...]
+
+
+class UnknownValueError(Exception):
+    """A tensor of the meta device that no recorded operation created: nothing tells its values there."""
 
 
 class Append(Protocol):
@@ -129,18 +134,26 @@ class Memory:
         """Register a tensor that no recorded operation created: an alias of known memory, or a constant."""
         base = self._bases.get(find_storage(tensor))
         if base is None:
+            if tensor.is_meta:
+                raise UnknownValueError(f"no operation is known to give {describe_type(tensor)}")
             (ref,) = self._append("constant", (("value", describe_constant(tensor)),), (describe_type(tensor),))
             self.hold(tensor, ref)
             return self._holdings[id(tensor)]
         alike = (
             other
             for other in self._holdings.values()
-            if other.base is base and _layout(other.tensor) == _layout(tensor)
+            if other.base is base and not is_lazy(other.tensor) and _layout(other.tensor) == _layout(tensor)
         )
         holding = next(alike, None)
         if holding is None:
             # No recorded view leads to it, but its strides say which part of the memory it is.
-            layout = (("size", tuple(tensor.shape)), ("stride", tensor.stride()), ("offset", tensor.storage_offset()))
+            whole = next((other.tensor for other in self._holdings.values() if other.base is base), None)
+            layout = (
+                ("size", tuple(tensor.shape)),
+                ("stride", tensor.stride()),
+                ("storage_offset", tensor.storage_offset()),
+                ("source", None if whole is None else describe_strides(whole)),
+            )
             before = self._nodes[base.value.node].outputs[base.value.output]
             view = _View("as_strided", "input", layout, before, (describe_type(tensor),), 0)
             holding = _Holding(tensor, base, (view,), base.value, -1, find_storage(tensor))
@@ -152,6 +165,9 @@ class Memory:
 
     def _put(self, view: _View, before: Ref, new: Ref) -> Ref:
         """Return the source of a view after the view got a new value."""
+        dtype = view.before.dtype
+        if view.op in _RESHAPES and dtype != view.outputs[view.output].dtype:
+            return self._append("view_dtype", (("input", new), ("dtype", dtype)), (view.before,))[0]
         if view.op in _RESHAPES:
             return self._append("reshape", (("input", new), ("shape", view.before.shape)), (view.before,))[0]
         part = (("output", view.output),) if len(view.outputs) > 1 else ()
@@ -164,10 +180,14 @@ def describe_type(tensor: Tensor) -> TensorType:
     return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
 
 
+def describe_strides(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return how a tensor lies in memory: its strides, then its offset; None if it is contiguous from the start."""
+    plain = tensor.is_contiguous() and not tensor.storage_offset()
+    return None if plain else (*tensor.stride(), int(tensor.storage_offset()))
+
+
 def describe_constant(tensor: Tensor) -> Argument:
-    """Return a small constant by its elements, a larger one as a digest of its bytes; None on the meta device."""
-    if tensor.is_meta:
-        return None
+    """Return a small constant by its elements, a larger one as a digest of its bytes."""
     if tensor.numel() <= _STORED_ELEMENTS and not tensor.is_complex():
         return _tuples(tensor.detach().tolist())
     data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

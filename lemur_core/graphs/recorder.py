@@ -4,6 +4,10 @@ A dispatch mode below autograd sees every operation; those of `composites` are i
 recorded. A value that a gradient could reach, but that is used where none is recorded (`detach`, `.data`, `no_grad`),
 gets a `stop_gradient`. A `torch.autograd.Function` becomes a `custom_gradient` of the result of its forward and the
 result of its own backward for a `cotangent`, which represents any gradient.
+
+What no operation shows is noted in `marks`: hooks on gradients, autocast, generators of the network's own, tensors that
+share memory in a way that strides alone tell. On the meta device, small tensors that depend on no input and no
+parameter are computed beside the recording, so that Python can read them.
 """
 
 import inspect
@@ -11,19 +15,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from numpy import ndarray
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lemur_core.graphs import composites
 from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
-from lemur_core.graphs.memory import Arguments, Memory, describe_constant, describe_type, tensors_in
+from lemur_core.graphs.memory import (
+    Arguments,
+    Memory,
+    describe_constant,
+    describe_strides,
+    describe_type,
+    tensors_in,
+)
 
 #: Arguments that say how and where an operation is computed, not what.
 _IGNORED = frozenset(
@@ -38,7 +52,10 @@ _CHECKPOINT = torch.utils.checkpoint.checkpoint
 _CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
 _COPY = torch.ops.aten._to_copy.default
 #: Functions that create tensors from Python values.
-_CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
+_CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "from_numpy")
+#: The largest tensor without inputs and parameters whose values are computed on the meta device, too.
+_KNOWN_ELEMENTS = 4096
+_ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,11 @@ class Recorder(TorchDispatchMode):
         self.device = torch.device(device)
         self.nodes: list[Node] = []
         self.reads_values = False  # whether Python saw a value: another value might lead to another branch
+        self.reads: list[Ref] = []  # the values that Python saw
+        self.marks: set[str] = set()  # what the nodes do not say about the computation
+        self.log: list[tuple[Any, ...]] | None = None  # of the operations so far, if it is wanted
+        self._known: dict[Ref, Tensor] = {}  # on the meta device: values that depend on no input and no parameter
+        self._light = False
         self._memory = Memory(self._append, self.nodes)
         self._live: set[Ref] = set()  # values that a gradient could reach
         self._stopped: dict[Ref, Ref] = {}
@@ -83,6 +105,7 @@ class Recorder(TorchDispatchMode):
             undo.enter_context(composites.catch(self._composite))
             undo.enter_context(self._catch_functions())
             undo.enter_context(composites.replace_member(torch.utils.checkpoint, "checkpoint", _checkpoint))
+            undo.enter_context(composites.catch_effects(self.note))
             if self.device.type == "meta":
                 undo.enter_context(self._catch_constructors())
             undo.enter_context(self.device)
@@ -97,6 +120,23 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self._paused -= 1
+
+    def note(self, mark: str, *, in_forward: bool = False) -> None:
+        """Note something that the nodes do not say about the computation.
+
+        Args: in_forward: it counts only while a module runs forward.
+        """
+        if not self._paused and (self._scopes or not in_forward):
+            self.marks.add(mark)
+
+    @contextmanager
+    def logging(self, *, light: bool = False) -> Iterator[list[tuple[Any, ...]]]:
+        """List the operations with their numbers while the context is open; a light run is not recorded otherwise."""
+        self.log, self._light = [], light
+        try:
+            yield self.log
+        finally:
+            self.log, self._light = None, False
 
     @contextmanager
     def scopes(self, net: nn.Module) -> Iterator[None]:
@@ -135,11 +175,11 @@ class Recorder(TorchDispatchMode):
         """Return the current value of a tensor."""
         return self._memory.read(tensor)
 
-    def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = ()) -> Graph:
-        """Return the graph of an output and of the buffers whose values have changed."""
+    def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = (), reads: Sequence[Ref] = ()) -> Graph:
+        """Return the graph of an output, of the buffers whose values have changed, and of values that Python read."""
         outputs = tuple(self._read(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
         writes = tuple((before, value) for before, tensor in buffers if (value := self.value_of(tensor)) != before)
-        return Graph(tuple(self.nodes), outputs, writes)
+        return Graph(tuple(self.nodes), outputs, writes, tuple(reads))
 
     def __torch_dispatch__(
         self, func: OpOverload, _types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -148,19 +188,37 @@ class Recorder(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if self._paused:
             return self._compute(func, args, kwargs)
+        if self.log is not None:
+            self.log.append((func, *_numbers_in([*args, *kwargs.values()])))
+            if self._light:
+                return self._compute(func, args, kwargs)
         parameters = _parameters(func)
         bound = {
             parameter.name: args[index] if index < len(args) else kwargs.get(parameter.name, parameter.default)
             for index, parameter in enumerate(parameters)
         }
-        if any(tensor.is_floating_point() for tensor in tensors_in(list(bound.values()))):
+        tensors = tensors_in(list(bound.values()))
+        if any(map(is_lazy, tensors)):
+            return self._compute(func, args, kwargs)  # it has no shape yet
+        if any(tensor.is_floating_point() for tensor in tensors):
             for parameter in parameters:
                 if parameter.is_number and type(bound[parameter.name]) is int:
                     bound[parameter.name] = float(bound[parameter.name])  # as the operation receives it
         op = func._schema.name.removeprefix("aten::")
         arguments = {name: self._argument(value) for name, value in bound.items() if name not in _IGNORED}
         targets = {parameter.name: bound[parameter.name] for parameter in parameters if parameter.is_written}
-        self.reads_values |= _shows_values(func, bound)
+        if bound.get("generator") is not None:
+            self.note("a generator of its own", in_forward=True)
+        if op == "as_strided":
+            arguments["source"] = describe_strides(args[0])
+            if args[0].untyped_storage().nbytes() != args[0].numel() * args[0].element_size():
+                self.note("a view by strides of memory that it does not show")
+        known = self._compute_known(func, args, kwargs) if self.device.type == "meta" else None
+        if func is _ITEM and isinstance(known, Tensor):
+            return known.item()
+        if _shows_values(func, bound):
+            self.reads_values = True
+            self.reads += [self.value_of(tensor) for tensor in tensors]
         result = self._compute(func, args, kwargs)
         results = tensors_in(result)
         if op == "set_" or not results:
@@ -173,7 +231,40 @@ class Recorder(TorchDispatchMode):
             random = torch.Tag.nondeterministic_seeded in func.tags
             for tensor, ref in zip(results, self._add(op, arguments, results, random), strict=True):
                 self._memory.hold(tensor, ref)
+        for tensor, value in zip(results, tensors_in(known), strict=False):
+            self._known[self.value_of(tensor)] = value
         return result
+
+    def _compute_known(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute small values that depend on no input and no parameter; None for all others."""
+        if torch.Tag.nondeterministic_seeded in func.tags or (func._schema.name in _UNSET):
+            return None
+        values: dict[int, Tensor] = {}
+        for tensor in tensors_in([*args, *kwargs.values()]):
+            value = self._known.get(self.value_of(tensor))
+            if value is None:
+                return None
+            # An in-place operation must not change the value before it.
+            values[id(tensor)] = value.clone() if func._schema.is_mutable else value
+        size = next((args[0] for _ in range(1) if args and not values), ())
+        if isinstance(size, list | tuple) and _count(size) > _KNOWN_ELEMENTS:
+            return None
+
+        def take(item: Any) -> Any:
+            return values[id(item)] if isinstance(item, Tensor) else item
+
+        options = {name: take(value) for name, value in kwargs.items()}
+        if options.get("device") is not None:
+            options["device"] = torch.device("cpu")
+        try:
+            with self.pause(), torch.no_grad():
+                result = func(*tree_map(take, args), **options)
+        except (NotImplementedError, RuntimeError, TypeError, IndexError):
+            return None
+        small = all(tensor.numel() <= _KNOWN_ELEMENTS and not tensor.is_meta for tensor in tensors_in(result))
+        if func is _ITEM:
+            return next(iter(values.values()))
+        return result if small else None
 
     def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute an operation; a tensor without values does not get any when the network moves it to the CPU."""
@@ -215,12 +306,16 @@ class Recorder(TorchDispatchMode):
         """Record one operation of `composites` and compute it."""
         if self._paused or not any(isinstance(value, Tensor) for value in bound.values()):
             return compute()
-        arguments = {name: self._argument(value) for name, value in bound.items()}
+        if self.log is not None:
+            self.log.append((op, *_numbers_in(list(bound.values()))))
+        arguments = {} if self._light else {name: self._argument(value) for name, value in bound.items()}
         skips_compute = op == "batch_norm" and self.device.type == "meta" and not self._in_function
         with self.pause():
             result = _normalize(bound) if skips_compute else None
             if result is None:
                 result = compute()
+        if self._light:
+            return result
         results = tensors_in(result)
         trains = bound.get("training") or bound.get("use_input_stats")
         updated = tensors_in([bound.get("running_mean"), bound.get("running_var")]) if trains else []
@@ -282,7 +377,7 @@ class Recorder(TorchDispatchMode):
 
     def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
         """Record a function with a custom gradient, whose backward runs once."""
-        if self._paused:
+        if self._paused or self._light:
             return compute()
         sources = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
         self._in_function += 1
@@ -324,16 +419,46 @@ class Recorder(TorchDispatchMode):
                 with self.pause():
                     real = original(data, *args, **kwargs, **({} if name == "from_numpy" else {"device": "cpu"}))
                     tensor = real.to(self.device).requires_grad_(needs_gradient)
-                (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
-                self._memory.hold(tensor, ref)
-                return tensor
+                return self._hold_constant(tensor, real)
+
+            return call
+
+        def new_tensor(source: Tensor, data: Any, **kwargs: Any) -> Any:
+            kwargs.setdefault("dtype", source.dtype)
+            return torch.tensor(data, **kwargs)
+
+        def wrap_index(name: str) -> Callable[..., Any]:
+            original = getattr(Tensor, name)
+
+            def call(source: Tensor, index: Any, *value: Any) -> Any:
+                items = index if isinstance(index, tuple) else (index,)
+                if not self._paused and any(isinstance(item, list | tuple | range | ndarray) for item in items):
+                    items = tuple(
+                        torch.tensor(list(item) if isinstance(item, range) else item)
+                        if isinstance(item, list | tuple | range | ndarray) and len(item)
+                        else item
+                        for item in items
+                    )
+                    index = items if isinstance(index, tuple) else items[0]
+                return original(source, index, *value)
 
             return call
 
         with ExitStack() as undo:
             for name in _CONSTRUCTORS:
                 undo.enter_context(composites.replace_member(torch, name, wrap(name)))
+            undo.enter_context(composites.replace_member(Tensor, "new_tensor", new_tensor))
+            for name in ("__getitem__", "__setitem__"):
+                undo.enter_context(composites.replace_member(Tensor, name, wrap_index(name)))
             yield
+
+    def _hold_constant(self, tensor: Tensor, real: Tensor) -> Tensor:
+        """Register a tensor whose values are those of another, on the CPU."""
+        (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
+        self._memory.hold(tensor, ref)
+        if real.numel() <= _KNOWN_ELEMENTS:
+            self._known[ref] = real.detach()
+        return tensor
 
 
 @cache
@@ -362,6 +487,28 @@ def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs
     options = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
     with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
         return function(*args, **options)
+
+
+#: Tensors without values of their own.
+_UNSET = frozenset(
+    {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided"}
+)
+
+
+def _count(size: Sequence[Any]) -> int:
+    return prod(item for item in size if isinstance(item, int))
+
+
+def _numbers_in(values: Sequence[Any]) -> Iterator[Any]:
+    """Yield the numbers, texts and parameters among arguments, those in lists, too; a parameter as its identity."""
+    for value in values:
+        kind = type(value)
+        if kind is int or kind is float or kind is bool or kind is str:
+            yield value
+        elif kind is nn.Parameter:
+            yield str(id(value))
+        elif kind is list or kind is tuple:
+            yield from _numbers_in(value)
 
 
 def _without_values(value: Any) -> Any:

@@ -1,15 +1,8 @@
-"""Inside the sandbox: trace runs of a module as graphs, and summarize one that ran in eval and in train mode.
+"""Inside the sandbox: trace runs of a module as graphs, and summarize one that ran in eval and in train mode."""
 
-A LEMUR network is constructed and called as LEMUR's trainer does it; first on the meta device, where tensors have
-shapes but no values: no memory, hardly any time. A network that needs values along the way (a branch, a size read from
-data) is traced on the CPU, with the same operations.
-"""
-
-import ast
 import hashlib
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -19,20 +12,17 @@ from torch.utils._pytree import tree_leaves
 
 from lemur_core.files import Json
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.graph import Graph, Ref, pack, reachable
-from lemur_core.graphs.identity import color_ancestry, compute_colors, compute_identities, label, number_nodes
-from lemur_core.graphs.recorder import Recorder
-from lemur_core.sandbox.net import (
-    NetError,
-    construct,
-    execute,
-    install_vocabulary,
-    make_inputs,
-    seed_all,
-    step,
-    stub_weights,
-    tuples,
+from lemur_core.graphs.graph import Graph, Node, Ref, reachable
+from lemur_core.graphs.identity import (
+    color_ancestry,
+    compute_colors,
+    compute_identities,
+    label,
+    label_without_widths,
+    number_nodes,
 )
+from lemur_core.graphs.memory import UnknownValueError
+from lemur_core.graphs.recorder import Recorder
 
 Failure = TypeVar("Failure", bound=Exception)
 
@@ -57,6 +47,7 @@ def run(
     *,
     train: bool,
     find: Callable[[Any], Sequence[Tensor]] = flatten_tensors,
+    with_reads: bool = False,
 ) -> Graph:
     """Run a module while a recorder is recording.
 
@@ -64,6 +55,7 @@ def run(
         inputs: positional arguments of `forward`; the tensors in them are the graph's inputs, in the order of `find`.
         named: keyword arguments of `forward`.
         find: the tensors in arguments and results.
+        with_reads: whether the values that Python looked at are results, too.
 
     Returns: the recorded graph, not yet canonical. Scopes hold the names of parameters, buffers and inputs; a
         positional input is `*0`, the second tensor within it `*0.1`.
@@ -82,11 +74,13 @@ def run(
     for number, (name, tensor) in enumerate(leaves):
         live = {"trained": True} if tensor.requires_grad else {}  # its gradient counts, too
         recorder.leaf("input", tensor, name, number=number, **live)
+    already = len(recorder.reads)
     with recorder.scopes(module):
         output = module(*inputs, **named)
     after = dict(module.named_buffers())  # a buffer may have been replaced
     held = [(before, after.get(name, tensor)) for name, (before, tensor) in buffers.items()]
-    return recorder.graph_of(find(output), held)
+    reads = list(dict.fromkeys(recorder.reads[already:])) if with_reads else []
+    return recorder.graph_of(find(output), held, reads)
 
 
 def both_modes(
@@ -119,7 +113,7 @@ class TraceResult:
     net: nn.Module
     recorder: Recorder
     graphs: Mapping[str, Graph]  # by mode, not yet canonical
-    initial: Mapping[str, Ref]  # of each parameter: its initial value
+    initial: Mapping[str, Ref]  # of each parameter and buffer: its initial value
     route: str
     train_error: str | None
 
@@ -143,11 +137,11 @@ class TraceResult:
 
     def _initial(self, form: Graph) -> str:
         """Digest how the used parameters are initialized, in the order in which the graph meets them."""
-        values = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial.values())))
-        colors = color_ancestry(values)
-        by_name = {name: colors[ref.node].hex() for name, ref in zip(self.initial, values.outputs, strict=True)}
         order = number_nodes(form, compute_colors(form, label))
         names = [form.nodes[index].scope for index in order if form.nodes[index].op == "parameter"]
+        values = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial[name] for name in names)))
+        colors = color_ancestry(values)
+        by_name = {name: colors[ref.node].hex() for name, ref in zip(names, values.outputs, strict=True)}
         return hashlib.sha256("\n".join(by_name[name] for name in names).encode()).hexdigest()
 
     def _live_classes(self, used: set[str]) -> set[str]:
@@ -161,14 +155,71 @@ class TraceResult:
 
 
 def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
-    """Record the initial value of each parameter, before the first run.
+    """Record the initial value of each parameter and buffer, before the first run.
 
     Args:
         recorder: it has to see these values first: a run may overwrite a parameter.
-        module: its parameters, of all depths.
-    Returns: the values by the parameter's full name.
+        module: its parameters and buffers, of all depths.
+    Returns: the values by full name.
     """
-    return {name: recorder.value_of(tensor) for name, tensor in module.named_parameters()}
+    values = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        try:
+            values[name] = recorder.value_of(tensor)
+        except UnknownValueError:  # a lazy module that took its shapes while nothing was recorded
+            values[name] = recorder.leaf("constant", tensor, name)
+            if not tensor.requires_grad:
+                recorder.note("state whose values nothing tells")
+    return values
+
+
+def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict[str, Graph]:
+    """Return recorded graphs in which fixed state says what it holds: by value, or how it was drawn.
+
+    That is each frozen parameter, and each buffer that no run writes: digests of the computation that gives its initial
+    value, with widths (`value`) and without (`kind`), and whether it was drawn at random. Other buffers are the state
+    of training.
+
+    Args:
+        graphs: of all modes, recorded one after the other.
+        initial: from `initial_values`.
+    """
+    written = {graph.nodes[target.node].scope for graph in graphs.values() for target, _ in graph.writes}
+    fixed = {
+        node.scope
+        for graph in graphs.values()
+        for node in graph.nodes
+        if node.op in ("buffer", "parameter") and not node.get("trained") and node.scope not in written
+    } & initial.keys()
+    if not fixed:
+        return dict(graphs)
+    names = sorted(fixed)
+    recorded = max((graph.nodes for graph in graphs.values()), key=len)
+    values = canonical(Graph(recorded, tuple(initial[name] for name in names)))
+    exact, widths = color_ancestry(values), color_ancestry(values, label_without_widths)
+    drawn: set[int] = set()
+    for index, node in enumerate(values.nodes):
+        if node.get("draw") is not None or any(ref.node in drawn for ref in node.inputs):
+            drawn.add(index)
+    notes = {
+        name: (
+            ("value", f"{exact[ref.node].hex()}{_suffix(ref)}"),
+            ("kind", f"{widths[ref.node].hex()}{_suffix(ref)}"),
+            *((("drawn", True),) if ref.node in drawn else ()),
+        )
+        for name, ref in zip(names, values.outputs, strict=True)
+    }
+
+    def note(node: Node) -> Node:
+        if node.scope not in notes or node.op not in ("buffer", "parameter"):
+            return node
+        return replace(node, arguments=(*node.arguments, *notes[node.scope]))
+
+    return {mode: replace(graph, nodes=tuple(map(note, graph.nodes))) for mode, graph in graphs.items()}
+
+
+def _suffix(ref: Ref) -> str:
+    return f".{ref.output}" if ref.output else ""
 
 
 def _classes(file: ModuleType) -> set[str]:
@@ -176,99 +227,3 @@ def _classes(file: ModuleType) -> set[str]:
     kinds = (nn.Module, torch.autograd.Function)
     types = (value for value in vars(file).values() if isinstance(value, type) and issubclass(value, kinds))
     return {kind.__qualname__ for kind in types if kind.__module__ == file.__name__}
-
-
-# -- networks of LEMUR --------------------------------------------
-
-_GLUE = ("train_setup", "learn")  # methods with which LEMUR's trainer trains a network, besides its computation
-
-
-class _TrackedParameters(dict[str, Any]):
-    """Hyperparameters that note which of them are read."""
-
-    def __init__(self, values: Json) -> None:
-        super().__init__(values)
-        self.read: set[str] = set()
-
-    def __getitem__(self, key: str) -> Any:
-        self._note(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self._note(key)
-        return super().get(key, default)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        self._note(key)
-        return super().pop(key, *default)
-
-    def _note(self, key: object) -> None:
-        if type(key) is str:  # a network may ask for anything; the names of hyperparameters are texts
-            self.read.add(key)
-
-
-def trace_network(payload: Json) -> Json:
-    """Trace one network in eval and in train mode.
-
-    Args:
-        payload: `code`; `prm`; `seed`, default 0; `cases`, each as for `lemur_core.sandbox.net.run_network`: the first
-            one with which the network runs counts.
-
-    Returns: `{"runs": false, "category", "error", "missing"}`, of the first case, or `{"runs": true, "route",
-        "in_shape", "graph", "graph_widths", "graph_repeats", "train_error", "reads_values", "initial", "glue",
-        "prm_read", "dead_classes", "unused_parameters"}`, and the graphs `eval` and `train`, packed (`unpack`).
-    Raises: MemoryError and the like, which the sandbox reports.
-    """
-    stub_weights()
-    torch.jit._state.disable()
-    failures: list[NetError] = []
-    for case, route in itertools.product(payload["cases"], ROUTES):
-        seed_all(int(payload.get("seed", 0)))
-        prm = _TrackedParameters(dict(payload["prm"]))
-        try:
-            traced = _trace(payload["code"], case, prm, route)
-        except NetError as error:
-            failures.append(error)
-            continue
-        about = {"in_shape": case["in_shape"], "glue": digest_glue(payload["code"]), "prm_read": sorted(prm.read)}
-        forms = {mode: canonical(graph) for mode, graph in traced.graphs.items()}
-        try:
-            packed = {mode: pack(form) for mode, form in forms.items()}
-        except ValueError as error:
-            return NetError("too_large", str(error)).answer()
-        return {"runs": True, **traced.answer(forms), **packed, **about}
-    return failures[len(ROUTES) - 1].answer()  # on the CPU: this error is due to the network, not to the route
-
-
-def _trace(code: str, case: Json, prm: Json, route: str) -> TraceResult:
-    install_vocabulary(case["words"])
-    recorder = Recorder(route)
-    with recorder.recording():
-        module = execute(code)
-        net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm, recorder.device)
-        initial = initial_values(recorder, net)
-
-        def go(train: bool) -> Graph:
-            with recorder.pause():
-                inputs = make_inputs(case)
-            with step("forward_failed", f"in {'train' if train else 'eval'} mode"):
-                graph = run(recorder, net, [inputs], train=train)
-            if not graph.outputs:
-                raise NetError("wrong_output", "forward gives no tensor")
-            return graph
-
-        graphs, error = both_modes(go, NetError, route=route)
-    train_error = None if error is None else f"{error.category}: {error.detail}"
-    return TraceResult(module, net, recorder, graphs, initial, route, train_error)
-
-
-def digest_glue(code: str) -> str:
-    """Digest how a network trains itself, without comments and layout."""
-    methods = [
-        ast.dump(method)
-        for statement in ast.walk(ast.parse(code))
-        if isinstance(statement, ast.ClassDef) and statement.name == "Net"
-        for method in statement.body
-        if isinstance(method, ast.FunctionDef) and method.name in _GLUE
-    ]
-    return hashlib.sha256("\n".join(methods).encode()).hexdigest()

@@ -29,7 +29,7 @@ class Net(nn.Module):
 #: Walks the frames to the report's key, and reports a value of its own.
 FORGE = """import base64, json, os, sys, zlib
 pack = lambda data: base64.b64encode(zlib.compress(data)).decode()
-graph = lambda **more: pack(json.dumps({{"form": 1, "torch": torch.__version__.partition("+")[0], "nodes": [], "outputs": [], "writes": [], **more}}).encode())
+graph = lambda **more: pack(json.dumps({{"form": 2, "torch": torch.__version__.partition("+")[0], "nodes": [], "outputs": [], "writes": [], "reads": [], "unique": "", **more}}).encode())
 def net(**more):
     texts = {{name: name for name in ("route", "graph", "graph_widths", "graph_repeats", "initial", "glue")}}
     lists = {{name: [] for name in ("in_shape", "prm_read", "dead_classes", "unused_parameters")}}

@@ -40,7 +40,7 @@ PRM = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "batch": 2, "width": 8}
 CASES = {case.title: case for case in read_suite(Path(__file__).with_name("networks.md"), ("same",))}
 _TRACE = """
 import json, sys
-from lemur_core.graphs.trace import trace_network
+from lemur_core.graphs.networks.trace import trace_network
 given = json.load(sys.stdin)
 answers = [trace_network({"code": code, "prm": given["prm"], "cases": [given["case"]]}) for code in given["codes"]]
 json.dump([{name: answer.get(name) for name in ("graph", "graph_widths", "error")} for answer in answers], sys.stdout)

@@ -1,0 +1,1 @@
+"""Trace whole networks, as LEMUR's trainer constructs and calls them."""

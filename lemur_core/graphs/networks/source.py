@@ -1,0 +1,160 @@
+"""What the source of a network says about its computation that no run shows."""
+
+import ast
+import hashlib
+import re
+from functools import lru_cache
+
+_GLUE = ("train_setup", "learn")  # methods with which LEMUR's trainer trains a network, besides its computation
+
+_BATCH, _OTHER_BATCH = 3, 5
+_LARGEST_BATCH = 16
+_SIZES = frozenset({"shape", "size", "numel", "nelement"})
+#: Arguments that usually hold the batch size.
+_BATCH_NAMES = frozenset({"b", "B", "n", "N", "bs", "batch", "batch_size"})
+_ARITHMETIC = ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+_NUMBER_CALLS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "getattr", "divmod", "pow", "eval"})
+
+#: Generators of its own, and hooks on nodes of autograd: nothing that is recorded shows what they do.
+_OWN = re.compile(r"\b(default_rng|SystemRandom|RandomState|urandom|uuid4|random\.Random)\b")
+_NODES = re.compile(r"\.grad_fn\b|\bregister_prehook\b")
+
+
+def digest_glue(code: str) -> str:
+    """Digest how a network trains itself, without comments and layout."""
+    methods = [ast.dump(method) for name, method in _list_methods(code) if name in _GLUE]
+    return hashlib.sha256("\n".join(methods).encode()).hexdigest()
+
+
+def find_marks(code: str) -> set[str]:
+    """Return why one run does not show all that a network computes, as far as its text tells.
+
+    Args: code: the whole source of a network that runs.
+    Returns: short descriptions; none for almost all networks.
+    """
+    marks = {"a generator of its own"} if _OWN.search(code) else set()
+    marks |= {"a hook on a gradient"} if _NODES.search(code) else set()
+    return marks | ({"training changes what forward reads"} if _changes_in_training(code) else set())
+
+
+def list_batches(code: str) -> list[int]:
+    """Return the batch sizes at which a network may do something else than at the one that is traced.
+
+    Args: code: the whole source of a network that runs.
+    Returns: none if nothing outside of constructors and training branches on sizes or computes numbers from them;
+        otherwise 5, then, at most four, the small integers that a size is compared with, and their successors.
+    """
+    functions = [f for f in _list_functions(code) if f.name not in (*_GLUE, "__init__") and not _constructs(f)]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    sizes = _name_sizes(nodes)
+    if not any(_may_depend(node, sizes) for node in nodes):
+        return []
+    constants = {
+        constant.value
+        for test in nodes
+        if isinstance(test, ast.Compare) and _has_size(test, sizes)
+        for constant in ast.walk(test)
+        if isinstance(constant, ast.Constant) and type(constant.value) is int
+    }
+    near = {size for constant in constants for size in (constant, constant + 1) if 0 < size <= _LARGEST_BATCH}
+    return [_OTHER_BATCH, *sorted(near - {_BATCH, _OTHER_BATCH})[:4]]
+
+
+def _constructs(function: ast.FunctionDef) -> bool:
+    """Return whether a function helps to construct a network: it takes what LEMUR passes to a constructor."""
+    return any(argument.arg in ("in_shape", "out_shape", "prm") for argument in function.args.args)
+
+
+def _name_sizes(nodes: list[ast.AST]) -> set[str]:
+    """Return the variables and attributes that hold sizes of tensors, or numbers computed from them."""
+    sizes = set(_BATCH_NAMES)
+    for _ in range(2):  # one computed from another
+        for node in nodes:
+            if isinstance(node, ast.Assign) and _has_size(node.value, sizes):
+                targets = (name for target in node.targets for name in ast.walk(target))
+                for name in targets:
+                    if isinstance(name, ast.Name | ast.Attribute) and isinstance(name.ctx, ast.Store):
+                        sizes.add(name.id if isinstance(name, ast.Name) else f".{name.attr}")
+    return sizes
+
+
+def _has_size(expression: ast.AST, sizes: set[str]) -> bool:
+    return any(
+        (isinstance(node, ast.Attribute) and (node.attr in _SIZES or f".{node.attr}" in sizes))
+        or (isinstance(node, ast.Name) and (node.id in sizes or node.id == "len"))
+        for node in ast.walk(expression)
+    )
+
+
+def _may_depend(node: ast.AST, sizes: set[str]) -> bool:
+    """Return whether a statement or expression may do something else for another batch."""
+    if isinstance(node, ast.Match | ast.Try):
+        return True
+    if isinstance(node, ast.If | ast.IfExp | ast.While):
+        return _has_size(node.test, sizes)
+    if isinstance(node, ast.Compare | ast.BoolOp):
+        return _has_size(node, sizes)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        operands = (node.left, node.right)  # a product of sizes is one, and lists are repeated
+        return len({isinstance(one, ast.List | ast.Tuple) or _has_size(one, sizes) for one in operands}) == 2
+    if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
+        return _has_size(node, sizes)
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NUMBER_CALLS
+    return named and _has_size(node, sizes)
+
+
+@lru_cache(maxsize=4)
+def _list_functions(code: str) -> tuple[ast.FunctionDef, ...]:
+    return tuple(node for node in ast.walk(_parse(code)) if isinstance(node, ast.FunctionDef))
+
+
+@lru_cache(maxsize=4)
+def _parse(code: str) -> ast.Module:
+    return ast.parse(code)
+
+
+@lru_cache(maxsize=4)
+def _list_methods(code: str) -> tuple[tuple[str, ast.FunctionDef], ...]:
+    return tuple(
+        (method.name, method)
+        for statement in ast.walk(_parse(code))
+        if isinstance(statement, ast.ClassDef) and statement.name == "Net"
+        for method in statement.body
+        if isinstance(method, ast.FunctionDef)
+    )
+
+
+def _changes_in_training(code: str) -> bool:
+    """Return whether training sets an attribute of the network that its computation reads.
+
+    Training: `train_setup`, `learn`, and the methods that these call; the computation: `forward`, and those it calls.
+    """
+    methods = dict(_list_methods(code))
+    training, computing = (_reach(methods, names) for names in (_GLUE, ("forward",)))
+    written = {name for method in training - computing for name in _attributes(methods[method], ast.Store)}
+    read = {name for method in computing for name in _attributes(methods[method], ast.Load)}
+    return bool(written & read)
+
+
+def _reach(methods: dict[str, ast.FunctionDef], names: tuple[str, ...]) -> set[str]:
+    reached: set[str] = set()
+    waiting = [name for name in names if name in methods]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += [other for other in _attributes(methods[name], ast.Load) if other in methods]
+    return reached
+
+
+def _attributes(method: ast.FunctionDef, context: type[ast.expr_context]) -> set[str]:
+    """Return the attributes of the network itself that a method reads or sets."""
+    owner = method.args.args[0].arg if method.args.args else "self"
+    return {
+        node.attr
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, context)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == owner
+    }
