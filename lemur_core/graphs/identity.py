@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isclose, prod, sqrt
+from math import isclose, sqrt
 
 from lemur_core.graphs.canonical import COMMUTATIVE
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, replace_refs
@@ -89,18 +89,20 @@ def label_without_widths(graph: Graph, node: Node) -> str:
     if node.op in LEAVES:
         dtype, shape = node.outputs[0]
         trained = None if node.op == "input" else node.get("trained")  # gradients of inputs are not a width
-        value = node.get("kind") or (node.get("value") if node.op == "constant" and prod(shape) == 1 else None)
+        literal = node.get("value") if node.op == "constant" and not isinstance(node.get("value"), str) else None
+        value = node.get("kind") or literal  # the elements of a large constant usually follow from widths
         return f"{node.op} {dtype} {len(shape)} {trained} {node.get('number')} {value}"
     sizes = tuple(size for ref in node.inputs[:1] for size in graph.type_of(ref).shape[1:])
 
     def mask(name: str, argument: Argument) -> Argument:
         # A width as a number, but a depthwise convolution is another operation.
-        if name == "groups":
+        if name == "groups" and node.op == "convolution":
             channels = graph.type_of(node.inputs[0]).shape[1]
             return "one" if argument == 1 else "depthwise" if argument == channels else "some"
         if isinstance(argument, float) and node.op in _SCALES:
             return _find_root(argument, sizes) or argument
-        if name not in _WIDTHS or isinstance(argument, bool | str | float) or argument is None:
+        ends = node.op in ("linspace", "logspace") and name in ("start", "end")
+        if name not in _WIDTHS or ends or isinstance(argument, bool | str | float) or argument is None:
             return argument
         return f"{len(argument)} sizes" if isinstance(argument, tuple) else "size"
 

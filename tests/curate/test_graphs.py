@@ -140,7 +140,7 @@ def test_columns_say_what_a_network_computes(folders: dict[Graphs, Path]) -> Non
     assert (records["e-fails"]["graph"], records["e-fails"]["runs"]) == (None, False)
     assert records["e-fails"]["runs_error"].startswith("forward_failed: ")
     graphs = {row["id"]: row for row in pq.read_table(folders["survivors"] / "graphs.parquet").to_pylist()}
-    assert graphs[records["a-sequential"]["id"]]["in_shape"] == [2, 3, 256, 256]
+    assert graphs[records["a-sequential"]["id"]]["in_shape"] == [3, 3, 256, 256]
     assert graphs[records["a-sequential"]["id"]]["route"] == "meta"
 
 

@@ -155,6 +155,16 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return note
 
 
+@_rule("reshape")
+def _reshape(form: _Unified, node: Node, args: Args) -> Ref | None:
+    return form.reshape(node, args["input"], node.outputs[0].shape)
+
+
+@_rule("permute")
+def _permute(form: _Unified, node: Node, args: Args) -> Ref | None:
+    return form.permute(node, args["input"], args["dims"])
+
+
 # --- what changes nothing -----------------------------------------------------------------------------------------
 
 
@@ -449,6 +459,7 @@ def _list_factors(form: _Unified, op: str, args: Args) -> tuple[float, list[Ref]
     """Return the number and the tensors whose product an operation is: one or two, through products with numbers."""
     scale, factors = 1.0, list[Ref]()
     waiting = [(args["input"], 1), (args["other"], -1 if op == "div" else 1)]
+    waiting.sort(key=lambda item: form.number(item[0]) is None)  # numbers first
     while waiting:
         value, power = waiting.pop(0)
         number = form.number(value)

@@ -37,7 +37,10 @@ CASE = {
     "words": 0,
 }
 PRM = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "batch": 2, "width": 8}
-CASES = {case.title: case for case in read_suite(Path(__file__).with_name("networks.md"), ("same",))}
+PAGES = ("networks.md", "spellings.md", "values.md", "widths.md")
+CASES = {
+    f"{page}: {case.title}": case for page in PAGES for case in read_suite(Path(__file__).with_name(page), ("same",))
+}
 _TRACE = """
 import json, sys
 from lemur_core.graphs.networks.trace import trace_network
