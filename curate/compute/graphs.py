@@ -67,7 +67,7 @@ class NetGraphs:
 
 @dataclass(frozen=True, slots=True)
 class NetUnrecorded:
-    """The answer about a network that runs, but not while it is recorded: that is no fact about the network."""
+    """The answer about a network that runs, but fails while it is recorded: the network is not at fault."""
 
     runs: Literal[True]
     category: Literal["not_recorded"]

@@ -7,7 +7,7 @@ result of its own backward for a `cotangent`, which represents any gradient.
 
 What no operation shows is noted in `marks`: hooks on gradients, autocast, generators of the network's own, tensors that
 share memory in a way that strides alone tell. On the meta device, small tensors that depend on no input and no
-parameter are computed beside the recording, so that Python can read them.
+parameter are also computed on the CPU, so that Python can read them.
 """
 
 import inspect
@@ -191,7 +191,7 @@ class Recorder(TorchDispatchMode):
             return self._compute(func, args, kwargs)
         parameters = _parameters(func)
         if self.log is not None:
-            # A number that an operation computes with is no size.
+            # A number that an operation computes with is not a size: it may not grow with the batch.
             numbers = [
                 float(v) if p.is_number and type(v) is int else v for p, v in zip(parameters, args, strict=False)
             ]

@@ -1,4 +1,4 @@
-"""What the source of a network says about its computation that no run shows."""
+"""Read from the source of a network what no run of it shows."""
 
 import ast
 import hashlib

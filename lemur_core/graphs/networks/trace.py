@@ -90,7 +90,7 @@ class _Observed:
 
     @property
     def reads(self) -> bool:
-        """Whether Python looked at a value that depends on inputs, parameters, state or draws."""
+        """True if Python looked at a value that depends on inputs, parameters, state or draws."""
         return any(form.reads for form in self.forms.values())
 
     @property
