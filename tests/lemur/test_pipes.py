@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from extract.migrate.network.network import read_target_network
-from lemur.experts.domains.settings import load_settings
-from lemur.synthesis.prompting.plan import read_block_names
 
 from extract.extractor import read_names
+from extract.migrate.network import read_target_network
+from lemur.experts.settings import load_settings
+from lemur.synthesis.attempts.plan import read_block_names
 from lemur_core.files.errors import SpecialFileError
 from manifests.folders.reading import read_bytes
 from manifests.records.corpus import load_corpus
