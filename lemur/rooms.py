@@ -29,7 +29,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedPart:
     """A part that is removed as a whole: paths that belong together, their bytes, and when they were last used."""
 
     room: Path
@@ -49,7 +49,7 @@ def list_rooms(names: Sequence[str] = ()) -> list[Room]:
     known = [room.name for room in rooms]
     unknown = sorted(set(names) - set(known))
     if unknown:
-        raise UsageError(f"{unknown[0]}: no room of the cache; there are {', '.join(known) or 'none'}")
+        raise UsageError(f"{unknown[0]}: the cache has no such namespace; there are {', '.join(known) or 'none'}")
     return [_measure_room(room) for room in rooms if not names or room.name in names]
 
 
@@ -156,7 +156,7 @@ def _is_fresh(stamp: Path) -> bool:
         return False
 
 
-def _list_entries(room: Path) -> list[Entry]:
+def _list_entries(room: Path) -> list[CachedPart]:
     """List the entries of a room. Files with a common stem are one, such as a database and its journals."""
     groups: dict[tuple[Path, str], list[Path]] = {}
     for path in _descend(room, ROOMS[room.name]):
@@ -166,7 +166,7 @@ def _list_entries(room: Path) -> list[Entry]:
     for paths in groups.values():
         stats = list(_list_stats(paths))
         used = max((max(status.st_mtime, status.st_atime) for status in stats), default=0.0)
-        entries.append(Entry(room, tuple(sorted(paths)), sum(status.st_size for status in stats), used))
+        entries.append(CachedPart(room, tuple(sorted(paths)), sum(status.st_size for status in stats), used))
     return entries
 
 
@@ -179,7 +179,7 @@ def _descend(folder: Path, levels: int) -> Iterator[Path]:
             yield path
 
 
-def _remove(entry: Entry) -> None:
+def _remove(entry: CachedPart) -> None:
     """Remove an entry; a folder is never seen with a part of its files."""
     for path in entry.paths:
         with contextlib.suppress(OSError):  # another user's
