@@ -26,7 +26,7 @@ import lemur.synthesis.cli
 import manifests.cli
 import train.cli
 from lemur import rooms as kept
-from lemur.rooms import VARIABLE, bound_cache, read_ceiling
+from lemur.rooms import VARIABLE, bound_cache, read_ceiling, remove_leftovers
 from lemur_core.files.atomic import remove_dead
 from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import UsageError, UserError
@@ -393,9 +393,12 @@ def main() -> NoReturn:
 
 
 def _bound_cache() -> None:
-    """Remove the oldest entries of a cache that has grown too large."""
+    """Remove what killed commands left in the cache, and the oldest entries if it has grown too large."""
     with contextlib.suppress(OSError):  # the work is done
-        freed = bound_cache(read_ceiling()) if uses_rooms() else 0
+        if not uses_rooms():
+            return
+        remove_leftovers()
+        freed = bound_cache(read_ceiling())
         if freed:
             note(f"cache: {freed / 2**20:,.1f} MiB that were not used for long removed; {VARIABLE} sets the ceiling")
 

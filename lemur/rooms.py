@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lemur_core.files.atomic import remove_path, unfinished_name
+from lemur_core.files.atomic import remove_dead, remove_path, unfinished_name
 from lemur_core.files.cache import ROOMS, cache_folder, claim_room, find_marker, is_ours
 from lemur_core.files.errors import UsageError
 
@@ -147,6 +147,12 @@ def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
                 freed += entry.size
     stamp.touch()
     return freed
+
+
+def remove_leftovers() -> None:
+    """Remove the unfinished entries of processes that were killed."""
+    for room in _find_rooms():
+        remove_dead(room)
 
 
 def _is_fresh(stamp: Path) -> bool:

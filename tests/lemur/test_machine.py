@@ -161,12 +161,19 @@ def test_a_command_keeps_the_cache_within_the_ceiling(
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", "0.001")
     write(tmp_path / "cache" / "search" / "large", 2_000_000, 1)
+    killed = (
+        "import os; from lemur_core.files.atomic import atomic_file; from lemur_core.files.cache import cache_folder\n"
+        "with atomic_file(cache_folder('published') / 'seen'): os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", killed], check=False).returncode == -9
+    assert list((tmp_path / "cache").rglob("*.part"))
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "a.py").write_text("import torch\n\n\nclass Net(torch.nn.Module):\n    pass\n")
     done = lemur_here("curate", "nets", "--graph", "off", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0
     assert "MiB that were not used for long removed; LEMUR_CURATOR_CACHE_GIB sets the ceiling" in done.stderr
     assert not (tmp_path / "cache" / "search" / "large").exists()
+    assert not list((tmp_path / "cache").rglob("*.part")), "what a killed command left is removed, too"
     assert "(ceiling 0.001 GiB)" in lemur_here("cache", cwd=tmp_path).stdout
     monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", "0")
     assert read_ceiling() is None
