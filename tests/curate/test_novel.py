@@ -103,7 +103,7 @@ def test_a_removed_code_names_what_stands_for_it(
 
 def test_another_network_is_novel(snapshot: Path, file: Callable[[str], Path], network: Callable[..., str]) -> None:
     found = novel([file(network((9, 3, 1, 10)))], [snapshot])
-    assert not found.known
+    assert not found.is_known
     (told,) = found.facts["files"]
     assert told["verdict"] == "novel"
     assert {one["name"] for one in told["nearest"]} == {"base", "other"}
@@ -120,7 +120,7 @@ def test_thresholds_are_those_of_the_snapshot(
     options = {"lexical_threshold": 1.0, "structural_threshold": 1.0, "graph": "off"}
     strict = snapshot_of(tmp_path, {"base": codes["base"]}, **options)
     found = novel([file(network((*ALL, 0)))], [strict])
-    assert not found.known
+    assert not found.is_known
     assert found.facts["files"][0]["nearest"][0]["lexical"] >= 0.9
 
 

@@ -83,8 +83,8 @@ def test_a_code_says_its_own_licence(mit: Path) -> None:
 def test_what_is_published(mit: Path, tmp_path: Path) -> None:
     with stage_files(mit, page=True) as ready:
         out = copied(ready, tmp_path / "out")
-    assert [item.told for item in ready.withheld] == [{"source": "memory", "license": "GPL-3.0-only", "codes": 2}]
-    assert read_manifest(out).details["withheld"] == [item.told for item in ready.withheld]
+    assert [item.entry for item in ready.withheld] == [{"source": "memory", "license": "GPL-3.0-only", "codes": 2}]
+    assert read_manifest(out).details["withheld"] == [item.entry for item in ready.withheld]
     before, after = rows_of(mit), rows_of(out)
     for nn, row in before.items():
         assert after[nn] == (row if is_permissive(row["license"]) else {**row, "nn_code": ""})
