@@ -13,7 +13,7 @@ from benchmarks.twins import Request
 from benchmarks.twins_entry import measure_behavior
 from benchmarks.twins_order import count_weights, list_state, order_parameters
 from lemur_core.graphs.graph import Graph, unpack
-from lemur_core.graphs.trace import trace_network
+from lemur_core.graphs.networks.trace import trace_network
 
 CASE = {
     "in_shape": [2, 3, 8, 8],

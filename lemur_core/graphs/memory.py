@@ -189,10 +189,12 @@ def describe_strides(tensor: Tensor) -> tuple[int, ...] | None:
 
 def describe_constant(tensor: Tensor) -> Argument:
     """Return a small constant by its elements, a larger one as a digest of its bytes."""
-    if tensor.numel() <= _STORED_ELEMENTS and not tensor.is_complex():
-        return _tuples(TensorBase.tolist(tensor.detach()))  # not a read of the network's own
-    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(TensorBase.numpy(data).tobytes()).hexdigest()
+    # Not a read of the network's own: the device mode would call what the recorder has put in place of these methods.
+    with torch._C.DisableTorchFunction():
+        if tensor.numel() <= _STORED_ELEMENTS and not tensor.is_complex():
+            return _tuples(TensorBase.tolist(tensor.detach()))
+        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return hashlib.sha256(TensorBase.numpy(data).tobytes()).hexdigest()
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -3,11 +3,11 @@
 import json
 import types
 import typing
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from manifests.options import Level as Level
 
@@ -57,7 +57,7 @@ _MESSAGES = {
 }
 
 
-def describe_fault(fault: ErrorDetails) -> str:
+def describe_fault(fault: Mapping[str, Any]) -> str:
     """Return a plain message for one of Pydantic's errors.
 
     Args: fault: an element of `ValidationError.errors()`.

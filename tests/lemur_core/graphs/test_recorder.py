@@ -117,3 +117,17 @@ def test_a_buffer_that_is_written_and_never_read() -> None:
     assert [(form.nodes[target.node].op, form.nodes[value.node].op) for target, value in form.writes] == [
         ("buffer", "mean")
     ]
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_constant_that_is_recorded_is_no_read_of_the_network(device: str) -> None:
+    recorder = Recorder(device)
+    with recorder.recording():
+        norm = nn.BatchNorm2d(4)  # its counter is a tensor made from a number
+        weights = torch.tensor([float(number) for number in range(100)])
+        with recorder.pause():
+            images = torch.randn(2, 4, 3, 3, device=device)
+        run(recorder, norm, [images], train=True)
+    assert not recorder.reads_values
+    assert recorder.reads == []
+    assert len(weights) == 100
