@@ -485,7 +485,9 @@ class Recorder(TorchDispatchMode):
 
     def _hold_constant(self, tensor: Tensor, real: Tensor) -> Tensor:
         """Register a tensor whose values are those of another, on the CPU."""
-        (ref,) = self._append("constant", (("value", describe_constant(real)),), (describe_type(tensor),))
+        with self.pause():
+            value = describe_constant(real)
+        (ref,) = self._append("constant", (("value", value),), (describe_type(tensor),))
         self._memory.hold(tensor, ref)
         if real.numel() <= _KNOWN_ELEMENTS:
             self._known[ref] = real.detach()

@@ -16,6 +16,7 @@ from tests.builders.graphs import trace
 RUNS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "no value": (lambda x: x[:, torch.tensor([1, 0])] + x.shape[0], False),
     "an element": (lambda x: x * x.sum().item(), True),
+    "a list": (lambda x: x * x.tolist()[0][0], True),
     "a branch": (lambda x: x if x.max() > 0 else -x, True),
     "those that are positive": (lambda x: x[x > 0], True),
     "places": (lambda x: x.flatten()[torch.nonzero(x.flatten() > 0).squeeze(1)], True),
@@ -43,6 +44,17 @@ def test_it_notes_whether_values_were_seen(name: str) -> None:
             given = torch.tensor([[0.5, -1.0], [2.0, 0.25]])
         run(recorder, Body(compute), [given], train=False)
     assert recorder.reads_values is seen
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_constants_are_not_values_that_were_seen(device: str) -> None:
+    recorder = Recorder(device)
+    with recorder.recording():
+        body = Body(lambda x: x * torch.tensor([1.0, 2.0]) + torch.tensor(range(40)).sum())
+        with recorder.pause():
+            given = torch.ones(3, 2)
+        run(recorder, body, [given], train=False)
+    assert (recorder.reads_values, recorder.reads) == (False, [])
 
 
 class Repeated(nn.Module):
