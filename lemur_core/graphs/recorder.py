@@ -56,6 +56,7 @@ _CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "from_numpy")
 #: The largest tensor without inputs and parameters whose values are computed on the meta device, too.
 _KNOWN_ELEMENTS = 4096
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_DETACH = torch.ops.aten.detach.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,11 @@ class Recorder(TorchDispatchMode):
 
     def value_of(self, tensor: Tensor) -> Ref:
         """Return the current value of a tensor."""
-        return self._memory.read(tensor)
+        self._paused += 1  # a tensor that is met for the first time is looked at, and the network does not do that
+        try:
+            return self._memory.read(tensor)
+        finally:
+            self._paused -= 1
 
     def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = (), reads: Sequence[Ref] = ()) -> Graph:
         """Return the graph of an output, of the buffers whose values have changed, and of values that Python read."""
@@ -195,7 +200,8 @@ class Recorder(TorchDispatchMode):
             numbers = [
                 float(v) if p.is_number and type(v) is int else v for p, v in zip(parameters, args, strict=False)
             ]
-            self.log.append((func, *_numbers_in([*numbers, *kwargs.values()])))
+            if func is not _DETACH:  # autograd itself calls it, not at the same places in each run
+                self.log.append((func, *_numbers_in([*numbers, *kwargs.values()])))
             if self._light:
                 return self._compute(func, args, kwargs)
         bound = {
@@ -490,7 +496,8 @@ class Recorder(TorchDispatchMode):
         (ref,) = self._append("constant", (("value", value),), (describe_type(tensor),))
         self._memory.hold(tensor, ref)
         if real.numel() <= _KNOWN_ELEMENTS:
-            self._known[ref] = real.detach()
+            with self.pause():
+                self._known[ref] = real.detach()
         return tensor
 
 
