@@ -179,7 +179,8 @@ class _Drawn:
         self.asked: list[int] = []  # how many networks were traced at a time
 
     def run(self, _: NetworkTracer, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, GraphTrace]]:
-        self.asked.append(len(payloads))
+        if payloads:
+            self.asked.append(len(payloads))
         for number, payload in payloads.items():
             drawn = int(hashlib.sha256(payload["code"].encode()).hexdigest(), 16)
             graph, widths = (hashlib.sha256(str(drawn % count).encode()).hexdigest() for count in (24, 6))

@@ -214,7 +214,7 @@ def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> 
     table = pq.read_table(path)
     made = table.set_column(table.schema.get_field_index("torch"), "torch", pa.array(["1.0"] * len(table)))
     pq.write_table(made, path)
-    with pytest.raises(UserError, match=r"its graphs are form 1 of torch 1\.0, here is form 1 of torch "):
+    with pytest.raises(UserError, match=r"its graphs are form 2 of torch 1\.0, here is form 2 of torch "):
         novel([file(TEXTS["REWRITTEN"])], [snapshot])
 
 
@@ -254,7 +254,7 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
     assert told["error"].startswith("no_net: ")
 
     specs = tmp_path / "blocks" / "specs.jsonl"
-    specs.write_text(specs.read_text().replace('"form": 1', '"form": 0'))
+    specs.write_text(specs.read_text().replace('"form": 2', '"form": 0'))
     with pytest.raises(
         UserError, match=r"alpha\.blocks\.Gate: form 0 of torch .*; extract it again, or use that torch"
     ):

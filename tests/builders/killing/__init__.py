@@ -9,6 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.builders.kills import PROBE
+
+#: The cache's own notes: which of its folders are ours, and when its size was measured.
+_OF_THE_CACHE = (".lemur", ".measured")
 _LEMUR = [sys.executable, "-P", "-c", "import lemur; lemur.main()"]
 
 
@@ -46,10 +50,10 @@ class Rerun:
 
     def list_litter(self) -> list[str]:
         """List unfinished and temporary files, which nobody looks for."""
-        left = (
-            path for path in self.folder.rglob("*") if path.name.startswith(".") or path.suffix in (".part", ".old")
-        )
-        return sorted(path.relative_to(self.folder).as_posix() for path in (*left, *(self.folder / "tmp").iterdir()))
+        hidden = (path for path in self.folder.rglob(".*") if path.name not in _OF_THE_CACHE)
+        left = (path for path in self.folder.rglob("*") if path.suffix in (".part", ".old"))
+        temporary = (path for path in (self.folder / "tmp").iterdir() if not PROBE.fullmatch(path.name))
+        return sorted({path.relative_to(self.folder).as_posix() for path in (*hidden, *left, *temporary)})
 
 
 def choose_moments(changes: int, count: int, *, share: int, shares: int) -> Iterator[int]:
