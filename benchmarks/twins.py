@@ -90,7 +90,8 @@ def build_request(record: Mapping[str, Any]) -> Request:
     """Return the request of a record: its network at small sizes first, then at that of its trace."""
     payload = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
     assert not isinstance(payload, str)
-    case = next(case for case in payload["cases"] if list(case["in_shape"]) == list(record["in_shape"]))
+    traced = tuple(record["in_shape"])  # of a batch of its own
+    case = next({**case, "in_shape": traced} for case in payload["cases"] if tuple(case["in_shape"])[1:] == traced[1:])
     cases = [case]
     if len(case["in_shape"]) == 4:
         _, channels, height, _ = case["in_shape"]

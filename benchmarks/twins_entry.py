@@ -9,7 +9,6 @@ different computations differ by; a network that insists on float32 is measured 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from time import process_time
@@ -185,14 +184,14 @@ def _run(net: nn.Module, payload: Mapping[str, Any], inputs: Tensor, train: bool
     real = inputs.is_floating_point()
     leaf = inputs.requires_grad_() if real else inputs
     seed_all(seed)
-    with step("forward_failed", f"in {'train' if train else 'eval'} mode"), _same_draws(seed):
+    with step("forward_failed", f"in {'train' if train else 'eval'} mode"), _SameDraws(seed):
         outputs = flatten_tensors(net(leaf * 1 if real else leaf))  # an in-place operation may not write to a leaf
         live = [output for output in outputs if output.requires_grad and output.numel()]
         if live:
             _backward(live)
     parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
-    found = [parameters.get(name) for name in payload["order"]]
-    gradients = [leaf.grad, *(None if tensor is None else tensor.grad for tensor in found)]
+    ordered = (parameters.get(name) for name in payload["order"])
+    gradients = [leaf.grad, *(None if tensor is None else tensor.grad for tensor in ordered)]
     state = [buffers[name].detach().clone() for name in payload["state"] if name in buffers]
     return Observed([output.detach() for output in outputs], gradients, state)
 
@@ -229,12 +228,6 @@ class _SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded in func.tags:
             torch.manual_seed(self._seed)
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _same_draws(seed: int) -> Iterator[None]:
-    with _SameDraws(seed):
-        yield
 
 
 def describe(run: Observed, dtype: torch.dtype) -> list[str]:

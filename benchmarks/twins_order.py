@@ -8,9 +8,8 @@ where x comes from a convolution, the convolution's weight is first, then `weigh
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from lemur_core.graphs.canonical import COMMUTATIVE
 from lemur_core.graphs.graph import Graph, Node, Ref
-from lemur_core.graphs.identity import compute_colors, label
+from lemur_core.graphs.identity import compute_colors, label, number_nodes, order_inputs
 
 
 def order_parameters(forms: Mapping[str, Graph]) -> list[str]:
@@ -54,37 +53,18 @@ def count_weights(forms: Mapping[str, Graph]) -> list[int]:
     return sorted(sizes.values())
 
 
-def _walk(graph: Graph) -> list[int]:
-    """Return the nodes behind the results, each after those that it reads."""
+def _walk(graph: Graph) -> dict[int, int]:
+    """Number the nodes behind the results, each after those that it reads, the longest way first."""
     behind = _weigh(graph)
     colors = compute_colors(graph, label)
+    keys = [b"%020d%020d" % pair + color for pair, color in zip(behind, colors, strict=True)]
 
-    def read_by(node: Node) -> Sequence[Ref]:
-        """Return what a node reads, the longest way first: which operand is written first says nothing."""
-        return sorted(
-            node.inputs,
-            key=lambda ref: (
-                *(-number for number in behind[ref.node]),
-                colors[ref.node] if node.op in COMMUTATIVE else b"",
-                ref.output if node.op in COMMUTATIVE else 0,
-            ),
-        )
+    def longest_first(node: Node, keys: Sequence[bytes]) -> list[Ref]:
+        """Return what a node reads: which operand is written first says nothing."""
+        refs = order_inputs(node, keys)
+        return sorted(refs, key=lambda ref: behind[ref.node], reverse=True)
 
-    order: dict[int, None] = {}
-    ends = sorted(graph.writes, key=lambda write: (behind[write[1].node], colors[write[1].node], colors[write[0].node]))
-    # A stack of our own: graphs are deeper than Python's recursion limit.
-    waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in ends for ref in reversed(write))]]
-    waiting.reverse()
-    while waiting:
-        index, ready = waiting.pop()
-        if index in order:
-            continue
-        if ready:
-            order[index] = None
-        else:
-            waiting.append((index, True))
-            waiting += [(ref.node, False) for ref in reversed(read_by(graph.nodes[index]))]
-    return list(order)
+    return number_nodes(graph, keys, longest_first)
 
 
 def _weigh(graph: Graph) -> list[tuple[int, int]]:

@@ -42,6 +42,7 @@ _SCALES = frozenset({"mul", "div", "attention"})
 _TOLERANCE = 1e-6
 
 Label = Callable[[Graph, Node], str]
+InputOrder = Callable[[Node, Sequence[bytes]], Sequence[Ref]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +218,15 @@ def _describe(graph: Graph, label: Label) -> str:
     return "\n".join(lines)
 
 
-def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
-    """Number the nodes so that each comes after the nodes it reads."""
+def number_nodes(graph: Graph, colors: Sequence[bytes], order: "InputOrder | None" = None) -> dict[int, int]:
+    """Number the nodes so that each comes after the nodes it reads.
+
+    Args:
+        colors: one per node; writes are visited in their order.
+        order: what a node reads, in the order in which it is visited; None: `order_inputs`.
+    Returns: the numbers from 0 by the place of the node; nodes that lead to no result have none.
+    """
+    order = order or order_inputs
     numbers: dict[int, int] = {}
     writes = sorted(graph.writes, key=lambda write: [(colors[ref.node], ref.output) for ref in reversed(write)])
     # A stack of our own: graphs are deeper than Python's recursion limit.
@@ -233,7 +241,7 @@ def number_nodes(graph: Graph, colors: Sequence[bytes]) -> dict[int, int]:
             numbers[index] = len(numbers)
         else:
             waiting.append((index, True))
-            waiting += [(ref.node, False) for ref in reversed(order_inputs(graph.nodes[index], colors))]
+            waiting += [(ref.node, False) for ref in reversed(order(graph.nodes[index], colors))]
     return numbers
 
 
