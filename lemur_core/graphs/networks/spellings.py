@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isclose, pi, prod, sqrt
 
+from numpy import broadcast_shapes
+
 from lemur_core.graphs.canonical import Args, CanonicalForm, prune
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, TensorType, reachable, replace_refs
 
@@ -262,15 +264,9 @@ def _broadcast(form: _Unified, node: Node, args: Args) -> Ref | None:
         if expanded is None or not isinstance(changed.get(other), Ref):
             continue
         shapes = [form.type(expanded.inputs[0]).shape, form.type(changed[other]).shape]
-        if _broadcast_shapes(*shapes) == node.outputs[0].shape:
+        if broadcast_shapes(*shapes) == node.outputs[0].shape:
             changed[name] = expanded.inputs[0]
     return form.one(node, node.op, changed) if changed != args else None
-
-
-def _broadcast_shapes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    rank = max(len(one), len(other))
-    pairs = zip((1,) * (rank - len(one)) + one, (1,) * (rank - len(other)) + other, strict=True)
-    return tuple(two if first == 1 else first for first, two in pairs)
 
 
 # --- bounds that are never reached --------------------------------------------------------------------------------
