@@ -159,14 +159,14 @@ def run_here(steps: Iterable[Step], workers: int) -> None:
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_task_process)
 
     def run(tasks: StepTasks) -> None:
-        running: set[Future[None]] = {pool.submit(_run_rank, tasks, rank) for rank in tasks.get_incomplete_ranks()}
-        while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                try:
+        try:  # a process that was killed between two steps is noticed by `submit`
+            running: set[Future[None]] = {pool.submit(_run_rank, tasks, rank) for rank in tasks.get_incomplete_ranks()}
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
                     future.result()
-                except BrokenProcessPool as error:
-                    raise _KilledError from error
+        except BrokenProcessPool as error:
+            raise _KilledError from error
 
     try:
         _run_each(steps, run)

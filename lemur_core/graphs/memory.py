@@ -10,6 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from sys import getrefcount
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +21,8 @@ from torch.nn.parameter import is_lazy
 from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
 
 _STORED_ELEMENTS = 16  # maximum elements of a constant stored by value; larger ones are stored as a digest
+
+_OWN_REFERENCES = 2  # to a tensor that nothing else refers to: the holding's, and that of the call that counts
 
 #: Views that show every element: writing through them replaces the whole source.
 _RESHAPES = frozenset(
@@ -125,6 +128,19 @@ class Memory:
         holding.base.value = new
         holding.base.version += 1
         holding.value, holding.version = value, holding.base.version
+
+    def forget(self) -> None:
+        """Free the tensors that only this memory still refers to: no operation can read them any more."""
+        freed = True
+        while freed:  # what autograd saves for the backward of a tensor becomes free with it
+            freed = False
+            for key in reversed([*self._holdings]):
+                if getrefcount(self._holdings[key].tensor) <= _OWN_REFERENCES:
+                    del self._holdings[key]
+                    freed = True
+        # The address of a freed storage may be given out again.
+        storages = {holding.storage for holding in self._holdings.values()}
+        self._bases = {storage: base for storage, base in self._bases.items() if storage in storages}
 
     def _find(self, tensor: Tensor) -> _Holding:
         holding = self._holdings.get(id(tensor))

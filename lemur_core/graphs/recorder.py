@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -55,6 +56,7 @@ _COPY = torch.ops.aten._to_copy.default
 _CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "from_numpy")
 #: The largest tensor without inputs and parameters whose values are computed on the meta device, too.
 _KNOWN_ELEMENTS = 4096
+_INDEXING = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _DETACH = torch.ops.aten.detach.default
 
@@ -180,6 +182,10 @@ class Recorder(TorchDispatchMode):
             return self._memory.read(tensor)
         finally:
             self._paused -= 1
+
+    def forget(self) -> None:
+        """Free the tensors of a run that has ended: two modes of one network need not fit into memory together."""
+        self._memory.forget()
 
     def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = (), reads: Sequence[Ref] = ()) -> Graph:
         """Return the graph of an output, of the buffers whose values have changed, and of values that Python read."""
@@ -464,29 +470,11 @@ class Recorder(TorchDispatchMode):
             kwargs.setdefault("dtype", source.dtype)
             return torch.tensor(data, **kwargs)
 
-        def wrap_index(name: str) -> Callable[..., Any]:
-            original = getattr(Tensor, name)
-
-            def call(source: Tensor, index: Any, *value: Any) -> Any:
-                items = index if isinstance(index, tuple) else (index,)
-                if not self._paused and any(isinstance(item, list | tuple | range | ndarray) for item in items):
-                    items = tuple(
-                        torch.tensor(list(item) if isinstance(item, range) else item)
-                        if isinstance(item, list | tuple | range | ndarray) and len(item)
-                        else item
-                        for item in items
-                    )
-                    index = items if isinstance(index, tuple) else items[0]
-                return original(source, index, *value)
-
-            return call
-
         with ExitStack() as undo:
             for name in _CONSTRUCTORS:
                 undo.enter_context(composites.replace_member(torch, name, wrap(name)))
             undo.enter_context(composites.replace_member(Tensor, "new_tensor", new_tensor))
-            for name in ("__getitem__", "__setitem__"):
-                undo.enter_context(composites.replace_member(Tensor, name, wrap_index(name)))
+            undo.enter_context(_ListIndices(self))
             yield
 
     def _hold_constant(self, tensor: Tensor, real: Tensor) -> Tensor:
@@ -499,6 +487,29 @@ class Recorder(TorchDispatchMode):
             with self.pause():
                 self._known[ref] = real.detach()
         return tensor
+
+
+class _ListIndices(TorchFunctionMode):
+    """Makes tensors of the lists, ranges and arrays by which a network indexes: they are constants that it states.
+
+    Not by another `Tensor.__getitem__`: once a class has had one, Python takes its objects for sequences.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _INDEXING and not self._recorder._paused:
+            items = tuple(map(_as_index, args[1])) if isinstance(args[1], tuple) else _as_index(args[1])
+            args = (args[0], items, *args[2:])
+        return func(*args, **(kwargs or {}))
+
+
+def _as_index(item: Any) -> Any:
+    if not isinstance(item, list | tuple | range | ndarray) or not len(item):
+        return item
+    return torch.tensor(list(item) if isinstance(item, range) else item)
 
 
 @cache

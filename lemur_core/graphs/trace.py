@@ -80,7 +80,10 @@ def run(
     after = dict(module.named_buffers())  # a buffer may have been replaced
     held = [(before, after.get(name, tensor)) for name, (before, tensor) in buffers.items()]
     reads = list(dict.fromkeys(recorder.reads[already:])) if with_reads else []
-    return recorder.graph_of(find(output), held, reads)
+    graph = recorder.graph_of(find(output), held, reads)
+    del output
+    recorder.forget()
+    return graph
 
 
 def both_modes(

@@ -462,7 +462,7 @@ def _list_factors(form: _Unified, op: str, args: Args) -> tuple[float, list[Ref]
         if number is not None:
             scale *= number**power if number else 0.0
             continue
-        if power < 0:
+        if power < 0 or not isinstance(value, Ref):  # a complex number is a text
             return 0.0, []
         inner, pair = form.node(value, "mul", "div"), _list_operand(form, value)
         if pair is not None:

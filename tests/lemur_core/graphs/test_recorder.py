@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
+from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.identity import label, text
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import run
@@ -143,3 +144,25 @@ def test_a_constant_that_is_recorded_is_no_read_of_the_network(device: str) -> N
     assert not recorder.reads_values
     assert recorder.reads == []
     assert len(weights) == 100
+
+
+def test_tensors_are_no_sequences_after_a_recording() -> None:
+    """A list of numbers that are tensors becomes one tensor, as before."""
+    with Recorder("meta").recording():
+        picked = torch.ones(2, 3)[:, [2, 0]]
+    assert picked.shape == (2, 2)
+    assert torch.equal(torch.tensor([torch.tensor(1.0), torch.tensor(2.0)]), torch.tensor([1.0, 2.0]))
+
+
+def test_a_run_frees_its_tensors() -> None:
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(20)))
+    recorder = Recorder("cpu")
+    graphs = []
+    with recorder.recording():
+        with recorder.pause():
+            inputs = torch.randn(3, 4)
+        for _ in range(3):
+            graphs.append(run(recorder, net, [inputs], train=False))
+            # Parameters and input; a few tensors of the last call are freed by the next one.
+            assert 41 <= len(recorder._memory._holdings) <= 46
+    assert len({text(canonical(graph), label) for graph in graphs}) == 1
