@@ -23,6 +23,7 @@ from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
 from lemur_core.sandbox.server.received import receive
 from lemur_core.sandbox.stage import Answer, Reply, SandboxStage
+from manifests.records import drop_outcomes
 
 #: The smallest batch that exposes a network which mixes up its samples.
 BATCH = 2
@@ -290,12 +291,15 @@ def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
 
 
 def read_parameters(prm: str | None) -> Json:
-    """Return the hyperparameters of a record, cleaned as `receive` does; empty unless `prm` is a JSON object."""
+    """Return the hyperparameters of a record, cleaned as `receive` does; empty unless `prm` is a JSON object.
+
+    The outcomes that an older snapshot may still have in `prm` are no hyperparameters.
+    """
     try:
         parameters = receive(json.loads(prm or ""), any_number=True)
     except (ValueError, RecursionError):
         return {}
-    return parameters if isinstance(parameters, dict) else {}
+    return drop_outcomes(parameters) if isinstance(parameters, dict) else {}
 
 
 def choose_running(

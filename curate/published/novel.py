@@ -36,7 +36,7 @@ from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.similarity import Detail
-from manifests.records import Agreement
+from manifests.records import Agreement, drop_outcomes
 
 #: Default hyperparameters: those that LEMUR's trainer passes, at their most frequent values.
 PRM: Json = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
@@ -165,7 +165,7 @@ def novel(
 
 def _parse_prm(text: str | Mapping[str, object]) -> Json:
     if not isinstance(text, str):
-        return dict(text)
+        return drop_outcomes(text)
     parameters = read_parameters(text)
     if not parameters and text.strip() != "{}":
         raise UsageError(f"--prm {make_visible(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")

@@ -24,6 +24,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_growth
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
+from manifests.records import drop_outcomes
 
 #: The columns read of each table; others may be present.
 _TABLES = {
@@ -200,7 +201,10 @@ def parse_arch_uid(code: str, uid: str) -> str | None:
 
 
 def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]:
-    """Return a function from a run's parameter id to its hyperparameters as JSON; the greatest value wins."""
+    """Return a function from a run's parameter id to its hyperparameters as JSON; the greatest value wins.
+
+    Runs of the same hyperparameters share the id, and their outcomes are mixed: those of a single run are read.
+    """
     table = "prm"
     if not any(_first_column(connection, name) == "uid" for name in _indexes(connection, "prm")):
         connection.execute("CREATE TEMP TABLE by_uid AS SELECT uid, name, MAX(value) AS value FROM prm GROUP BY 1, 2")
@@ -210,10 +214,20 @@ def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]
     @lru_cache(maxsize=_PARAMETERS)
     def read(uid: object) -> str:
         query = f"SELECT name, MAX(value) FROM {table} WHERE uid = CAST(? AS TEXT) GROUP BY name"
-        values = connection.execute(query, (uid,))
-        return json.dumps({_text(name): _text(value) for name, value in values}, sort_keys=True)
+        values = {_text(name): _text(value) for name, value in connection.execute(query, (uid,))}
+        own = drop_outcomes(values)
+        if len(own) < len(values) and _is_shared(connection, uid):
+            values = own
+        return json.dumps(values, sort_keys=True)
 
     return read
+
+
+def _is_shared(connection: sqlite3.Connection, uid: object) -> bool:
+    """Return whether several runs have a parameter id; the first call scans the runs."""
+    connection.execute("CREATE TEMP TABLE IF NOT EXISTS runs AS SELECT CAST(prm AS TEXT) AS uid FROM stat")
+    connection.execute("CREATE INDEX IF NOT EXISTS temp.runs_of_uid ON runs (uid)")
+    return len(connection.execute("SELECT 1 FROM runs WHERE uid = CAST(? AS TEXT) LIMIT 2", (uid,)).fetchall()) > 1
 
 
 def _indexes(connection: sqlite3.Connection, table: str) -> list[str]:

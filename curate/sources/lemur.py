@@ -34,6 +34,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
+from manifests.records import drop_outcomes
 
 _CODES = "ab/nn/nn/"
 #: Up to release 2.0.6 the folders were in `stat/` itself; `stat/run/` holds measurements on phones, not training.
@@ -83,7 +84,8 @@ def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[
     best.sort(key=lambda row: row[:6])
     names = sorted({row.nn for row in best})
     index = {name: i for i, name in enumerate(names)}
-    prm = {uid: json.dumps(values, sort_keys=True) for uid, values in parameters.items()}
+    # Trials that share a uid have their outcomes mixed: they are nobody's.
+    prm = {uid: json.dumps(drop_outcomes(values), sort_keys=True) for uid, values in parameters.items()}
     rows_table = pa.table(
         {
             "nn": pa.array([row.nn for row in best], pa.string()),
@@ -160,7 +162,7 @@ def _store_value(value: Any) -> Any:
 
 
 #: Part of the cached tables' name: code that reads wheels differently must not use tables read in an older way.
-_TABLES_FORMAT = 2
+_TABLES_FORMAT = 3
 _METADATA = b"METADATA"  # of the schema
 
 
@@ -190,7 +192,7 @@ class LemurRelease(RecordSource):
                 codes.take(part.column("code").combine_chunks())
                 if field.name == "nn_code"
                 else pa.nulls(part.num_rows, field.type)
-                if field.name in ("arch_uid", "license", "problem")
+                if field.name in ("arch_uid", "outcomes", "license", "problem")
                 else part.column(field.name).combine_chunks().cast(field.type)
                 for field in ROW_SCHEMA
             ]

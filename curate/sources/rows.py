@@ -18,6 +18,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import is_unicode, make_visible
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
+from manifests.records import split_outcomes
 
 #: Columns of an input row. `nn_code` is null if the row cannot be used; `problem` then says why in a few words.
 ROW_SCHEMA = pa.schema(
@@ -32,6 +33,7 @@ ROW_SCHEMA = pa.schema(
         ("duration", pa.float64()),
         ("prm", pa.string()),
         ("arch_uid", pa.string()),
+        ("outcomes", pa.string()),  # a JSON object: further results of the run, which LEMUR stores in prm
         ("license", pa.string()),  # SPDX expression of this row's code; null if stated for all rows or none
         ("problem", pa.string()),
     ]
@@ -51,6 +53,7 @@ class SourceRow(TypedDict, total=False):
     duration: float | None
     prm: str | None
     arch_uid: str | None
+    outcomes: str | None
     license: str | None
     problem: str | None
 
@@ -86,6 +89,7 @@ def check_columns(where: str, columns: Collection[str]) -> None:
 def read_row(record: Mapping[str, object]) -> SourceRow:
     """Convert a record of Python values into a row of ROW_SCHEMA."""
     code, problem = read_code(record.get("nn_code"))
+    prm, outcomes = split_outcomes(read_text(record.get("prm")))
     return {
         "nn": read_text(record.get("nn")) or "",
         "nn_code": code,
@@ -95,8 +99,9 @@ def read_row(record: Mapping[str, object]) -> SourceRow:
         "epoch": read_integer(record.get("epoch")),
         "accuracy": read_number(record.get("accuracy")),
         "duration": read_number(record.get("duration")),
-        "prm": read_text(record.get("prm")),
+        "prm": prm,
         "arch_uid": read_text(record.get("arch_uid")),
+        "outcomes": outcomes or read_text(record.get("outcomes")),
         "license": read_license(record.get("license")),
         "problem": problem,
     }

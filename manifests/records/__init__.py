@@ -43,6 +43,7 @@ from manifests.records.networks import (
     Removed,
     Stat,
 )
+from manifests.records.outcomes import drop_outcomes, split_outcomes
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
@@ -95,5 +96,7 @@ __all__ = [
     "TrainingRecord",
     "arrow_schema",
     "describe_fault",
+    "drop_outcomes",
     "first_fault",
+    "split_outcomes",
 ]

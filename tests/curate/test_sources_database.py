@@ -101,7 +101,7 @@ def test_rows_of_a_database(tmp_path: Path) -> None:
     path = make(tmp_path / "ab.nn.db", codes, runs, prm)
     before = path.read_bytes()
     same = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "duration": 100.0}
-    empty = {"arch_uid": None, "license": None, "problem": None}
+    empty = {"arch_uid": None, "outcomes": None, "license": None, "problem": None}
     expected = [
         {"nn": "GAN", "nn_code": "y = 2\n", "accuracy": 0.1, "prm": '{"batch": 4, "lr": 0.2}', **same, **empty},
         {"nn": "ga-1", "nn_code": "x = 1\n", "accuracy": 0.7, "prm": '{"transform": "norm_256"}', **same, **empty},

@@ -50,6 +50,7 @@ from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.quality import Quality, code_quality
+from manifests.records import drop_outcomes
 from train.data import Cifar10, load_cifar10
 from train.model.contract import check_contract, lemur_name, transform_module
 from train.model.recipe import read_code, read_prm
@@ -214,7 +215,7 @@ def _check_settings(settings: CheckSettings, dataset: Cifar10) -> None:
 
 
 def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
-    """Return the hyperparameters, after checking those that the trainer itself needs."""
+    """Return the hyperparameters without outcomes, after checking those that the trainer itself needs."""
     missing = [name for name in ("batch", "transform") if name not in prm]
     if missing:
         needed = 'give for example {"batch": 64, "transform": "norm_32_flip", "lr": 0.01, "momentum": 0.9}'
@@ -223,7 +224,7 @@ def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     if isinstance(batch, bool) or not isinstance(batch, int | float) or not 1 <= batch < 2**20 or batch != int(batch):
         raise UserError(f"prm: batch is {batch!r}; give a number of images, for example 64")
     transform_module(prm["transform"])
-    return dict(prm) | {"batch": int(batch)}
+    return drop_outcomes(prm) | {"batch": int(batch)}
 
 
 def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings, chance: float) -> CheckResult:

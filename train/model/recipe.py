@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from lemur_core.files import Json
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_plain
-from manifests.records import Ingredient, describe_fault
+from manifests.records import Ingredient, describe_fault, drop_outcomes
 from train.model.contract import check_contract
 
 #: Recipes shipped with the package.
@@ -332,7 +332,7 @@ def _keys(place: list[str]) -> list[str]:
 
 
 def read_prm(text: str) -> dict[str, object]:
-    """Read hyperparameters from JSON, or from a JSON file.
+    """Read hyperparameters from JSON, or from a JSON file, without the outcomes that LEMUR stores among them.
 
     Raises: UsageError if it is not a JSON object; UserError if there is no such file.
     """
@@ -349,7 +349,7 @@ def read_prm(text: str) -> dict[str, object]:
         raise UsageError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
     if not isinstance(values, dict):
         raise UsageError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
-    return values
+    return drop_outcomes(values)
 
 
 def read_code(path: Path) -> str:

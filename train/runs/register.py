@@ -32,7 +32,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
-from manifests.records import TrainingRecord
+from manifests.records import TrainingRecord, drop_outcomes
 from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
 from train.runs.job import EpochFigures, read_history
 from train.runs.page import NET, read_record
@@ -147,7 +147,7 @@ def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dic
     """Return the trial of each epoch that has an accuracy."""
     prm: Trial = json.loads(record.prm) | read_training_values(json.loads(record.recipe))
     prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
-    prm = {name: value for name, value in prm.items() if name not in _OUTCOMES}
+    prm = {name: value for name, value in drop_outcomes(prm).items() if name not in _OUTCOMES}
     trials: dict[int, Trial] = {}
     elapsed = 0.0
     for figures in history:
@@ -254,7 +254,7 @@ def archive(
     Raises: UserError if LEMUR cannot store such a trial, or as `register` does.
     """
     check_enters(db, data, prm)
-    used = dict(sorted((dict(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
+    used = dict(sorted((drop_outcomes(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
     uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
     trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
     run = _FinishedRun(db, name, code, {epoch: trial})

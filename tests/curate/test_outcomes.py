@@ -1,0 +1,199 @@
+"""Outcomes that LEMUR's later releases store among the hyperparameters stay apart from them, on reading and on writing."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from curate.compute.runs import read_parameters
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
+from curate.sources import open_source
+from lemur_core.files.errors import RetryableError
+from lemur_core.files.pip import download
+from manifests.records import drop_outcomes, split_outcomes
+from tests.curate.test_sources_database import make, run
+from train.lemur.check import check_prm
+from train.model.recipe import read_prm
+
+RELEASE = "2.2.11"
+NET = """import torch
+from torch import nn
+
+
+def supported_hyperparameters():
+    return {"lr"}
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        assert set(prm) == {"batch", "epoch", "lr", "num_workers", "transform"}, sorted(prm)
+        self.device = device
+        self.layer = nn.Conv2d(in_shape[1], out_shape[0], 3, padding=1)
+
+    def forward(self, x):
+        return POOLED
+
+    def train_setup(self, prm):
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"])
+
+    def learn(self, train_data):
+        for inputs, labels in train_data:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self(inputs), labels).backward()
+            self.optimizer.step()
+"""
+NETS = {
+    "img-classification": NET.replace("POOLED", "self.layer(x).mean((2, 3))"),
+    "img-segmentation": NET.replace("POOLED", "self.layer(x)"),
+}
+
+#: Train both networks by the package's own trainer, on generated images, with a metric of ours: it ships none.
+TRAIN = """
+import json, sys, types
+from pathlib import Path
+import torch
+
+nets = json.loads(sys.argv[1])
+images = [("img-classification", "cifar-10", "acc", 10, 0.01), ("img-segmentation", "coco", "iou", 6, 0.02)]
+
+
+class Tiny(torch.utils.data.Dataset):
+    def __init__(self, task, classes): self.task, self.classes = task, classes
+    def __len__(self): return 64
+    def __getitem__(self, number):
+        torch.manual_seed(number)
+        size = () if self.task == "img-classification" else (32, 32)
+        return torch.rand(3, 32, 32), torch.randint(0, self.classes, size)
+
+
+for task, dataset, _, classes, _ in images:
+    loader = types.ModuleType(f"ab.nn.loader.{dataset}")
+    loader.loader = lambda transform, task, n=classes: ((n,), 0.0, Tiny(task, n), Tiny(task, n))
+    sys.modules[loader.__name__] = loader
+
+from ab.nn.util.db import Init
+Init.init_db()
+from ab.nn.util.db import Write
+connection, cursor = Init.sql_conn()
+for _, _, metric, _, _ in images:
+    Write.code_to_db(cursor, "metric", code=Path("metric.py").read_text(), force_name=metric)
+Write.populate_code_table("transform", cursor, "norm_32")
+Init.close_conn(connection)
+
+from ab.nn.util.Train import train_new
+for task, dataset, metric, _, lr in images:
+    prm = {"lr": lr, "batch": 32, "epoch": 1, "transform": "norm_32", "num_workers": 0}
+    train_new(nets[task], task, dataset, metric, prm, save_path="stat")
+"""
+METRIC = """
+class Share:
+    def __init__(self): self.reset()
+    def reset(self): self.hits = self.total = 0
+    def __call__(self, outputs, labels):
+        self.hits += int((outputs.argmax(1) == labels).sum())
+        self.total += labels.numel()
+    def result(self): return self.hits / self.total
+
+
+def create_metric(out_shape): return Share()
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of two tasks that `train_new` of the package wrote."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "wheel").mkdir()
+    try:
+        wheel = download("nn-dataset", f"=={RELEASE}", folder / "wheel")
+    except RetryableError as error:
+        pytest.skip(f"needs nn-dataset {RELEASE}, which pip could not fetch: {error}")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    (folder / "metric.py").write_text(METRIC)
+    (folder / "stat").mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    done = subprocess.run(
+        [sys.executable, "-P", str(folder / "train.py"), json.dumps(NETS)],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "db" / "ab.nn.db"
+
+
+@pytest.mark.network
+def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Callable[..., None]) -> None:
+    connection = sqlite3.connect(written)
+    names = {name for (name,) in connection.execute("SELECT DISTINCT name FROM prm")}
+    connection.close()
+    assert {"metric_acc", "metric_iou", "duration_seconds"} <= names  # that is what it does
+    manifest = curate(open_source(str(written)), tmp_path / "out", CurateOptions(chat=True), jobs=1)
+    records = pq.read_table(sorted((tmp_path / "out").glob("data/records/*.parquet"))).to_pylist()
+    stats = pq.read_table(sorted((tmp_path / "out").glob("data/stats/*.parquet"))).to_pylist()
+    assert {row["task"] for row in records} == set(NETS)
+    for row in (*records, *stats):
+        assert set(json.loads(row["prm"])) == {"batch", "epoch", "lr", "num_workers", "transform"}
+    assert all(row["graph"] and row["runs"] for row in records)  # its constructor refuses anything else in prm
+    texts = "".join(
+        message["content"]
+        for file in sorted((tmp_path / "out").glob("data/chat/*.parquet"))
+        for row in pq.read_table(file).to_pylist()
+        for message in row["messages"]
+    )
+    assert manifest.counts["chat"]["rows"]
+    assert "Net(in_shape" in texts
+    assert "metric_" not in texts
+    assert "duration_seconds" not in texts
+
+
+def test_outcomes_of_every_source_are_a_column_of_their_own(tmp_path: Path) -> None:
+    prm: dict[str, Any] = {"lr": 0.1, "metric_acc": 0.5, "duration_seconds": 12.9, "train_loss": 2.0}
+    rows = [("u", name, value) for name, value in prm.items()]
+    database = make(tmp_path / "ab.nn.db", {"a": "x = 1"}, [run("a")], rows)
+    lines = tmp_path / "a.jsonl"
+    lines.write_text(json.dumps({"nn": "a", "nn_code": "x = 1", "prm": prm}) + "\n")
+    for path in (database, lines):
+        (batch,) = open_source(str(path)).batches()
+        assert batch["prm"].to_pylist() == ['{"lr": 0.1}']
+        assert json.loads(batch["outcomes"][0].as_py()) == {name: prm[name] for name in prm if name != "lr"}
+
+
+def test_outcomes_of_several_runs_are_nobodys(tmp_path: Path) -> None:
+    """Two epochs of one training, and a run of another task, have the same hyperparameters, so the same id."""
+    rows = [("u", "lr", 0.1), ("u", "metric_acc", 0.5), ("u", "metric_acc", 0.7), ("v", "metric_acc", 0.2)]
+    runs = [run("a", 0.5), run("a", 0.7, epoch=2), run("b", 0.2, uid="v")]
+    (batch,) = open_source(str(make(tmp_path / "ab.nn.db", {"a": "x = 1", "b": "y"}, runs, rows))).batches()
+    shown = zip(*(batch[name].to_pylist() for name in ("nn", "prm", "outcomes")), strict=True)
+    assert list(shown) == [("a", '{"lr": 0.1}', None)] * 2 + [("b", "{}", '{"metric_acc": 0.2}')]
+
+
+@pytest.mark.parametrize(
+    ("prm", "own", "outcomes"),
+    [
+        (None, None, None),
+        ('{ "lr":0.1 }', '{ "lr":0.1 }', None),  # the text stays
+        ('{"metric_acc": 1}', "{}", '{"metric_acc": 1}'),
+        ('{"lr_metric_": 1, "transform": "metric_acc"}', '{"lr_metric_": 1, "transform": "metric_acc"}', None),
+        ('["metric_acc"]', '["metric_acc"]', None),
+        ("metric_acc: 1", "metric_acc: 1", None),
+    ],
+)
+def test_split(prm: str | None, own: str | None, outcomes: str | None) -> None:
+    assert split_outcomes(prm) == (own, outcomes)
+
+
+def test_no_constructor_gets_outcomes() -> None:
+    prm = {"lr": 0.1, "batch": 4, "transform": "norm", "metric_acc": 0.5, "duration_seconds": 3}
+    own = {"lr": 0.1, "batch": 4, "transform": "norm"}
+    text = json.dumps(prm)
+    assert drop_outcomes(prm) == read_parameters(text) == read_prm(text) == check_prm(prm) == own
