@@ -1,63 +1,67 @@
 """Functional twins among the kept networks: `python -m benchmarks.twins SNAPSHOT`.
 
-Every kept record with a graph whose parameters have the same sizes as another one's is built and run with parameters of
-our choice, by position (`benchmarks.twins_entry`): eval and train mode, two seeds, inputs of both signs; outputs,
-gradients of inputs and parameters, and updated buffers. Records whose numbers agree to six digits compute the same by
-this measure, whatever their graphs say. The graphs propose the candidates and the order of the parameters, and decide
-nothing: wrong ones can only hide twins.
+Every kept record is a candidate whose parameters in use have the same sizes as another one's. Each is built and run
+with parameters of our choice (`benchmarks.twins_entry`), in the order of first use, and in that of registration: eval
+and train mode, three seeds, inputs of both signs and three scales; outputs, gradients of inputs and parameters, and
+buffers. Two records are twins if all numbers of one order agree to a share of 10^-6. The graphs have no part in it, but
+for who is asked: a record without a graph does not run here.
 """
 
 import argparse
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, prod
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
+from scipy.cluster.hierarchy import DisjointSet
 
-from benchmarks.twins_order import count_weights, list_state, order_parameters
 from curate.compute.graphs import build_payload
 from curate.compute.runs import NetFailure, open_box, read_answer, read_parameters
-from lemur_core.graphs.graph import Graph
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.formats import SNAPSHOT
 
 _SIZES = (32, 64, 128)  # of images, tried before the size of the trace: the same computation for less
-_BATCH = 3
-_SEEDS = (0, 1)
+_BATCH = 4
+_SHARE = 1e-6  # of a tensor's norm by which two measurements of one computation may differ
+_NOISE = 1e-9  # of the largest norm of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A network to measure, as `twins_entry.measure_behavior` takes it."""
+    """A network to measure, as `twins_entry.judge` takes it."""
 
     code: str
     prm: Mapping[str, Any]
     cases: Sequence[Mapping[str, Any]]
-    order: Sequence[str]
-    state: Sequence[str]
-    seeds: Sequence[int]
-    version: int = 2  # of the entry, whose text is no part of what outcomes are remembered by
+    version: int = 1  # of the entry, whose text is no part of what outcomes are remembered by
 
 
 @dataclass(frozen=True, slots=True)
-class NetBehavior:
-    """What a network computes, as a digest of rounded numbers; `informative`: a gradient reaches a parameter."""
+class NetNumbers:
+    """What a network computes, by the order of its parameters; `sizes`: of those in use, sorted."""
 
     runs: Literal[True]
-    behavior: str
-    precision: str
     in_shape: list[int]
-    informative: bool
+    sizes: list[int]
+    numbers: dict[str, list[list[float]]]
     seconds: float  # of CPU
 
+    def equals(self, other: "NetNumbers") -> bool:
+        """Return whether all numbers of one order agree."""
+        return self.in_shape == other.in_shape and any(
+            _agree(rows, other.numbers[order]) for order, rows in self.numbers.items()
+        )
 
-MEASURE = SandboxStage[NetBehavior | NetFailure](
-    "benchmarks.twins_entry:measure_behavior",
-    NetBehavior | NetFailure,
+
+JUDGE = SandboxStage[NetNumbers | NetFailure](
+    "benchmarks.twins_entry:judge",
+    NetNumbers | NetFailure,
     Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=8 * 2**30),
     Retries.NONE,
     label="numbers",
@@ -65,25 +69,29 @@ MEASURE = SandboxStage[NetBehavior | NetFailure](
 )
 
 
+def _agree(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    if len(one) != len(other):
+        return False
+    noise = _NOISE * max((row[0] for row in one if not isnan(row[0])), default=0.0)
+    return all(
+        (isnan(a) and isnan(b)) or a == b or abs(a - b) <= _SHARE * max(first[0], second[0]) + noise
+        for first, second in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the kept records by id, each with its graphs by mode as `forms` if it has any."""
+    """Return the kept records that have a graph by id, each with the shape of its input and its graph's parameters."""
     columns = ["id", "nn", "nn_code", "task", "dataset", "prm", "split"]
     tables = [pq.read_table(path, columns=columns) for path in SNAPSHOT.files(folder, "records")]
     records = {row["id"]: row for table in tables for row in table.to_pylist()}
-    for row in pq.read_table(folder / "graphs.parquet").to_pylist():
-        if row["id"] in records and row["graph"]:
-            forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode]}
-            records[row["id"]] |= {"forms": forms, "in_shape": row["in_shape"], "graph": row["graph"]}
-    return records
-
-
-def find_candidates(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the ids of the records whose parameters have the sizes of another record's."""
-    groups: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
-    for id_, record in records.items():
-        if "forms" in record:
-            groups[tuple(count_weights(record["forms"]))].append(id_)
-    return [id_ for members in groups.values() if len(members) > 1 for id_ in members]
+    traced: dict[str, dict[str, Any]] = {}
+    for row in pq.read_table(folder / "graphs.parquet", columns=["id", "eval", "in_shape"]).to_pylist():
+        if row["id"] in records and row["eval"]:
+            nodes = json.loads(row["eval"])["nodes"]
+            sizes = sorted(prod(outputs[0][1]) for op, _, outputs, _ in nodes if op == "parameter")
+            traced[row["id"]] = records[row["id"]] | {"in_shape": row["in_shape"], "sizes": tuple(sizes)}
+    return traced
 
 
 def build_request(record: Mapping[str, Any]) -> Request:
@@ -92,40 +100,51 @@ def build_request(record: Mapping[str, Any]) -> Request:
     assert not isinstance(payload, str)
     traced = tuple(record["in_shape"])  # of a batch of its own
     case = next({**case, "in_shape": traced} for case in payload["cases"] if tuple(case["in_shape"])[1:] == traced[1:])
-    cases = [case]
-    if len(case["in_shape"]) == 4:
-        _, channels, height, _ = case["in_shape"]
+    smaller: list[dict[str, Any]] = []
+    if len(traced) == 4:
+        _, channels, height, _ = traced
         smaller = [{**case, "in_shape": (_BATCH, channels, size, size)} for size in _SIZES if size < height]
-        cases = [*smaller, case]
-    forms = record["forms"]
-    return Request(record["nn_code"], payload["prm"], cases, order_parameters(forms), list_state(forms), _SEEDS)
+    return Request(record["nn_code"], payload["prm"], [*smaller, case])
 
 
-def measure(requests: Mapping[str, Request]) -> Iterator[tuple[str, NetBehavior | NetFailure]]:
-    """Yield the behavior of networks by key. Raises: UserError if no sandbox is available."""
-    with open_box([MEASURE.guest], jobs=None, unsafe=False, limits=MEASURE.limits) as box:
-        for reply in MEASURE.run(box, requests):
+def measure(requests: Mapping[str, Request]) -> Iterator[tuple[str, NetNumbers | NetFailure]]:
+    """Yield the numbers of networks by key. Raises: UserError if no sandbox is available."""
+    with open_box([JUDGE.guest], jobs=None, unsafe=False, limits=JUDGE.limits) as box:
+        for reply in JUDGE.run(box, requests):
             yield reply.key, read_answer(reply)
+
+
+def find_twins(candidates: Sequence[Sequence[str]], numbers: Mapping[str, NetNumbers]) -> list[list[str]]:
+    """Return the groups of twins among groups of candidates: all pairs are compared."""
+    twins = DisjointSet(numbers)
+    for members in candidates:
+        for one, other in itertools.combinations(members, 2):
+            if one in numbers and other in numbers and numbers[one].equals(numbers[other]):
+                twins.merge(one, other)
+    return [sorted(group) for group in twins.subsets() if len(group) > 1]
 
 
 def main() -> None:
     """Print how many of the kept records are functional twins, and which."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("snapshot", type=Path)
-    folder = parser.parse_args().snapshot
-    records = read_records(folder)
-    candidates = find_candidates(records)
-    answers = dict(measure({id_: build_request(records[id_]) for id_ in candidates}))
-    seconds = sum(answer.seconds for answer in answers.values() if isinstance(answer, NetBehavior))
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for id_ in candidates:
-        answer = answers[id_]
-        if isinstance(answer, NetBehavior) and answer.informative:
-            groups[answer.behavior].append(id_)
-    twins = [members for members in groups.values() if len(members) > 1]
-    outcomes = Counter(
-        answer.precision if isinstance(answer, NetBehavior) else answer.category for answer in answers.values()
+    records = read_records(parser.parse_args().snapshot)
+    groups: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
+    for id_, record in records.items():
+        groups[record["sizes"]].append(id_)
+    candidates = [members for members in groups.values() if len(members) > 1]
+    answers = dict(measure({id_: build_request(records[id_]) for members in candidates for id_ in members}))
+    numbers = {id_: answer for id_, answer in answers.items() if isinstance(answer, NetNumbers)}
+    failed = Counter(answer.category for answer in answers.values() if not isinstance(answer, NetNumbers))
+    pairs = sum(len(members) * (len(members) - 1) // 2 for members in candidates)
+    print(
+        f"{len(records):,} kept records with a graph; {len(answers):,} of them have parameters of the sizes of another"
+        f" one's: {pairs:,} pairs"
     )
+    print(
+        f"measured in {sum(one.seconds for one in numbers.values()):.0f} CPU s; not measured: {dict(failed) or 'none'}"
+    )
+    twins = find_twins(candidates, numbers)
     apart = Counter(
         records[id_]["split"]
         for members in twins
@@ -133,8 +152,6 @@ def main() -> None:
         for id_ in members
         if records[id_]["split"] != "train"
     )
-    print(f"{len(records):,} kept records, {len(candidates):,} with parameters of the same sizes as another one's")
-    print(f"measured in {seconds:.0f} CPU s: {', '.join(f'{count} {name}' for name, count in outcomes.most_common())}")
     print(f"twins: {sum(len(members) - 1 for members in twins)} records more than computations, in {len(twins)} groups")
     print(
         f"with a twin in another split: {', '.join(f'{n} of {split}' for split, n in sorted(apart.items())) or 'none'}"

@@ -18,7 +18,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from curate.chat.network import NetworkFacts
-from curate.compute import graphs, runs
+from curate.compute import behavior, graphs, runs
 from extract.migrate import network
 from extract.migrate.project import trial
 from extract.minimize import stage as minimize
@@ -73,6 +73,7 @@ NET = {
     "in_shape": [2, 3],
     "glue": "g",
     "prm_read": ["lr"],
+    "weights": "w",
     "eval": PACKED,
     "train": PACKED,
 }
@@ -88,7 +89,7 @@ CHAT = SandboxStage[Any]("curate.chat.probe:measure", NetworkFacts | runs.NetFai
 STAGES: dict[str, SandboxStage[Any]] = {
     stage.guest: stage
     for stage in (
-        *(runs.RUN, graphs.TRACE, CHAT),
+        *(runs.RUN, graphs.TRACE, behavior.MEASURE, CHAT),
         *(validate.EXECUTE, validate.SIGN_BLOCK, validate.SIGN_ORIGINALS, name_resolution.COMPARE_NAMES),
         *(trace.TRACE, rebuild.REBUILD, minimize.WATCH, minimize.SIGN),
         *(trial.COMPARE, trial.PROVE, trial.IMPORT, network.OBSERVE, network.FIT, network.PROVE),

@@ -28,7 +28,7 @@ QUEUED_ROUNDS = 5
 QUEUED_PASSES = 2
 
 #: The kinds of steps of a curation, in their order.
-STEP_KINDS = ("features", "records", "graphs", "keys", "links", "round", "finish", "witnesses", "write")
+STEP_KINDS = ("features", "records", "graphs", "numbers", "keys", "links", "round", "finish", "witnesses", "write")
 
 #: When steps are started one by one: run rounds while more than this many codes are open.
 _FEW_OPEN = 1_000
@@ -133,7 +133,7 @@ def _before_rounds(plan: Work) -> Iterator[Step]:
     yield _step(plan, "features", plan.parts, steps.work_out_features)
     yield _step(plan, "records", 1, steps.rank_records)
     if plan.options.graphs in ("all", "keep-different"):
-        yield _step(plan, "graphs", plan.parts, steps.trace_graphs, 0)
+        yield from _trace(plan, 0)
     if _most_passes(plan):
         yield _step(plan, "keys", plan.parts, steps.write_keys)
         yield _step(plan, "links", plan.parts, steps.join_keys)
@@ -146,7 +146,12 @@ def _round(plan: Work, at: int, number: int) -> Step:
 def _after_rounds(plan: Work, at: int, rounds: int) -> Iterator[Step]:
     yield _step(plan, step_name("finish", at), 1, steps.finish, at, rounds)
     if plan.options.graphs == "survivors":
-        yield _step(plan, step_name("graphs", at), plan.parts, steps.trace_graphs, at)
+        yield from _trace(plan, at)
+
+
+def _trace(plan: Work, at: int) -> Iterator[Step]:
+    yield _step(plan, step_name("graphs", at), plan.parts, steps.trace_graphs, at)
+    yield _step(plan, step_name("numbers", at), plan.parts, steps.measure_behaviors, at)
 
 
 def _last_steps(plan: Work, passes: int, out: Path, force: bool) -> Iterator[Step]:

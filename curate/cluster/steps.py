@@ -10,15 +10,16 @@ new ones appear.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.cluster.work import BANDING, GRAPHS, KEPT, OPEN, REMOVED, SOURCE, StoredRows, Work
-from curate.compute.graphs import GraphTrace, NetworkTracer, differ_test, get_graphs
+from curate.cluster.work import BANDING, GRAPHS, KEPT, NUMBERS, OPEN, REMOVED, SOURCE, StoredRows, Work
+from curate.compute.behavior import find_candidates
+from curate.compute.graphs import GraphTrace, NetworkTracer, differ_test, get_computations
 from curate.model.corpus import CodeFile, fill_store, read_corpus
 from curate.model.features import FeatureStore
 from curate.model.records import build_records
@@ -26,6 +27,7 @@ from curate.published.delta import open_baseline
 from curate.run.pipeline import curate
 from curate.run.strict import Precomputed, choose_banding, empty_kept_set
 from curate.sources.rows import ROW_SCHEMA, RecordSource
+from lemur_core.files import Json
 from lemur_core.files.atomic import make_scratch
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
@@ -127,6 +129,39 @@ def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
     if at:
         places = places[work.read_decisions(work.last_pass(at))[places] == KEPT]
         places = np.setdiff1d(places, np.fromiter(work.read_traces(at), np.int64))
+    records, code_of = _read_networks(work, rank, places)
+    traces: dict[int, GraphTrace] = {}
+    try:
+        with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox, runtime=work.options.runtime) as tracer:
+            traces = tracer.trace_records(records, code_of)
+    except NoSandboxError:
+        if work.options.graph is not None:
+            raise
+    columns = [name for name in GRAPHS.names if name not in ("place", "answer")]
+    rows: list[Json] = [
+        {name: trace.answer.get(name) for name in columns} | {"place": place, "answer": json.dumps(dict(trace.answer))}
+        for place, trace in sorted(traces.items())
+    ]
+    work.write(pa.Table.from_pylist(rows, GRAPHS), "graphs", at, rank)
+
+
+def measure_behaviors(work: Work, at: int, rank: int, _tasks: int) -> None:
+    """Measure the task's own codes that may compute what another code does, now that a pass has traced more."""
+    traces = work.read_traces(at + 1, measured=at)
+    candidates = find_candidates({place: trace.answer for place, trace in traces.items()})
+    places = np.intersect1d(work.own(rank), np.array(candidates, np.int64))
+    records, code_of = _read_networks(work, rank, places)
+    own = {place: GraphTrace(answer) for place, answer in work.own_answers(at, rank) if place in records}
+    behaviors: dict[int, str | None] = {}
+    if own:
+        with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox, runtime=work.options.runtime) as tracer:
+            behaviors = dict(tracer.measure_records(records, own, code_of))
+    rows = [{"place": place, "behavior": behavior} for place, behavior in sorted(behaviors.items())]
+    work.write(pa.Table.from_pylist(rows, NUMBERS), "numbers", at, rank)
+
+
+def _read_networks(work: Work, rank: int, places: IntArray) -> tuple[dict[int, Json], Callable[[int], str]]:
+    """Return what the records of the task's own places state about their networks, and a function for the codes."""
     shown = work.read("order").take(places)
     records = dict(zip(places.tolist(), shown.select(list(_RECORD_COLUMNS)).to_pylist(), strict=True))
     wanted = set(shown["id"].to_pylist())
@@ -134,18 +169,7 @@ def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
     with pq.ParquetFile(work.there("codes", rank)) as file:
         for group in range(file.num_row_groups):
             codes |= {row["id"]: row["code"] for row in file.read_row_group(group).to_pylist() if row["id"] in wanted}
-    traces: dict[int, GraphTrace] = {}
-    try:
-        with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox, runtime=work.options.runtime) as tracer:
-            traces = tracer.trace_records(records, lambda place: codes[work.ids[place]])
-    except NoSandboxError:
-        if work.options.graph is not None:
-            raise
-    rows = [
-        {"place": place, "graph": trace.graph, "graph_widths": trace.widths, "answer": json.dumps(dict(trace.answer))}
-        for place, trace in sorted(traces.items())
-    ]
-    work.write(pa.Table.from_pylist(rows, GRAPHS), "graphs", at, rank)
+    return records, lambda place: codes[work.ids[place]]
 
 
 def write_keys(work: Work, rank: int, tasks: int) -> None:
@@ -294,7 +318,7 @@ def _write_decided(work: Work, at: int, number: int, rank: int, places: IntArray
 
 def _find_linked_places(work: Work, at: int, rank: int) -> IntArray:
     """Return the places that may be near own ones, ascending."""
-    graphs = get_graphs(work.read_traces(at))
+    graphs = get_computations(work.read_traces(at))
     mine = {graphs[place] for place in work.own(rank).tolist() if place in graphs}
     twins = [place for place, graph in graphs.items() if graph in mine]
     return np.union1d(work.read_all("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
@@ -316,5 +340,9 @@ def _empty_kept_set(work: Work, at: int, seen: IntArray) -> KeptSet:
     traced = work.read_traces(at)
     known = {code: traced[place] for code, place in enumerate(seen.tolist()) if place in traced}
     return empty_kept_set(
-        work.read_features(seen), work.options, work.banding, get_graphs(known), differ_test(known, work.options.graphs)
+        work.read_features(seen),
+        work.options,
+        work.banding,
+        get_computations(known),
+        differ_test(known, work.options.graphs),
     )

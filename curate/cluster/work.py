@@ -40,8 +40,13 @@ from manifests.folders.manifest import Input
 OPEN, KEPT, REMOVED = 0, 1, 2
 
 GRAPHS = pa.schema(
-    [("place", pa.int64()), ("graph", pa.string()), ("graph_widths", pa.string()), ("answer", pa.large_string())]
+    [
+        *(("place", pa.int64()), ("graph", pa.string()), ("graph_widths", pa.string()), ("weights", pa.string())),
+        *(("varies", pa.list_(pa.string())), ("answer", pa.large_string())),
+    ]
 )
+
+NUMBERS = pa.schema([("place", pa.int64()), ("behavior", pa.string())])
 
 States = npt.NDArray[np.uint8]
 
@@ -98,7 +103,7 @@ class Work:
         step = _WRITERS[str(kind)]
         if kind in ("rounds", "waits"):
             step = step_name(f"{step}-{numbers[1]:02d}", int(numbers[0]))
-        elif kind in ("graphs", "states"):
+        elif kind in ("graphs", "numbers", "states"):
             step = step_name(step, int(numbers[0]))
         alone = kind in _OF_ONE_TASK
         return PartFile(self.name(*names), step, 0 if alone else int(numbers[-1]))
@@ -155,23 +160,48 @@ class Work:
         return up_to
 
     def graphs_after(self, at: int, columns: list[str]) -> pa.Table:
-        """Return what was traced after a pass: `place`, `graph` and `graph_widths` (null if none), `answer`."""
-        before = self.options.graphs in ("all", "keep-different")  # all are traced before the first pass
-        if self.options.graphs == "off" or before != (at == 0):
+        """Return what was traced after a pass: `place`, the identities (null if none), `answer`."""
+        if not self._has_graphs(at):
             return GRAPHS.empty_table().select(columns)
         return pa.concat_tables(pq.read_table(path, columns=columns) for path in self.all_there("graphs", at))
 
-    def read_traces(self, at: int) -> dict[int, GraphTrace]:
-        """Return what the codes traced before a pass compute, by place; only the identities."""
-        columns = ["place", "graph", "graph_widths"]
+    def _has_graphs(self, at: int) -> bool:
+        before = self.options.graphs in ("all", "keep-different")  # all are traced before the first pass
+        return self.options.graphs != "off" and before == (at == 0)
+
+    def read_traces(self, at: int, *, measured: int | None = None) -> dict[int, GraphTrace]:
+        """Return what the codes traced before a pass compute, by place; only the identities.
+
+        Args: measured: the pass before which numbers were measured, if not the same.
+        """
+        columns = [name for name in GRAPHS.names if name != "answer"]
         tables = (self.graphs_after(earlier, columns) for earlier in range(at))
-        return {row.pop("place"): GraphTrace(row) for table in tables for row in table.to_pylist()}
+        traces = {row.pop("place"): GraphTrace(row) for table in tables for row in table.to_pylist()}
+        for place, behavior in self._read_behaviors(at if measured is None else measured):
+            traces[place] = traces[place].with_behavior(behavior)
+        return traces
+
+    def _read_behaviors(self, at: int) -> Iterator[tuple[int, str | None]]:
+        """Yield what was measured before a pass, by place."""
+        for earlier in range(at):
+            if self._has_graphs(earlier):
+                for row in self.read_all("numbers", earlier).to_pylist():
+                    yield row["place"], row["behavior"]
+
+    def own_answers(self, at: int, rank: int) -> Iterator[tuple[int, Json]]:
+        """Yield the sandbox's answers on the task's own codes that were traced up to a pass, by place."""
+        for earlier in filter(self._has_graphs, range(at + 1)):
+            for row in pq.read_table(self.there("graphs", earlier, rank), columns=["place", "answer"]).to_pylist():
+                yield row["place"], json.loads(row["answer"])
 
     def answers(self, passes: int) -> Json:
         """Return the sandbox's answers on all traced codes, by id."""
         tables = (self.graphs_after(at, ["place", "answer"]) for at in range(passes + 1))
         rows = (row for table in tables for row in table.to_pylist())
-        return {self.ids[row["place"]].hex(): json.loads(row["answer"]) for row in rows}
+        answers = {self.ids[row["place"]].hex(): json.loads(row["answer"]) for row in rows}
+        for place, behavior in self._read_behaviors(passes + 1):
+            answers[self.ids[place].hex()]["behavior"] = behavior
+        return answers
 
 
 #: The steps that write the files, by the first word of their names.
@@ -179,7 +209,7 @@ _WRITERS = {
     **dict.fromkeys(("rows", "codes"), "source"),
     **dict.fromkeys(("order", "elements"), "records"),
     **dict.fromkeys(("rounds", "waits"), "round"),
-    **{name: name for name in ("features", "keys", "links", "graphs")},
+    **{name: name for name in ("features", "keys", "links", "graphs", "numbers")},
     "states": "finish",
     "verdicts": "witnesses",
 }

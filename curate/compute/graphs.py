@@ -9,12 +9,14 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
+from curate.compute.behavior import MEASURE, BehaviorRequest, build_request, find_candidates, measure
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer, read_parameters
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
@@ -33,7 +35,8 @@ class NetGraphs:
     """The answer about a network that runs.
 
     `eval` and `train` are packed graphs (`lemur_core.graphs.graph.unpack`); `varies` says why its graph is unique to
-    its code: what one run shows is not all that it computes.
+    its code: what one run shows is not all that it computes. Only networks of equal `weights`, the sizes of their
+    parameters, may compute the same.
     """
 
     runs: Literal[True]
@@ -49,6 +52,7 @@ class NetGraphs:
     prm_read: list[str]
     dead_classes: list[str]
     unused_parameters: list[str]
+    weights: str
     eval: str
     train: str | None = None
     varies: list[str] = field(default_factory=list)
@@ -99,7 +103,7 @@ DATASETS = {
 class GraphTrace:
     """The computation of one code, or why it is unknown."""
 
-    answer: Json  # of the sandbox; only `error` if there is no graph
+    answer: Mapping[str, Any]  # of the sandbox; only `error` if there is no graph
 
     @property
     def graph(self) -> str | None:
@@ -110,6 +114,11 @@ class GraphTrace:
     def widths(self) -> str | None:
         """G1: equal for computations that are equal up to widths."""
         return self.answer.get("graph_widths")
+
+    @property
+    def behavior(self) -> str | None:
+        """Equal for computations whose numbers are equal; None if they were not measured."""
+        return self.answer.get("behavior")
 
     @property
     def runs(self) -> bool | None:
@@ -131,13 +140,18 @@ class GraphTrace:
         """The category of `error`."""
         return (self.error or "").partition(":")[0]
 
+    def with_behavior(self, behavior: str | None) -> "GraphTrace":
+        """Return it with what was measured; None if that failed."""
+        return GraphTrace({**self.answer, "behavior": behavior})
+
     def agrees(self, other: "GraphTrace") -> Agreement | None:
-        """Compare two codes by graph; None if either has none."""
+        """Compare two codes by what they compute; None if either has no graph."""
         if self.graph is None or other.graph is None:
             return None
-        if self.graph == other.graph:
+        both = (self.graph, other.graph) if None in (self.behavior, other.behavior) else (self.behavior, other.behavior)
+        if both[0] == both[1]:
             return "same"
-        return "widths" if self.widths == other.widths else "different"
+        return "widths" if self.widths == other.widths and self.graph != other.graph else "different"
 
 
 class NetworkTracer:
@@ -145,7 +159,7 @@ class NetworkTracer:
 
     def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
         self._box = open_box(
-            [TRACE.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD
+            [TRACE.guest, MEASURE.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD
         )
 
     def __enter__(self) -> Self:
@@ -198,8 +212,25 @@ class NetworkTracer:
                 traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
             else:
                 payloads[number] = payload | {"code": code_of(number)}
-        names = {number: record.get("nn") or "" for number, record in records.items()}
-        return traces | dict(self.run(payloads, names=names))
+        return traces | dict(self.run(payloads, names=_get_names(records)))
+
+    def measure_records(
+        self, records: Mapping[int, Json], traces: Mapping[int, GraphTrace], code_of: Callable[[int], str]
+    ) -> Iterator[tuple[int, str | None]]:
+        """Yield the behavior of the networks of some records that were traced, by their number; None if unknown.
+
+        Raises: UserError if no sandbox is available.
+        """
+        requests: dict[int, BehaviorRequest] = {}
+        for number, record in records.items():
+            payload = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
+            assert not isinstance(payload, str)  # it was traced
+            requests[number] = build_request(code_of(number), payload, traces[number].answer)
+        yield from measure(self._box, requests, _get_names(records))
+
+
+def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
+    return {number: record.get("nn") or "" for number, record in records.items()}
 
 
 class GraphTracer(NetworkTracer):
@@ -220,25 +251,36 @@ class GraphTracer(NetworkTracer):
     ) -> None:
         super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime)
         self.known: dict[int, GraphTrace] = {}
+        self._rows: dict[int, int] = {}
         self._corpus, self._answers = corpus, answers
 
     @property
-    def graphs(self) -> dict[int, str]:
-        """G0 of each code that has a graph."""
-        return get_graphs(self.known)
+    def computations(self) -> dict[int, str]:
+        """The computation of each code that has a graph."""
+        return get_computations(self.known)
 
     def trace(self, representatives: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known yet, each with the parameters of its representative row.
 
+        Those that may compute what another traced code does are measured, too.
+
         Raises: UserError if no sandbox is available.
         """
         new = {code: row for code, row in representatives.items() if code not in self.known}
+        self._rows |= new
         known_answers = {code: self._answers[id_] for code in new if (id_ := self._corpus.ids[code]) in self._answers}
         self.known |= {code: GraphTrace(answer) for code, answer in known_answers.items()}
         rest = [code for code in new if code not in known_answers]
-        rows = pa.array([new[code] for code in rest], pa.int64())
+        self.known |= self.trace_records(self._read_records(rest), self._corpus.codes.__getitem__)
+        wanted = find_candidates({code: traced.answer for code, traced in self.known.items()})
+        records = self._read_records(wanted)
+        for code, behavior in self.measure_records(records, self.known, self._corpus.codes.__getitem__):
+            self.known[code] = self.known[code].with_behavior(behavior)
+
+    def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
+        rows = pa.array([self._rows[code] for code in codes], pa.int64())
         records = self._corpus.rows.take(rows).select(["nn", "task", "dataset", "prm"]).to_pylist()
-        self.known |= self.trace_records(dict(zip(rest, records, strict=True)), self._corpus.codes.__getitem__)
+        return dict(zip(codes, records, strict=True))
 
 
 def differ_test(known: Mapping[int, GraphTrace], graphs: str) -> Differ | None:
@@ -246,9 +288,21 @@ def differ_test(known: Mapping[int, GraphTrace], graphs: str) -> Differ | None:
     return (lambda one, other: known[one].agrees(known[other]) == "different") if graphs == "keep-different" else None
 
 
-def get_graphs(known: Mapping[int, GraphTrace]) -> dict[int, str]:
-    """Return G0 of each code that has a graph."""
-    return {code: traced.graph for code, traced in known.items() if traced.graph is not None}
+def get_computations(known: Mapping[int, GraphTrace]) -> dict[int, str]:
+    """Return what each code that has a graph computes: equal for codes that compute the same.
+
+    Equal numbers decide. A code without numbers computes what those with its graph do, unless these differ.
+    """
+    behaviors: defaultdict[str, set[str]] = defaultdict(set)
+    for traced in known.values():
+        if traced.graph is not None and traced.behavior is not None:
+            behaviors[traced.graph].add(traced.behavior)
+    computations: dict[int, str] = {}
+    for code, traced in known.items():
+        if traced.graph is not None:
+            several = sorted(behaviors[traced.graph])
+            computations[code] = traced.behavior or (several[0] if len(several) == 1 else traced.graph)
+    return computations
 
 
 def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, object]) -> Json | str:

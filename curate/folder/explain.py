@@ -16,6 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.compute.graphs import GraphTrace
 from curate.folder.explanation import (
     SHOWN,
     Canonical,
@@ -36,7 +37,7 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import differences, share
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.tables import as_records, find_row, read_table
-from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Removed
+from manifests.records import Decision, GraphRow, LemurRecord, Removed
 
 T = TypeVar("T")
 
@@ -275,9 +276,10 @@ def _graph_difference(snapshot: SnapshotTables, canonical: str, removed: str) ->
         for before, after in modes
         if before is not None and after is not None
     ]
-    agreement: Agreement = "widths" if kept_row.graph_widths == removed_row.graph_widths else "different"
+    agreement = GraphTrace(kept_row.model_dump()).agrees(GraphTrace(removed_row.model_dump()))
+    assert agreement is not None  # both have a graph
     return GraphDifference(
-        agreement="same" if kept_row.graph == removed_row.graph else agreement,
+        agreement=agreement,
         share=share(*pairs[0]),
         starts_alike=kept_row.initial == removed_row.initial,
         trains_alike=kept_row.glue == removed_row.glue,

@@ -107,8 +107,9 @@ def _graphs_note(outcome: CurationOutcome) -> str:
         return "\nGraphs were not compared: two of these networks may compute the same.\n"
     total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
     return f"""
-{total:,} of these networks were traced in a sandbox, and no two of them compute the same; what is the same up to widths
-is in one split (columns `graph`, `graph_widths`; `graphs.parquet` holds the graphs).
+{total:,} of these networks were traced in a sandbox, and no two of them compute the same, by their graphs or, where the
+sizes of their parameters leave it open, by numbers; what is the same up to widths is in one split (columns `graph`,
+`graph_widths`, `behavior`; `graphs.parquet` holds the graphs).
 """
 
 
@@ -188,7 +189,7 @@ def _computation_columns(outcome: CurationOutcome, code: int) -> dict[str, objec
     }
 
 
-_GRAPH_COLUMNS = ("graph", "graph_widths", "dead_classes", "unused_parameters")
+_GRAPH_COLUMNS = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
 
 
 def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> Agreement | None:

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD
@@ -150,7 +151,7 @@ class _VerifiedSnapshot:
     decisions: "_Decisions"
     stats: int  # rows of the table
     withheld: set[str]  # ids of codes withheld when the folder, or one that it extends, was published
-    graphs: dict[str, dict[str, Any]]  # id -> `graph` and `graph_widths`; empty if graphs were not compared
+    graphs: dict[str, dict[str, Any]]  # id -> `graph`, `graph_widths`, `behavior`; empty if graphs were not compared
 
     @property
     def manifest(self) -> Manifest:
@@ -160,11 +161,10 @@ class _VerifiedSnapshot:
     def records(self) -> list[dict[str, Any]]:
         return self.member.records
 
-    def find_graph(self, id_: str) -> str | None:
-        """Return the graph of a code, here or published."""
-        graphs: list[str | None] = [self.graphs.get(id_, {}).get("graph")]
-        graphs += [record.get("graph") for record in self.published.records("id", id_)]
-        return next(filter(None, graphs), None)
+    def find_trace(self, id_: str) -> GraphTrace:
+        """Return what a code computes, here or published; without a graph if that is not known."""
+        rows = [self.graphs.get(id_, {}), *self.published.records("id", id_)]
+        return GraphTrace(next((row for row in rows if row.get("graph")), {}))
 
     @cached_property
     def codes(self) -> IntArray:
@@ -224,7 +224,7 @@ def _iterate_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]
 
 def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / "graphs.parquet"
-    rows = _iterate_rows(path, ("id", "graph", "graph_widths")) if path.exists() else ()
+    rows = _iterate_rows(path, ("id", *_COMPUTATION)) if path.exists() else ()
     return {row.pop("id"): row for row in rows}
 
 
@@ -355,10 +355,12 @@ def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
         if stage not in DUPLICATE_STAGES or snapshot.published.removal(decision["id"]) is not None:
             continue
         if stage == "graph":
-            graph, other = (snapshot.find_graph(decision[name]) for name in ("id", "canonical"))
+            traced, other = (snapshot.find_trace(decision[name]) for name in ("id", "canonical"))
             checked += 1
-            if graph is None or graph != other or decision["similarity"] != 1.0:
-                wrong.append(f"row {decision['row']} (graph): its graph is not that of its canonical")
+            if traced.agrees(other) != "same" or decision["similarity"] != 1.0:
+                wrong.append(
+                    f"row {decision['row']} (graph): neither its graph nor its numbers are those of its canonical"
+                )
             continue
         code, canonical = code_of[decision["id"]], code_of[decision["canonical"]]
         checked += 1
@@ -379,7 +381,7 @@ def _check_witnesses(snapshot: _VerifiedSnapshot) -> Check:
 def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     """Check guarantee 7: identities follow from the stored graphs, no two kept records share one, the columns agree."""
     wrong, known = [], 0
-    distinct: set[str | None] = set()
+    distinct: defaultdict[str, list[GraphTrace]] = defaultdict(list)
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
     for row in _iterate_rows(snapshot.member.path / "graphs.parquet", _GRAPHS):
         id_ = row["id"]
@@ -393,18 +395,27 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
             wrong.append(f"{id_[:12]}: its graph cannot be read: {error}")
     for record in snapshot.records:
         stored = snapshot.graphs.get(record["id"], {"graph": "", "graph_widths": ""})
-        if any(record[name] != stored[name] for name in ("graph", "graph_widths")):
+        if any(record[name] != stored.get(name) for name in _COMPUTATION):
             wrong.append(f"{record['nn']}: its graph is not the one in graphs.parquet")
-        elif record["graph"] in distinct or (record["graph"] and snapshot.published.records("graph", record["graph"])):
+            continue
+        traced = GraphTrace(record)
+        own = {name: record[name] for name in ("graph", "behavior") if record[name] is not None}
+        if snapshot.published.find_twins(record) or any(
+            traced.agrees(other) == "same" for digest in own.values() for other in distinct[digest]
+        ):
             wrong.append(f"{record['nn']}: another kept record computes the same")
-        elif record["graph"] is not None:
+        elif own:
             known += 1
-            distinct.add(record["graph"])
+            for digest in own.values():
+                distinct[digest].append(traced)
+    measured = sum(record["behavior"] is not None for record in snapshot.records)
     detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
+    detail += f"; the numbers of {measured:,}, too" if measured else ""
     detail += f", traced with torch {torch}" if torch is not None else ""
     return check_faults("guarantee 7: no two compute the same", wrong, detail)
 
 
+_COMPUTATION = ("graph", "graph_widths", "behavior")
 _GRAPHS = ("id", "torch", "eval", "train", *IDENTITIES)
 
 

@@ -101,7 +101,7 @@ class Baseline:
             return self.equal[code]
         near = next((candidate for candidate in self._near.get(code, ()) if not self._differ(candidate, traced)), None)
         if near is None:
-            twin = None if traced is None or traced.graph is None else self._find_by_graph("graph", traced.graph)
+            twin = None if traced is None else self._find_twin(traced)
             if twin is None:
                 return None
             return Verdict("graph", self._assign_number(twin), 1.0, f"computes what {twin.label} computes")
@@ -180,6 +180,14 @@ class Baseline:
 
     def _find_by_id(self, id_: str) -> PublishedRecord | None:
         return next((record for folder in self.folders if (record := folder.of_id(id_)) is not None), None)
+
+    def _find_twin(self, traced: GraphTrace) -> PublishedRecord | None:
+        """Return a published record that computes the same, by its numbers or by its graph."""
+        for name, digest in (("behavior", traced.behavior), ("graph", traced.graph)):
+            record = None if digest is None else self._find_by_graph(name, digest)
+            if record is not None and traced.agrees(record.trace) == "same":
+                return record
+        return None
 
     def _find_by_graph(self, name: str, digest: str) -> PublishedRecord | None:
         records = (folder.of_graph(name, digest) for folder in self.folders)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from curate.compute.graphs import GraphTrace
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
@@ -30,7 +31,7 @@ from manifests.records import LemurRecord, Removed
 Row = Mapping[str, Any]
 
 #: What is compared of a record. Nothing else of it is held: with all columns, 100,000 records take half a gigabyte.
-_COMPARED = ("id", "nn", "split", "cluster", "graph", "graph_widths", "runs", "runs_error")
+_COMPARED = ("id", "nn", "split", "cluster", "graph", "graph_widths", "behavior", "runs", "runs_error")
 _ROWS = 5_000  # of a table that are Python objects at a time
 _DECIDED = ("stage", "canonical", "similarity")
 
@@ -107,10 +108,10 @@ class DeltaCheck:
 
     @cached_property
     def lookups(self) -> dict[str, dict[Any, list[Row]]]:
-        """All records by `id`, `graph`, `graph_widths` (including null), and the numbers of `set` and `fingerprint`."""
+        """All records by their identities (including null), and by the numbers of `set` and `fingerprint`."""
         lookups: dict[str, dict[Any, list[Row]]] = defaultdict(lambda: defaultdict(list))
         for record in self.records:
-            for name in ("id", "graph", "graph_widths"):
+            for name in ("id", "graph", "graph_widths", "behavior"):
                 lookups[name][record.get(name)].append(record)
             if record["id"] not in self.code_of:  # withheld
                 continue
@@ -159,7 +160,7 @@ class PublishedRecords:
         return sum(len(self._check.members[number].records) for number in self._member.parents)
 
     def records(self, name: str, value: object) -> list[Row]:
-        """Return the published records with this `id`, `graph`, `graph_widths`, `set` or `fingerprint`."""
+        """Return the published records with this `id`, `graph`, `graph_widths`, `behavior`, `set` or `fingerprint`."""
         if not self._member.parents:  # the lookups need not be made
             return []
         return [row for row in self._check.lookups[name].get(value, ()) if row["folder"] in self._member.parents]
@@ -192,6 +193,16 @@ class PublishedRecords:
 
     def _name(self, record: Row) -> str:
         return self._check.members[record["folder"]].path.name
+
+    def find_twins(self, record: Row) -> list[Row]:
+        """Return the published records that compute the same as a record, each once."""
+        near = {
+            row["id"]: row
+            for name in ("graph", "behavior")
+            if record.get(name)
+            for row in self.records(name, record[name])
+        }
+        return [row for row in near.values() if GraphTrace(record).agrees(GraphTrace(row)) == "same"]
 
     def find_split_neighbours(self, id_: str, widths: str | None) -> list[Row]:
         """Return the published records whose split a code must share."""
@@ -268,10 +279,7 @@ def find_conflicts(check: DeltaCheck, one: Member, other: Member) -> Iterator[st
         name = record["nn"]
         if parallel.records("id", record["id"]):
             yield f"{name} is in both"
-        yield from (
-            f"{name} computes the same as {near['nn']}"
-            for near in (parallel.records("graph", record["graph"]) if record.get("graph") else ())
-        )
+        yield from (f"{name} computes the same as {near['nn']}" for near in parallel.find_twins(record))
         for near in parallel.find_split_neighbours(record["id"], record.get("graph_widths")):
             if group(near) != group(record):
                 yield f"{name} {group(record)} is apart from {near['nn']} {group(near)}, which is near"

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from curate.compute.graphs import GraphTrace
+from curate.compute.behavior import find_faults
+from curate.compute.graphs import GraphTrace, get_computations
 from curate.compute.runs import RunResult, category_left_out
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
@@ -27,6 +28,7 @@ class PublishedRecord:
     cluster: str
     graph: str | None
     graph_widths: str | None
+    behavior: str | None
 
     @property
     def label(self) -> str:
@@ -36,7 +38,7 @@ class PublishedRecord:
     @property
     def trace(self) -> GraphTrace:
         """The computation of its code."""
-        return GraphTrace({"graph": self.graph, "graph_widths": self.graph_widths})
+        return GraphTrace({"graph": self.graph, "graph_widths": self.graph_widths, "behavior": self.behavior})
 
 
 @dataclass(slots=True)
@@ -114,10 +116,12 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
     kept = [graphs[code] for code in outcome.kept]
     return {
         "traced": sum(trace.graph is not None for trace in graphs.values()),
+        "measured": sum(trace.behavior is not None for trace in graphs.values()),
+        "faults": find_faults((trace.graph, trace.behavior) for trace in graphs.values()),
         "not_traced": dict(sorted(Counter(trace.category for trace in graphs.values() if trace.graph is None).items())),
         "missing_packages": dict(sorted(Counter(trace.missing for trace in graphs.values() if trace.missing).items())),
         "kept": sum(trace.graph is not None for trace in kept),
-        "distinct": len({trace.graph for trace in kept} - {None}),
+        "distinct": len(set(get_computations(dict(enumerate(kept))).values())),
         "distinct_up_to_widths": len({trace.widths for trace in kept} - {None}),
     }
 

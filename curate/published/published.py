@@ -38,12 +38,12 @@ from manifests.folders.tables import read_table
 from manifests.records import Decision, GraphRow, LemurRecord
 
 #: Part of the index's name; increased whenever its contents change.
-_VERSION = 3
+_VERSION = 4
 
 #: The columns read from the records; older snapshots may lack those of the graph.
-_COLUMNS = ("id", "nn", "split", "cluster", "graph", "graph_widths")
+_COLUMNS = ("id", "nn", "split", "cluster", "graph", "graph_widths", "behavior")
 _REMOVED = ("id", "stage", "canonical", "similarity", "reason")
-_LOOKUPS = ("graph", "graph_widths")
+_LOOKUPS = ("graph", "graph_widths", "behavior")
 
 
 class PublishedFolder:
@@ -82,7 +82,7 @@ class PublishedFolder:
         return self._first("records", "id", id_)
 
     def of_graph(self, name: str, digest: str) -> PublishedRecord | None:
-        """Return the first record by id with this `graph` or `graph_widths`, if any."""
+        """Return the first record by id with this `graph`, `graph_widths` or `behavior`, if any."""
         return self._first(name, name, digest)
 
     def removal(self, id_: str) -> dict[str, Any] | None:

@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +58,7 @@ class GraphSimilarity:
     operations: int
 
 
-def build_computation(identities: Json, form: Graph, part: str = "") -> Computation:
+def build_computation(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computation:
     """Return the computation of a graph by its identities; `part`: the module that it belongs to."""
     return Computation(GraphTrace(identities), subtrees(form), len(form.nodes), part)
 
@@ -124,7 +124,7 @@ class ReferenceCorpus:
         if self.of_blocks:
             yield from _iter_block_graphs(self.folder)
             return
-        columns = ["id", "graph", "graph_widths", "eval", "torch", "form"]
+        columns = ["id", "graph", "graph_widths", "behavior", "eval", "torch", "form"]
         selected = list(ids) if len(ids) < len(self.codes) else None
         for row in _iter_graph_rows(self.folder, columns, selected):
             if row["eval"] is not None:

@@ -22,6 +22,9 @@ from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
 from lemur_core.similarity.selection import Differ, KeptSet, Verdict, select
 
+#: Returns what a code computes, if that is known.
+GetTrace = Callable[[int], GraphTrace | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Precomputed:
@@ -93,7 +96,7 @@ def curate_strict(
     joined = {} if against is None else join_clusters([*against.key_pairs, *_keys(anchors).values()])
     splits, names = _split(corpus, kept, options.seed, groups, anchors, joined)
     return CurationOutcome(
-        decisions=_decisions(corpus, records, chosen),
+        decisions=_decisions(corpus, records, chosen, get_trace),
         kept=kept,
         representatives={code: records.representatives[code] for code in kept},
         splits=dict(zip(kept, splits, strict=True)),
@@ -144,7 +147,7 @@ def _make_chooser(
     selector: Select,
     tracer: GraphTracer | None,
     against: Baseline | None,
-    get_trace: Callable[[int], GraphTrace | None],
+    get_trace: GetTrace,
 ) -> Callable[[Records], Rescue]:
     """Return the function that selects among candidates; codes that are published already are decided by that."""
 
@@ -245,7 +248,7 @@ def _selector(
         if verdicts is not None and (guard is None or guard.admits(code for code in order if verdicts[code].kept)):
             return verdicts
         kept.clear()
-        kept.graphs = {} if tracer is None else tracer.graphs
+        kept.graphs = {} if tracer is None else tracer.computations
         kept.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
         if guard is not None:
             guard.clear()
@@ -278,7 +281,7 @@ def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
     return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
 
 
-def _decisions(corpus: LoadedRecords, records: Records, chosen: Rescue) -> list[Verdict]:
+def _decisions(corpus: LoadedRecords, records: Records, chosen: Rescue, get_trace: GetTrace) -> list[Verdict]:
     """Return one decision for every input row, in input order."""
     rows = corpus.rows.num_rows
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
@@ -299,11 +302,13 @@ def _decisions(corpus: LoadedRecords, records: Records, chosen: Rescue) -> list[
                 reason = f"same code as {records.names[code]}"
                 decisions.append(Verdict("exact", code, 1.0, reason))
             else:
-                decisions.append(_record_decision(code, corpus, records, chosen))
+                decisions.append(_record_decision(code, corpus, records, chosen, get_trace))
     return decisions
 
 
-def _record_decision(code: int, corpus: LoadedRecords, records: Records, chosen: Rescue) -> Verdict:
+def _record_decision(
+    code: int, corpus: LoadedRecords, records: Records, chosen: Rescue, get_trace: GetTrace
+) -> Verdict:
     verdict, features = chosen.verdicts[code], corpus.features
     if verdict.reason:  # decided by something published
         return verdict
@@ -321,6 +326,9 @@ def _record_decision(code: int, corpus: LoadedRecords, records: Records, chosen:
         reason = f"same code as {name} but for comments, docstrings and layout"
     elif verdict.stage == "graph":
         reason = f"computes what {name} computes"
+        own, canonical = get_trace(code), get_trace(other)
+        if own is not None and canonical is not None and own.graph != canonical.graph:
+            reason += ": other operations, equal numbers"
     elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
         reason = f"same model code as {name}"
     elif verdict.stage == "lexical" and features.shingle_set[code] == features.shingle_set[other]:

@@ -44,6 +44,9 @@ class LemurRecord(Record):
     )
     graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
     graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
+    behavior: Sha256 | None = Field(
+        default=None, description="what it computes, in numbers; null if no other network could compute the same"
+    )
     dead_classes: tuple[str, ...] | None = Field(
         default=None, description="classes of the code that contribute to no output"
     )
@@ -85,6 +88,10 @@ class GraphRow(Record):
     graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
     graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
     graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
+    behavior: Sha256 | None = Field(
+        default=None,
+        description="the same in numbers; null if no other traced code could compute the same",
+    )
     error: str | None = Field(description="why there is no graph: category and one line")
     train_error: str | None = Field(description="why there is no graph of train mode")
     route: Literal["meta", "cpu"] | None = Field(description="recorded without values (meta) or with values (cpu)")

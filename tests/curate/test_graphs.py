@@ -148,7 +148,7 @@ def test_report_and_card_count_them(folders: dict[Graphs, Path]) -> None:
     manifest = read_manifest(folders["survivors"])
     assert manifest.parameters["graph"] == "survivors"
     assert manifest.counts["graphs"] == {
-        "traced": 4, "not_traced": {"forward_failed": 1}, "missing_packages": {}, "kept": 3, "distinct": 3,
+        "traced": 4, "measured": 3, "faults": [], "not_traced": {"forward_failed": 1}, "missing_packages": {}, "kept": 3, "distinct": 3,
         "distinct_up_to_widths": 2,
     }  # fmt: skip
     report = (folders["survivors"] / "report.md").read_text()

@@ -34,7 +34,7 @@ def test_schemas_are_current() -> None:
 
 def test_lemur_record_columns() -> None:
     names = "nn nn_code task dataset metric epoch accuracy duration prm id prefix family split weight cluster score pretrained"
-    graph = ("graph", "graph_widths", "dead_classes", "unused_parameters")
+    graph = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
     rights = ("license", "origin", "origin_similarity", "origin_license")
     assert list(columns(LemurRecord)) == [*names.split(), "runs", "runs_error", *graph, "arch_uid", *rights]
     names_of = "list<element: string not null>?"

@@ -197,7 +197,13 @@ def report_graphs(facts: ReportFacts, outcome: CurationOutcome, counts: Json) ->
         f" {count(stated['distinct'])} computations, {count(stated['distinct_up_to_widths'])} up to widths."
         " What has no graph is decided by its text alone.",
         "",
+        f"The numbers of {plural(stated['measured'], 'code')} were compared, too: those whose parameters have the"
+        " sizes of another one's. Where numbers and graphs disagree, the numbers decide.",
+        "",
     ]
+    if stated["faults"]:
+        graphs = ", ".join(f"`{graph[:_SHOWN]}`" for graph in stated["faults"])
+        lines += [f"Faults of the graph, one for several computations, none of which was removed for it: {graphs}.", ""]
     if stated["not_traced"]:
         rows = [[f"`{name}`", count(number)] for name, number in stated["not_traced"].items()]
         lines += table(["no graph", "codes"], rows)
@@ -224,6 +230,7 @@ def report_graphs(facts: ReportFacts, outcome: CurationOutcome, counts: Json) ->
     return lines
 
 
+_SHOWN = 16  # digits of a graph's digest
 _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
 
 

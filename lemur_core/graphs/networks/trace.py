@@ -26,6 +26,7 @@ from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, pack
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.memory import find_storage
+from lemur_core.graphs.networks.order import count_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
 from lemur_core.graphs.networks.spellings import unify
 from lemur_core.graphs.recorder import Recorder
@@ -109,7 +110,8 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     Returns: `{"runs": false, "category", "error", "missing"}`, of the first case, if it fails without a recorder, too;
         `{"runs": true, "category": "not_recorded", "error"}` if it only fails with one; or `{"runs": true, "route",
         "in_shape", "graph", "graph_widths", "graph_repeats", "train_error", "reads_values", "varies", "initial",
-        "glue", "prm_read", "dead_classes", "unused_parameters"}`, and the graphs `eval` and `train`, packed (`unpack`).
+        "glue", "prm_read", "dead_classes", "unused_parameters", "weights"}`, and the graphs `eval` and
+        `train`, packed (`unpack`).
     Raises: MemoryError and the like, which the sandbox reports.
     """
     stub_weights()
@@ -139,8 +141,13 @@ def _with_batch(case: Mapping[str, Any]) -> dict[str, Any]:
     return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
 
 
-def _observe(payload: Mapping[str, Any], case: Mapping[str, Any], route: str, seed: int) -> _Observed:
-    """Trace a network once. Raises: NetError if it fails."""
+def _observe(
+    payload: Mapping[str, Any], case: Mapping[str, Any], route: str, seed: int, *, again: bool = False
+) -> _Observed:
+    """Trace a network once. Raises: NetError if it fails.
+
+    Args: again: whether it was traced before, with another seed: the batch sizes are compared already.
+    """
     seed_all(seed)
     prm = _TrackedParameters({**payload["prm"], "batch": case["in_shape"][0]})
     install_vocabulary(case["words"])
@@ -170,12 +177,9 @@ def _observe(payload: Mapping[str, Any], case: Mapping[str, Any], route: str, se
             return graph
 
         graphs, error = both_modes(go, NetError, route=route)
-        marks = (
-            recorder.marks
-            | drew
-            | _share_memory(net)
-            | _compare_batches(recorder, net, case, ran, list_batches(payload["code"]))
-        )
+        marks = recorder.marks | drew | _share_memory(net)
+        if not again:
+            marks |= _compare_batches(recorder, net, case, ran, list_batches(payload["code"]))
     train_error = None if error is None else f"{error.category}: {error.detail}"
     graphs = {mode: _without_constant_reads(graph) for mode, graph in note_values(graphs, initial).items()}
     traced = TraceResult(module, net, recorder, graphs, initial, route, train_error)
@@ -194,7 +198,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _Observe
         own = compute_identities(first.forms)
         for other_seed in range(seed + 1, seed + _SEEDS):
             try:
-                other = _observe(payload, case, first.traced.route, other_seed)
+                other = _observe(payload, case, first.traced.route, other_seed, again=True)
             except NetError:
                 marks.add("it fails with another seed")
                 continue
@@ -218,6 +222,7 @@ def _answer(payload: Mapping[str, Any], case: Mapping[str, Any], first: _Observe
         "prm_read": list(first.prm_read),
         "varies": sorted(marks),
         "unused_parameters": [f"{name}{suffix}" for name in sorted(unused)],
+        "weights": hashlib.sha256(repr(count_weights(forms)).encode()).hexdigest(),
     }
     return {"runs": True, **answer, **packed, **about}
 

@@ -1,0 +1,108 @@
+"""Measure what networks compute, in numbers: a second opinion on their graphs (`docs/graphs.md`).
+
+Only networks whose parameters have the sizes of another one's can compute the same, so only those are measured.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from curate.compute.runs import NetFailure, read_answer
+from lemur_core.files import Json
+from lemur_core.sandbox import Limits
+from lemur_core.sandbox.cached import CachedSandbox
+from lemur_core.sandbox.stage import Retries, SandboxStage
+
+#: Images are measured at these sizes first, then at the size of the trace: the same computation for less.
+_SIZES = (32, 64, 128)
+_BATCH = 3
+_IMAGE = 4  # dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorRequest:
+    """A network to measure, as `lemur_core.graphs.networks.behavior.measure_behavior` takes it."""
+
+    code: str
+    prm: Json
+    cases: Sequence[Json]
+    eval: str
+    train: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NetBehavior:
+    """The answer about a network that runs: a digest of rounded numbers, None if they say nothing of its parameters."""
+
+    runs: Literal[True]
+    behavior: str | None
+
+
+MEASURE = SandboxStage[NetBehavior | NetFailure](
+    "lemur_core.graphs.networks.behavior:measure_behavior",
+    NetBehavior | NetFailure,
+    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30),
+    Retries.NONE,
+    label="numbers",
+    unit="networks",
+)
+
+
+def build_request(code: str, payload: Json, answer: Mapping[str, Any]) -> BehaviorRequest:
+    """Return the request of a network that was traced.
+
+    Args: payload: `cases` and `prm`, as it was traced with; answer: of the trace.
+    """
+    traced = list(answer["in_shape"])  # its batch may be its own
+    case = next({**case, "in_shape": traced} for case in payload["cases"] if list(case["in_shape"])[1:] == traced[1:])
+    smaller: list[Json] = []
+    if len(traced) == _IMAGE:
+        _, channels, height, _ = traced
+        smaller = [{**case, "in_shape": [_BATCH, channels, size, size]} for size in _SIZES if size < height]
+    return BehaviorRequest(code, payload["prm"], [*smaller, case], answer["eval"], answer.get("train"))
+
+
+def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Return the networks that may compute what another one does and were not measured, by their numbers.
+
+    Args: answers: of the traces; those without a graph, or with one that is unique to its code, compare with none.
+    """
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for number, answer in answers.items():
+        if "weights" in answer and not answer.get("varies"):
+            groups[answer["weights"]].append(number)
+    return sorted(
+        number
+        for members in groups.values()
+        if len(members) > 1
+        for number in members
+        if "behavior" not in answers[number]
+    )
+
+
+def measure(
+    box: CachedSandbox, requests: Mapping[int, BehaviorRequest], names: Mapping[int, str]
+) -> Iterator[tuple[int, str | None]]:
+    """Yield the behavior of networks by their numbers, None where it is not known.
+
+    Raises: UserError if no sandbox is available.
+    """
+    payloads = {str(number): request for number, request in requests.items()}
+    if not payloads:
+        return
+    for reply in MEASURE.run(box, payloads, {str(number): name for number, name in names.items()}):
+        answer = read_answer(reply)
+        yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
+
+
+def find_faults(traces: Iterable[tuple[str | None, str | None]]) -> list[str]:
+    """Return the graphs that have several behaviors: they do not say all that the networks compute.
+
+    Args: traces: graph and behavior of each network.
+    """
+    behaviors: defaultdict[str, set[str]] = defaultdict(set)
+    for graph, behavior in traces:
+        if graph is not None and behavior is not None:
+            behaviors[graph].add(behavior)
+    return sorted(graph for graph, several in behaviors.items() if len(several) > 1)

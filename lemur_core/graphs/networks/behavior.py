@@ -1,0 +1,271 @@
+"""Inside the sandbox: what a network computes, in numbers, for parameters of our choice.
+
+Trainable parameters are filled in the order in which the graph meets them, by position alone, so that two networks of
+one computation get the same values whatever their names and initialization. Frozen parameters and buffers keep their
+values, except for the state that a train run updates. Everything runs in float64, where rounding is far below what two
+different computations differ by; a network that insists on float32 has no numbers to compare.
+
+Two seeds, inputs of both signs and of two sizes, eval and train mode: the norms and random projections of outputs, of
+the gradients of inputs and parameters, and of the state after the run, rounded to `DIGITS` digits. They are added up
+before they are rounded: few numbers, so that hardly one is so near to the middle between two that the order in which a
+processor adds decides how it is rounded.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, isfinite, log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.networks.order import list_state, order_parameters
+from lemur_core.graphs.trace import flatten_tensors
+from lemur_core.sandbox.net import (
+    NetError,
+    construct,
+    execute,
+    install_vocabulary,
+    seed_all,
+    step,
+    stub_weights,
+    tuples,
+)
+
+#: Digits that two measurements of one computation share, of a norm, and of a direction.
+DIGITS = 7
+
+_FILLS = frozenset({torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default})
+_PERIOD = 65_521  # a prime: rows of a filled matrix are not aligned with the repeated block
+#: Of inputs, by seed and mode: bounds show with large ones, what is added to avoid a division by 0 with small ones.
+_SCALES = {(0, False): 1.0, (0, True): 1.0, (1, False): 1000.0, (1, True): 0.01}
+_NOISE = 1e-7  # gradients below this share of the largest one are rounding noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """The observable tensors of one run, in an order that the computation alone determines."""
+
+    outputs: list[Tensor]
+    gradients: list[Tensor | None]  # of inputs, then of parameters in the order of the graph
+    state: list[Tensor]  # buffers that a train run updates
+
+
+def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
+    """Measure one network.
+
+    Args:
+        payload: `code`; `prm`; `cases`, from small to large inputs, each as for `run_network`: the first with which the
+            network runs counts, and the one after it; `eval` and `train`, its packed graphs, `train` perhaps null.
+
+    Returns: `{"runs": true, "behavior"}`, null if no gradient reaches a parameter; or the failure as `NetError.answer`
+        gives it.
+    """
+    stub_weights()
+    packed = {mode: payload[mode] for mode in ("eval", "train") if payload[mode] is not None}
+    forms = {mode: Graph.from_json(unpack(text)) for mode, text in packed.items()}
+    order, state = order_parameters(forms), list_state(forms)
+    cases: Sequence[Mapping[str, Any]] = payload["cases"]
+    failure: NetError | None = None
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        for place, case in enumerate(cases):
+            try:
+                lines = list(_measure(payload, case, order, state, seed=0))
+            except NetError as error:
+                failure = failure or error
+                continue
+            try:
+                lines += list(_measure(payload, cases[min(place + 1, len(cases) - 1)], order, state, seed=1))
+            except NetError:
+                lines += list(_measure(payload, case, order, state, seed=1))
+            known = any(line.startswith("gradients") and not line.startswith("gradients 0") for line in lines)
+            text = json.dumps([case["in_shape"], lines])
+            return {"runs": True, "behavior": hashlib.sha256(text.encode()).hexdigest() if known else None}
+    finally:
+        torch.set_default_dtype(default)
+    assert failure is not None
+    return failure.answer()
+
+
+def _measure(
+    payload: Mapping[str, Any], case: Mapping[str, Any], order: Sequence[str], state: Sequence[str], *, seed: int
+) -> Iterator[str]:
+    """Yield the numbers of a network of this case, in eval and in train mode.
+
+    Raises: NetError if it fails in eval mode; a failure in train mode alone is a run without numbers.
+    """
+    install_vocabulary(case["words"])
+    seed_all(0)
+    module = execute(payload["code"])
+    with _FastFills():  # type: ignore[no-untyped-call]
+        net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"])).double()
+    initial = {name: tensor.clone() for name, tensor in net.named_buffers()}
+    fill(net, order, seed)
+    for train in (False, True):
+        reset(net, state, initial, seed)
+        try:
+            yield from describe(_run(net, order, state, _inputs(case, seed, train), train, seed))
+        except NetError:
+            if not train:
+                raise
+            yield "no train mode"
+
+
+def fill(net: nn.Module, order: Sequence[str], seed: int) -> None:
+    """Fill trainable parameters by position: equal computations get equal values under any names.
+
+    Args: order: names of the parameters, as the graph meets them; the others, which nothing reads, are left.
+    """
+    parameters = dict(net.named_parameters())
+    with torch.no_grad():
+        for position, name in enumerate(order):
+            tensor = parameters.get(name)
+            if tensor is None or not tensor.requires_grad or not tensor.numel():
+                continue
+            # A weight keeps the scale of what it is applied to; a scale or shift is of one sign for most channels.
+            sizes = [size for size in tensor.shape if size > 1]
+            spread = (tensor.numel() / sizes[0]) ** -0.5 if len(sizes) > 1 else 0.4
+            center = 0.0 if len(sizes) > 1 else 0.5 if seed % 2 == 0 else -0.5
+            _tile(tensor, _draw(tensor.numel(), 2 * position + 1, seed) * spread + center)
+
+
+def reset(net: nn.Module, state: Sequence[str], initial: Mapping[str, Tensor], seed: int) -> None:
+    """Give all buffers their initial values; the state besides something positive, which suits means and variances.
+
+    Args: state: names of the buffers that a train run updates. initial: of all buffers.
+    """
+    buffers = dict(net.named_buffers())
+    with torch.no_grad():
+        for name, tensor in buffers.items():
+            if name in initial and initial[name].shape == tensor.shape:
+                tensor.copy_(initial[name])
+        for position, name in enumerate(state):
+            held = buffers.get(name)
+            if held is not None and held.is_floating_point():
+                noise = torch.empty_like(held)
+                _tile(noise, _draw(held.numel(), 2 * position, seed).abs())
+                held.add_(noise, alpha=0.3)
+
+
+def _draw(count: int, position: int, seed: int) -> Tensor:
+    """Return a row of normal numbers that depend on position and seed: at most `_PERIOD`, to be repeated."""
+    generator = torch.Generator().manual_seed(1_000_003 * seed + position)
+    return torch.randn(min(count, _PERIOD), generator=generator, dtype=torch.float64)
+
+
+def _tile(tensor: Tensor, block: Tensor) -> None:
+    """Fill a tensor with a row that is repeated, in the order of its elements."""
+    flat = tensor.view(-1) if tensor.is_contiguous() else torch.empty(tensor.numel(), dtype=tensor.dtype)
+    whole = flat.numel() // len(block)
+    flat[: whole * len(block)].view(whole, len(block)).copy_(block)
+    flat[whole * len(block) :].copy_(block[: flat.numel() - whole * len(block)])
+    if not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
+
+
+def _inputs(case: Mapping[str, Any], seed: int, train: bool) -> Tensor:
+    """Return inputs of both signs; tokens within their range."""
+    shape = [int(size) for size in case["in_shape"]]
+    generator = torch.Generator().manual_seed(7_919 + seed)
+    if case["dtype"] == "int64":
+        low, high = (int(bound) for bound in case["values"])
+        return torch.randint(low, high, shape, generator=generator)
+    values = _SCALES[seed, train] * torch.randn(shape, generator=generator)
+    return values.to(torch.complex128) if "complex" in case["dtype"] else values
+
+
+def _run(
+    net: nn.Module, order: Sequence[str], state: Sequence[str], inputs: Tensor, train: bool, seed: int
+) -> _Observed:
+    net.train(train)
+    net.zero_grad(set_to_none=True)
+    real = inputs.is_floating_point()
+    leaf = inputs.requires_grad_() if real else inputs
+    seed_all(seed)
+    with step("forward_failed", f"in {'train' if train else 'eval'} mode"), _SameDraws(seed):
+        outputs = flatten_tensors(net(leaf * 1 if real else leaf))  # an in-place operation may not write to a leaf
+        live = [output for output in outputs if output.requires_grad and output.numel()]
+        if live:
+            _backward(live)
+    parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
+    ordered = (parameters.get(name) for name in order)
+    gradients = [leaf.grad, *(None if tensor is None else tensor.grad for tensor in ordered)]
+    held = [buffers[name].detach().clone() for name in state if name in buffers]
+    return _Observed([output.detach() for output in outputs], gradients, held)
+
+
+def _backward(outputs: Sequence[Tensor]) -> None:
+    total = torch.zeros(())
+    for number, tensor in enumerate(outputs):
+        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten()
+        weights = torch.empty_like(flat, requires_grad=False)
+        _tile(weights, _draw(flat.numel(), number, 5))
+        total = total + (flat * weights).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+
+
+class _FastFills(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Initializes large tensors with a repeated row of random numbers: most are filled again anyway."""
+
+    def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _FILLS and args[0].numel() > 2 * _PERIOD and args[0].is_contiguous():
+            _tile(args[0], func(torch.empty(_PERIOD, dtype=args[0].dtype), *args[1:], **kwargs))
+            return args[0]
+        return func(*args, **kwargs)
+
+
+class _SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Seeds the generator before each draw, so that the order in which two branches draw does not matter."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed = seed
+
+    def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            torch.manual_seed(self._seed)
+        return func(*args, **(kwargs or {}))
+
+
+def describe(run: _Observed) -> Iterator[str]:
+    """Yield the numbers of one run as text, rounded: equal for one computation, whatever its parameters are called."""
+    for tensor in run.outputs:
+        norm, direction = _take_numbers(tensor)
+        yield f"output {list(tensor.shape)} {_round(norm)} {direction:.{DIGITS - 1}f}"
+    numbers = [(0.0, 0.0) if one is None else _take_numbers(one) for one in run.gradients]
+    least = max((norm for norm, _ in numbers if isfinite(norm)), default=0.0) * _NOISE
+    count, size, direction = 0, 0.0, 0.0
+    for factor, (norm, one) in zip(_draw(len(numbers), 0, 13).tolist(), numbers, strict=True):
+        if norm > least:
+            count, size, direction = count + 1, size + factor * log(norm), direction + factor * one
+    yield f"gradients {count} {_round(size)} {direction:.{DIGITS - 1}f}"
+    # Which buffer is met first may depend on how a computation is written: a sum does not.
+    states = [_take_numbers(tensor) for tensor in run.state]
+    size, direction = (fsum(column) for column in zip(*states, strict=True)) if states else (0.0, 0.0)
+    yield f"state {len(states)} {_round(size)} {direction:.{DIGITS - 1}f}"
+
+
+def _take_numbers(tensor: Tensor) -> tuple[float, float]:
+    """Return the norm of a tensor and a projection of its direction, 0 if it has none."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor.to(torch.float64)
+    norm = float(torch.linalg.vector_norm(real))
+    return norm, _project(real.flatten()) / norm if norm and isfinite(norm) else 0.0
+
+
+def _round(number: float) -> str:
+    return f"{number:.{DIGITS - 1}e}"
+
+
+def _project(flat: Tensor) -> float:
+    """Return the sum of a row's numbers, each times a normal number that its position alone determines."""
+    block = _draw(_PERIOD, 0, 11)
+    whole = flat.numel() // _PERIOD
+    total = float(flat[whole * _PERIOD :] @ block[: flat.numel() - whole * _PERIOD])
+    return total + float((flat[: whole * _PERIOD].view(whole, _PERIOD) @ block).sum()) if whole else total

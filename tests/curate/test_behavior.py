@@ -1,0 +1,132 @@
+"""The numeric opinion: equal numbers are one computation whatever the graphs say, and different ones are two."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from curate.compute.behavior import find_candidates, find_faults
+from curate.compute.graphs import GraphTrace, get_computations
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
+from manifests.folders.manifest import read_manifest
+from tests.curate.conftest import MemorySource
+
+NET = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.stem = nn.Conv2d(in_shape[1], 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, out_shape[0])
+
+    def forward(self, x):
+        {body}
+        return self.head(x.mean((2, 3)))
+
+    def train_setup(self, prm):
+        self.rate = prm["lr"]
+
+    def learn(self, data):
+        pass
+"""
+BODIES = {
+    "a-plain": "x = self.norm(self.stem(x)).relu()",
+    "b-unfolded": (
+        "patches = F.unfold(x, 3, padding=1)\n        rows = self.stem.weight.flatten(1) @ patches\n"
+        "        x = torch.relu(self.norm(rows.unflatten(-1, x.shape[2:])))"
+    ),
+    "c-bounded": "x = self.norm(self.stem(x)).clamp(0.0, 6.0)",
+}
+
+
+def rows() -> list[dict[str, Any]]:
+    prm = json.dumps({"lr": 0.1, "batch": 4, "transform": "norm_32"})
+    about = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "duration": 1.0}
+    return [
+        about | {"nn": name, "nn_code": NET.format(body=body), "accuracy": 0.9 - 0.1 * place, "prm": prm}
+        for place, (name, body) in enumerate(BODIES.items())
+    ]
+
+
+OPTIONS = CurateOptions(lexical_threshold=1.0, structural_threshold=1.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("behavior") / "snapshot"
+    curate(MemorySource(rows()), out, OPTIONS)
+    return out
+
+
+def test_equal_numbers_are_one_computation(folder: Path) -> None:
+    found = {row["nn"]: row for row in pq.read_table(folder / "decisions.parquet").to_pylist()}
+    assert {name: row["stage"] for name, row in found.items()} == {
+        "a-plain": None,
+        "b-unfolded": "graph",
+        "c-bounded": None,
+    }
+    removed = found["b-unfolded"]
+    assert removed["reason"] == "computes what a-plain computes: other operations, equal numbers"
+    assert removed["agreement"] == "same"
+    graphs = {row["id"]: row for row in pq.read_table(folder / "graphs.parquet").to_pylist()}
+    plain, unfolded, bounded = (graphs[found[name]["id"]] for name in BODIES)
+    assert plain["graph"] != unfolded["graph"]
+    assert plain["behavior"] == unfolded["behavior"] is not None
+    assert bounded["behavior"] not in (None, plain["behavior"])
+    assert read_manifest(folder).counts["graphs"]["distinct"] == 2
+
+
+def test_the_folder_proves_itself(folder: Path) -> None:
+    checks = verify(folder, jobs=1)
+    assert [check for check in checks if not check.ok] == []
+    assert any("the numbers of 2, too" in check.detail for check in checks)
+
+
+def test_another_number_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "changed"
+    curate(MemorySource(rows()), folder, OPTIONS)
+    table = pq.read_table(folder / "graphs.parquet")
+    plain, place = table["behavior"].to_pylist(), table.schema.get_field_index("behavior")
+    table = table.set_column(place, table.schema.field("behavior"), [[text and text[::-1] for text in plain]])
+    pq.write_table(table, folder / "graphs.parquet")
+    wrong = {check.name.partition(":")[0] for check in verify(folder, jobs=1) if not check.ok}
+    assert "guarantee 7" in wrong
+
+
+def trace(graph: str, behavior: str | None, **facts: Any) -> GraphTrace:
+    return GraphTrace({"graph": graph, "graph_widths": "w", "behavior": behavior, **facts})
+
+
+def test_numbers_decide_and_graphs_stand_in() -> None:
+    known = {1: trace("g", "b"), 2: trace("g", None), 3: trace("h", "b"), 4: trace("i", None)}
+    assert get_computations(known) == {1: "b", 2: "b", 3: "b", 4: "i"}
+    assert known[1].agrees(known[3]) == "same"
+    assert known[1].agrees(known[2]) == "same"
+    assert known[1].agrees(known[4]) == "widths"
+
+
+def test_one_graph_with_two_behaviors_is_a_fault_and_merges_nothing() -> None:
+    known = {1: trace("g", "b"), 2: trace("g", "c"), 3: trace("g", None)}
+    assert find_faults((one.graph, one.behavior) for one in known.values()) == ["g"]
+    assert len(set(get_computations(known).values())) == 3
+    assert known[1].agrees(known[2]) == "different"
+
+
+def test_only_equal_sizes_are_candidates() -> None:
+    answers: dict[int, dict[str, Any]] = {
+        1: {"weights": "a"},
+        2: {"weights": "a", "behavior": None},
+        3: {"weights": "b"},
+        4: {"weights": "a", "varies": ["it draws"]},
+        5: {"error": "x: y"},
+        6: {"weights": "a"},
+    }
+    assert find_candidates(answers) == [1, 6]

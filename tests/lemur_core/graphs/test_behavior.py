@@ -1,0 +1,54 @@
+"""Behavior: networks that compute the same have equal numbers under any names; others do not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.networks.behavior import measure_behavior
+from lemur_core.graphs.networks.order import count_weights, list_state, order_parameters
+from lemur_core.graphs.networks.trace import trace_network
+from tests.builders.twins import CASE, DIFFERENT, NET, PLAIN, SAME
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for the file that the network is loaded from."""
+    monkeypatch.chdir(tmp_path)
+
+
+def behavior(changes: dict[str, str]) -> str:
+    code = NET.format(**PLAIN | changes)
+    traced = trace_network({"code": code, "prm": {}, "cases": [CASE]})
+    forms = {mode: Graph.from_json(unpack(traced[mode])) for mode in ("eval", "train")}
+    assert count_weights(forms) == [8, 8, 10, 24, 80, 216]
+    assert len(order_parameters(forms)) == 6
+    assert len(list_state(forms)) == 3  # of the normalization
+    answer = measure_behavior({**traced, "code": code, "prm": {}, "cases": [CASE]})
+    assert answer["runs"] is True
+    found: str = answer["behavior"]
+    return found
+
+
+@pytest.mark.parametrize("changes", SAME.values(), ids=SAME)
+def test_one_computation_has_one_behavior(changes: dict[str, str]) -> None:
+    assert behavior(changes) == behavior({})
+
+
+@pytest.mark.parametrize("changes", DIFFERENT.values(), ids=DIFFERENT)
+def test_another_computation_has_another(changes: dict[str, str]) -> None:
+    assert behavior(changes) != behavior({})
+
+
+def test_what_does_not_run_is_said() -> None:
+    traced: dict[str, Any] = trace_network({"code": NET.format(**PLAIN), "prm": {}, "cases": [CASE]})
+    answer = measure_behavior({**traced, "code": "class Net: pass", "prm": {}, "cases": [CASE]})
+    assert answer["runs"] is False
+
+
+def test_numbers_without_gradients_are_no_behavior() -> None:
+    code = NET.format(**PLAIN | {"pool": "x.mean((2, 3)).detach().new_zeros(len(x), 8)"})
+    fixed = code.replace("return self.head(", "return 0 * (")
+    traced = trace_network({"code": fixed, "prm": {}, "cases": [CASE]})
+    assert measure_behavior({**traced, "code": fixed, "prm": {}, "cases": [CASE]}) == {"runs": True, "behavior": None}
