@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
 from curate.model.features import FeatureTable
-from curate.model.options import LEAK_THRESHOLD
+from curate.model.options import LEAK_THRESHOLD, get_prefix
 from curate.model.rights import check_rights
 from curate.model.splits import assign_splits, group_names, join_clusters, read_joined, split_groups
 from curate.published.delta_check import DeltaCheck, Member, PublishedRecords, find_conflicts
@@ -443,7 +443,11 @@ def _check_order(snapshot: _VerifiedSnapshot) -> Check:
     groups, neighbours = snapshot.groups
     published_splits = {group: records[0]["split"] for group, records in neighbours.items()}
     ids = [record["id"] for record in snapshot.records]
-    splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"], published_splits)
+    families = snapshot.delta_check.features.family
+    kinds = [
+        (get_prefix(record["nn"]), families[snapshot.delta_check.code_of[record["id"]]]) for record in snapshot.records
+    ]
+    splits = assign_splits(groups, ids, kinds, snapshot.manifest.parameters["seed"], published_splits)
     wrong = [
         f"{record['nn']}: split {record['split']}, by its content {split}"
         for record, split in zip(snapshot.records, splits, strict=True)

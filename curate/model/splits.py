@@ -2,14 +2,16 @@
 
 Records that are lexically close, structurally equal or equal computations up to widths share a split, group by group.
 Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
-G1". They fill test, then validation, in an order drawn from the seed and the group itself, so that adding or removing
-a record moves hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
+G1". They fill test, then validation, until each has its share of every prefix and family: groups of the rarest first,
+otherwise in an order drawn from the seed and the group itself, so that adding or removing a record moves few others.
+A group larger than half a held-out split goes to train, whatever its draw.
 
 A new record may be near to two groups that were published under different keys. Their rows stay as they are; the delta
 states in `clusters.parquet` which key each of them has now, together with what its parents have stated.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -71,11 +73,18 @@ def group_names(groups: Sequence[int], ids: Sequence[str], assigned: Mapping[int
     return [assigned.get(group, names[group][:16]) for group in groups]
 
 
-def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, assigned: Mapping[int, str] = {}) -> list[str]:
-    """Assign a split to each record: about 80 / 10 / 10 by records, whole groups only.
+def assign_splits(
+    groups: Sequence[int],
+    ids: Sequence[str],
+    kinds: Sequence[tuple[str, str]],
+    seed: int,
+    assigned: Mapping[int, str] = {},
+) -> list[str]:
+    """Assign a split to each record: about 80 / 10 / 10 of all, of each prefix and of each family, whole groups only.
 
     Args:
-        groups: group number of each record. ids: its SHA-256. seed: another seed draws another order.
+        groups: group number of each record. ids: its SHA-256. kinds: its prefix and its family.
+        seed: another seed draws another order.
         assigned: splits of groups that join published records; the others fill the splits among themselves.
     """
     members: dict[int, list[int]] = {}
@@ -83,18 +92,69 @@ def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, assigned
         if group not in assigned:
             members.setdefault(group, []).append(place)
     # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
-    order = sorted(members, key=lambda group: _draw(seed, min(ids[place] for place in members[group])))
+    draws = {group: _draw(seed, min(ids[place] for place in places)) for group, places in members.items()}
+    holdings = _count_kinds(members, kinds)
+    total: Counter[_Kind] = Counter()
+    for holding in holdings.values():
+        total.update(holding)
+    # The rarest kinds first, while there is room for their groups.
+    order = sorted(members, key=lambda group: (min(total[kind] for kind in holdings[group]), draws[group]))
     split_of = dict.fromkeys(members, "train")
     for split in ("test", "validation"):
-        quota = round(sum(map(len, members.values())) * SPLIT_RATIOS[split])
-        largest = max(1, quota // 2)
-        for group in order:
-            size = len(members[group])
-            if split_of[group] == "train" and size <= min(quota, largest):
-                split_of[group] = split
-                quota -= size
+        for group in _fill([group for group in order if split_of[group] == "train"], holdings, total, split):
+            split_of[group] = split
     split_of |= assigned
     return [split_of[group] for group in groups]
+
+
+#: What a split has a share of: a column and a value of it, or all records.
+_Kind = tuple[str, str]
+_ALL = ("", "")
+
+#: Prefixes and families of fewer records are balanced together: a tenth of each is less than one record.
+RARE = 10
+
+#: How many times its share of a prefix or family a held-out split may take: more than once only if it cannot be filled
+#: otherwise, since one group may hold most records of a prefix.
+_TIMES = (1.0, 1.1, 1.3, 2.0, 1e9)
+
+
+def _count_kinds(members: Mapping[int, Sequence[int]], kinds: Sequence[tuple[str, str]]) -> dict[int, Counter[_Kind]]:
+    """Return how many records of each prefix and family, and of all, each group holds."""
+    every = [place for places in members.values() for place in places]
+    labels: dict[int, tuple[_Kind, ...]] = dict.fromkeys(every, (_ALL,))
+    for column, name in enumerate(("prefix", "family")):
+        counts = Counter(kinds[place][column] for place in every)
+        for place in every:
+            value = kinds[place][column]
+            labels[place] += ((name, value) if counts[value] >= RARE else (f"rare {name}", ""),)
+    return {group: Counter(kind for place in places for kind in labels[place]) for group, places in members.items()}
+
+
+def _fill(
+    order: Sequence[int], holdings: Mapping[int, Counter[_Kind]], total: Mapping[_Kind, int], split: str
+) -> list[int]:
+    """Choose the groups of a held-out split: the first, in order, for which it is short of all their kinds.
+
+    Args:
+        holdings: the records of each group by kind. total: of all groups.
+    """
+    shares = {kind: count * SPLIT_RATIOS[split] for kind, count in total.items()}
+    quota = round(shares.get(_ALL, 0.0))
+    largest = max(1, quota // 2)
+    chosen: dict[int, None] = {}
+    taken: Counter[_Kind] = Counter()
+    for times in _TIMES:
+        limits = {kind: max(1, round(share * times)) for kind, share in shares.items()} | {_ALL: quota}
+        for group in order:
+            holding = holdings[group]
+            fits = all(taken[kind] + count <= limits[kind] for kind, count in holding.items())
+            if fits and holding[_ALL] <= largest and group not in chosen:
+                chosen[group] = None
+                taken.update(holding)
+        if taken[_ALL] == quota:
+            break
+    return list(chosen)
 
 
 def _draw(seed: int, text: str) -> bytes:

@@ -94,7 +94,7 @@ def curate_strict(
     traced = None if tracer is None else tracer.known
     groups, anchors = _group(corpus, kept, traced, guard)
     joined = {} if against is None else join_clusters([*against.key_pairs, *_keys(anchors).values()])
-    splits, names = _split(corpus, kept, options.seed, groups, anchors, joined)
+    splits, names = _split(corpus, records, kept, options.seed, groups, anchors, joined)
     return CurationOutcome(
         decisions=_decisions(corpus, records, chosen, get_trace),
         kept=kept,
@@ -184,6 +184,7 @@ def _keys(anchors: Anchors) -> dict[int, list[str]]:
 
 def _split(
     corpus: LoadedRecords,
+    records: Records,
     kept: Sequence[int],
     seed: int,
     groups: Sequence[int],
@@ -193,8 +194,10 @@ def _split(
     """Return the split and the group's name of each kept code."""
     ids = [corpus.ids[code] for code in kept]
     # A group that contains a published record stays where that one was published, whatever the seed draws.
-    splits = assign_splits(groups, ids, seed, {group: records[0].split for group, records in anchors.items()})
-    keys = {group: joined.get(published[0], published[0]) for group, published in _keys(anchors).items()}
+    kinds = [(records.prefixes[code], records.families[code]) for code in kept]
+    published = {group: members[0].split for group, members in anchors.items()}
+    splits = assign_splits(groups, ids, kinds, seed, published)
+    keys = {group: joined.get(names[0], names[0]) for group, names in _keys(anchors).items()}
     return splits, group_names(groups, ids, keys)
 
 

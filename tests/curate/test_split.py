@@ -3,22 +3,28 @@
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.model.splits import assign_splits
+from curate.model.splits import RARE, assign_splits
 
 
 def ids(count: int, start: int = 0) -> list[str]:
     return [hashlib.sha256(str(i).encode()).hexdigest() for i in range(start, start + count)]
 
 
+def alike(groups: Sequence[int], names: Sequence[str], seed: int) -> list[str]:
+    """The splits of records of one prefix and one family."""
+    return assign_splits(groups, names, [("rag", "resnet")] * len(names), seed)
+
+
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=60), seed=st.integers(0, 9))
 def test_whole_groups_and_never_too_much(sizes: list[int], seed: int) -> None:
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
-    splits = assign_splits(groups, ids(len(groups)), seed)
+    splits = alike(groups, ids(len(groups)), seed)
     assert len(splits) == len(groups)
     for group in set(groups):
         assert len({split for split, other in zip(splits, groups, strict=True) if other == group}) == 1
@@ -33,7 +39,7 @@ def test_whole_groups_and_never_too_much(sizes: list[int], seed: int) -> None:
 
 @pytest.mark.parametrize("count", [10, 50, 1000, 1063])
 def test_ratios_of_single_records(count: int) -> None:
-    counts = Counter(assign_splits(range(count), ids(count), 42))
+    counts = Counter(alike(range(count), ids(count), 42))
     assert counts["test"] == counts["validation"] == round(count / 10)
     assert counts["train"] == count - 2 * round(count / 10)
 
@@ -42,29 +48,29 @@ def test_ratios_with_groups_of_many_sizes() -> None:
     """Sizes as in LEMUR: one group of 15 % of the records, many of one."""
     sizes = [150, 60, 40, 20, *[10] * 8, *[3] * 50, *[1] * 500]
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
-    counts = Counter(assign_splits(groups, ids(len(groups)), 42))
+    counts = Counter(alike(groups, ids(len(groups)), 42))
     assert counts["test"] == counts["validation"] == round(len(groups) / 10)
 
 
 def test_tiny_inputs() -> None:
-    assert assign_splits([], [], 42) == []
-    assert assign_splits([7], ids(1), 42) == ["train"]
-    assert assign_splits([0] * 30, ids(30), 42) == ["train"] * 30
+    assert alike([], [], 42) == []
+    assert alike([7], ids(1), 42) == ["train"]
+    assert alike([0] * 30, ids(30), 42) == ["train"] * 30
 
 
 def test_the_draw_is_from_content() -> None:
     names = ids(300)
-    splits = dict(zip(names, assign_splits(range(300), names, 42), strict=True))
+    splits = dict(zip(names, alike(range(300), names, 42), strict=True))
     other = random.Random(0).sample(names, 300)
-    assert dict(zip(other, assign_splits([str(i) for i in range(300)], other, 42), strict=True)) == splits  # type: ignore[misc]
-    assert dict(zip(names, assign_splits(range(300), names, 43), strict=True)) != splits
+    assert dict(zip(other, alike(range(300, 600), other, 42), strict=True)) == splits
+    assert dict(zip(names, alike(range(300), names, 43), strict=True)) != splits
 
 
 @pytest.mark.parametrize("change", ["remove one", "add one", "remove ten"])
 def test_others_hardly_move(change: str) -> None:
     """What the peer does here: one record less moves 350 of 1,063."""
     names = ids(1000)
-    before = dict(zip(names, assign_splits(range(1000), names, 42), strict=True))
+    before = dict(zip(names, alike(range(1000), names, 42), strict=True))
     moved = []
     for trial in range(30):
         if change == "remove one":
@@ -73,7 +79,7 @@ def test_others_hardly_move(change: str) -> None:
             after = names + ids(1, 5000 + trial)
         else:
             after = names[: trial * 33] + names[trial * 33 + 10 :]
-        splits = dict(zip(after, assign_splits(range(len(after)), after, 42), strict=True))
+        splits = dict(zip(after, alike(range(len(after)), after, 42), strict=True))
         moved.append(sum(split != before[name] for name, split in splits.items() if name in before))
     assert max(moved) <= (4 if "one" in change else 12)
 
@@ -82,8 +88,128 @@ def test_a_growing_group_keeps_its_draw() -> None:
     """The smallest id stands for a group: a larger one that joins changes nothing for the others."""
     names = sorted(ids(200))
     groups = [i // 2 for i in range(200)]
-    before = assign_splits(groups, names, 42)
+    before = alike(groups, names, 42)
     largest = "f" * 64
-    after = assign_splits([*groups, 50], [*names, largest], 42)
+    after = alike([*groups, 50], [*names, largest], 42)
     assert after[-1] == after[100] == after[101]
     assert sum(a != b for a, b in zip(after, before, strict=False)) <= 6
+
+
+# --- shares of prefixes and families ---------------------------------------------------------------------------------
+
+
+def draw_corpus(dice: random.Random, prefixes: dict[str, int], families: Sequence[str]) -> list[tuple[str, str]]:
+    """The kinds of records: numbers by prefix, and families that depend on the prefix."""
+    return [
+        (prefix, families[(hash_of(prefix) + int(dice.expovariate(1.2))) % len(families)])
+        for prefix, number in prefixes.items()
+        for _ in range(number)
+    ]
+
+
+def hash_of(text: str) -> int:
+    return hashlib.sha256(text.encode()).digest()[0]
+
+
+def shares(splits: Sequence[str], kinds: Sequence[tuple[str, str]], column: int) -> dict[str, Counter[str]]:
+    counted: dict[str, Counter[str]] = {}
+    for split, kind in zip(splits, kinds, strict=True):
+        counted.setdefault(kind[column], Counter())[split] += 1
+    return counted
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_split_has_its_share_of_each_prefix_and_family(seed: int) -> None:
+    dice = random.Random(seed)
+    prefixes = {"rag": 600, "alt": 250, "rl": 60, "ga": 30} | {f"only-{i}": 1 for i in range(60)}
+    kinds = draw_corpus(dice, prefixes, ("convolutional", "resnet", "mobile", "transformer", "vae"))
+    groups = list(range(len(kinds)))
+    for start in range(0, 400, 8):  # groups of four, across prefixes too
+        for place in range(start, start + 4):
+            groups[place] = start
+    splits = assign_splits(groups, ids(len(kinds), 1000 * seed), kinds, seed)
+    for split in ("test", "validation"):
+        assert splits.count(split) == len(kinds) // 10
+        for column in (0, 1):
+            for value, counted in shares(splits, kinds, column).items():
+                if counted.total() >= RARE:
+                    assert abs(counted[split] - counted.total() / 10) <= 2, (value, counted)
+        rare = sum(split == each and kind[0].startswith("only") for each, kind in zip(splits, kinds, strict=True))
+        assert 4 <= rare <= 8, "prefixes of one record each are a tenth together"
+
+
+def test_a_prefix_of_one_large_group_is_made_up_for_by_its_other_groups() -> None:
+    """As in LEMUR: 185 of 301 `alt` are one group, which is in train; the test set has its `alt` all the same."""
+    kinds = [("alt", "convolutional")] * 185 + [("alt", "resnet")] * 45 + [("rag", "convolutional")] * 770
+    groups = [0] * 185 + list(range(1, 816))
+    splits = assign_splits(groups, ids(1000), kinds, 42)
+    by_prefix = shares(splits, kinds, 0)
+    for split in ("test", "validation"):
+        assert splits.count(split) == 100, "filled, though `alt` cannot have its share"
+        assert 4 <= by_prefix["alt"][split] <= 6, "resnet is 4.5 % of all"
+    kinds[185:230] = [("alt", "convolutional")] * 45
+    by_prefix = shares(assign_splits(groups, ids(1000), kinds, 42), kinds, 0)
+    assert by_prefix["alt"]["test"] == 23
+    assert by_prefix["alt"]["validation"] == 22, "what is left of 45"
+
+
+def test_the_rare_come_first() -> None:
+    """A prefix of which one small group is left is not crowded out by those that could come from anywhere."""
+    kinds = [("ga", "convolutional")] * 14 + [("rag", "convolutional")] * 400
+    groups = [0] * 13 + list(range(1, 402))
+    for seed in range(20):
+        splits = assign_splits(groups, ids(414), kinds, seed)
+        assert shares(splits, kinds, 0)["ga"] in ({"train": 13, "test": 1}, {"train": 14})
+        assert splits[13] == "test", seed
+
+
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=50),
+    seed=st.integers(0, 9),
+    choice=st.randoms(use_true_random=False),
+)
+def test_any_kinds_fill_as_far_as_one_kind_would_and_order_does_not_matter(
+    sizes: list[int], seed: int, choice: random.Random
+) -> None:
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    kinds = [(choice.choice("abc"), choice.choice("xyz")) for _ in groups]
+    names = ids(len(groups))
+    splits = assign_splits(groups, names, kinds, seed)
+    counts, quota = Counter(splits), round(len(groups) * 0.10)
+    for split in ("validation", "test"):
+        assert counts[split] <= quota
+        # what is short of its quota had no group left that fits
+        fitting = [size for group, size in enumerate(sizes) if splits[groups.index(group)] == "train"]
+        assert all(size > quota - counts[split] or size > max(1, quota // 2) for size in fitting)
+    mixed = choice.sample(range(len(groups)), len(groups))
+    others = assign_splits([groups[i] + 7 for i in mixed], [names[i] for i in mixed], [kinds[i] for i in mixed], seed)
+    assert others == [splits[i] for i in mixed]
+
+
+def test_published_groups_stay_and_the_rest_is_balanced_among_itself() -> None:
+    kinds = [("rag", "resnet")] * 400 + [("alt", "resnet")] * 200
+    published = dict.fromkeys(range(300), "test")
+    splits = assign_splits(range(600), ids(600), kinds, 42, published)
+    assert splits[:300] == ["test"] * 300
+    assert Counter(zip(splits[300:], (prefix for prefix, _ in kinds[300:]), strict=True)) == {
+        ("train", "rag"): 80,
+        ("test", "rag"): 10,
+        ("validation", "rag"): 10,
+        ("train", "alt"): 160,
+        ("test", "alt"): 20,
+        ("validation", "alt"): 20,
+    }
+
+
+def test_others_hardly_move_among_kinds() -> None:
+    dice = random.Random(5)
+    kinds = draw_corpus(dice, {"rag": 600, "alt": 300, "rl": 60, "ga": 40}, ("convolutional", "resnet", "mobile"))
+    names = ids(1000)
+    before = assign_splits(range(1000), names, kinds, 42)
+    moved = []
+    for gone in range(0, 1000, 29):
+        left = [place for place in range(1000) if place != gone]
+        splits = assign_splits(left, [names[i] for i in left], [kinds[i] for i in left], 42)
+        moved.append(sum(before[place] != split for place, split in zip(left, splits, strict=True)))
+    assert sorted(moved)[len(moved) // 2] <= 2
+    assert max(moved) <= 20

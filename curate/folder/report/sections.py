@@ -1,16 +1,17 @@
 """The sections of a curation report, each a list of Markdown lines; empty if there is nothing to report."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from curate.folder.report.facts import HOW, OUTCOMES, ReportFacts, select_compared_groups
-from curate.model.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
+from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix, matching_prefix
 from curate.model.records import BY_VALUE
+from curate.model.splits import RARE
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.files import Json
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.sandbox.runtime import option_for
-from manifests.records import Agreement
+from manifests.records import SPLITS, Agreement
 
 #: Maximum number of rows of a table; the rest is folded into one.
 LONG_TABLE = 20
@@ -261,8 +262,8 @@ def _group_cells(counts: Counter[str], columns: list[str], kept_in_all: int) -> 
     return [count(counts.total()), *(count(counts[column]) for column in columns), count(kept), *shares]
 
 
-def report_splits(outcome: CurationOutcome, counts: Json, options: CurateOptions) -> list[str]:
-    """Return the records and split groups of each split."""
+def report_splits(facts: ReportFacts, outcome: CurationOutcome, counts: Json, options: CurateOptions) -> list[str]:
+    """Return the records and split groups of each split, and its shares of the prefixes and families."""
     if not outcome.kept:
         return []
     sizes: dict[str, Counter[str]] = {split: Counter() for split in counts["splits"]}
@@ -282,10 +283,30 @@ def report_splits(outcome: CurationOutcome, counts: Json, options: CurateOptions
     if grouped and options.profile == "strict":
         lines += [
             f"A group is what is linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more or by one structural"
-            " fingerprint; it lies in one split as a whole.",
+            " fingerprint; it lies in one split as a whole. Test and validation get their share of each prefix and"
+            " family where its groups allow that: one that holds more than half of such a split is in train.",
             "",
         ]
-    return lines
+    prefixes = {code: get_prefix(facts.names[code]) for code in outcome.kept}
+    return lines + _share_table("prefix", prefixes, outcome) + _share_table("family", outcome.families, outcome)
+
+
+def _share_table(label: str, values: Mapping[int, str], outcome: CurationOutcome) -> list[str]:
+    """Return a table of the records of each prefix or family in each split, with their share of the split."""
+    counted = Counter((values[code], outcome.splits[code]) for code in outcome.kept)
+    sizes = Counter(outcome.splits.values())
+    ranked = sorted(Counter(values[code] for code in outcome.kept).items(), key=lambda item: (-item[1], item[0]))
+    large = [value for value, number in ranked[:LONG_TABLE] if number >= RARE]
+    numbers = {code_span(value, 40): [counted[value, split] for split in SPLITS] for value in large}
+    if len(ranked) > len(large):
+        shown = [sum(counted[value, split] for value in large) for split in SPLITS]
+        rest = [sizes[split] - number for split, number in zip(SPLITS, shown, strict=True)]
+        numbers[f"{count(len(ranked) - len(large))} others"] = rest
+    rows = [
+        [name, *(f"{count(n)} ({percent(n, sizes[split])})" for n, split in zip(line, SPLITS, strict=True))]
+        for name, line in numbers.items()
+    ]
+    return table([label, *SPLITS], rows)
 
 
 def report_weights(facts: ReportFacts, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
