@@ -338,11 +338,14 @@ def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> di
 def _empty_kept_set(work: Work, at: int, seen: IntArray) -> KeptSet:
     """Return an empty kept set for some places in a pass; codes are numbered by their order in `seen`."""
     traced = work.read_traces(at)
-    known = {code: traced[place] for code, place in enumerate(seen.tolist()) if place in traced}
+    every = get_computations(traced)  # of all codes: the numbers of another one may tell what has none
+    places = [(code, place) for code, place in enumerate(seen.tolist()) if place in traced]
+    known = {code: traced[place] for code, place in places}
+    computations = {code: every[place] for code, place in places if place in every}
     return empty_kept_set(
         work.read_features(seen),
         work.options,
         work.banding,
-        get_computations(known),
+        computations,
         differ_test(known, work.options.graphs),
     )

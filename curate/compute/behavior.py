@@ -70,7 +70,7 @@ def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for number, answer in answers.items():
-        if "weights" in answer and not answer.get("varies"):
+        if answer.get("weights") and not answer.get("varies"):
             groups[answer["weights"]].append(number)
     return sorted(
         number

@@ -173,7 +173,10 @@ def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any,
 
 
 class _Drawn:
-    """Stands for the sandbox: graphs drawn by the code, of which some are equal, some up to widths, some missing."""
+    """Stands for the sandbox: graphs drawn by the code, of which some are equal, some up to widths, some missing.
+
+    Numbers are drawn, too: some join graphs, some part one, some are missing.
+    """
 
     def __init__(self) -> None:
         self.asked: list[int] = []  # how many networks were traced at a time
@@ -183,9 +186,26 @@ class _Drawn:
             self.asked.append(len(payloads))
         for number, payload in payloads.items():
             drawn = int(hashlib.sha256(payload["code"].encode()).hexdigest(), 16)
-            graph, widths = (hashlib.sha256(str(drawn % count).encode()).hexdigest() for count in (24, 6))
-            found = {"graph": graph, "graph_widths": widths, "torch": TORCH, "form": FORM}
+            graph, widths, weights = (hashlib.sha256(str(drawn % count).encode()).hexdigest() for count in (24, 6, 3))
+            found = {"graph": graph, "graph_widths": widths, "weights": weights, "torch": TORCH, "form": FORM}
             yield number, GraphTrace({"error": "forward_failed: drawn"} if drawn % 24 == 0 else found)
+
+    def measure(
+        self,
+        _: NetworkTracer,
+        records: Mapping[int, Any],
+        traces: Mapping[int, GraphTrace],
+        code_of: Callable[[int], str],
+    ) -> Iterator[tuple[int, str | None]]:
+        for number in records:
+            assert traces[number].graph is not None
+            drawn = int(hashlib.sha256(code_of(number).encode()).hexdigest(), 16)
+            behavior = hashlib.sha256(f"numbers {drawn % 48}".encode()).hexdigest()
+            yield number, None if drawn % 7 == 0 else behavior
+
+    def take_over(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(NetworkTracer, "run", lambda tracer, payloads, **_: self.run(tracer, payloads))
+        patch.setattr(NetworkTracer, "measure_records", lambda *arguments: self.measure(*arguments))
 
 
 @pytest.mark.slow
@@ -195,7 +215,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
 ) -> None:
     """Survivors are traced three times, as what a graph removes lets its neighbors in; two times where queued."""
     drawn = _Drawn()
-    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads, **_: drawn.run(tracer, payloads))
+    drawn.take_over(monkeypatch)
     monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
     options = CurateOptions(graph=graph)
     source = memory_source(rows, 20)
@@ -225,7 +245,7 @@ def test_a_delta_in_tasks_is_the_same(
     graph: Any, parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = _Drawn()
-    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads, **_: drawn.run(tracer, payloads))
+    drawn.take_over(monkeypatch)
     monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
     monkeypatch.setattr(splits, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of few records
     options = CurateOptions(graph=graph, lexical_threshold=1.0, structural_threshold=1.0)

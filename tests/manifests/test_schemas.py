@@ -38,7 +38,7 @@ def test_lemur_record_columns() -> None:
     rights = ("license", "origin", "origin_similarity", "origin_license")
     assert list(columns(LemurRecord)) == [*names.split(), "runs", "runs_error", *graph, "arch_uid", *rights]
     names_of = "list<element: string not null>?"
-    own = dict(zip(graph, ("string?", "string?", names_of, names_of), strict=True)) | {
+    own = dict(zip(graph, (*("string?",) * 3, names_of, names_of), strict=True)) | {
         "nn_code": "string", "id": "string", "prefix": "string", "family": "string", "split": "string",
         "weight": "double", "cluster": "string", "score": "double?", "pretrained": "bool",
         "runs": "bool?", "runs_error": "string?", "arch_uid": "string?",
