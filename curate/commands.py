@@ -55,7 +55,7 @@ def curate(
     else:
         from curate.cluster.command import curate_in_tasks  # needs the extra `cluster`: datatrove takes a second
 
-        opened = open_sources(source)
+        opened = open_sources(source, options.of_files)
         check_free(out, force=force)
         tasks, workers, work = division.resolve(out)
         divided: dict[str, Any] = {"tasks": tasks, "workers": workers, "work": work, "memory": dict(division.memory)}

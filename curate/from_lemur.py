@@ -112,7 +112,7 @@ def _write_output(
 ) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest = curate(open_sources(sources), folder / _SNAPSHOT, options, jobs=jobs, force=True)
+        manifest = curate(open_sources(sources, options.of_files), folder / _SNAPSHOT, options, jobs=jobs, force=True)
         records, decisions = _read(folder / _SNAPSHOT)
         _write_codes(folder / code_folder, records)
         _write_facts(folder, records, decisions, weights=bool(options.upweight))

@@ -67,12 +67,13 @@ def curate(
     sources = [source] if isinstance(source, str | os.PathLike) else source
     folder = Path(out)
     with hide_progress(unless=progress):
-        rows = open_sources([os.fspath(item) for item in sources])
+        options = options or CurateOptions()
+        rows = open_sources([os.fspath(item) for item in sources], options.of_files)
         check_free(folder, force=force)
         curate_source(
             rows,
             folder,
-            options or CurateOptions(),
+            options,
             against=list(map(Path, against)),
             origins=list(map(Path, origins)),
             jobs=jobs,

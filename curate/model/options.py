@@ -1,5 +1,6 @@
 """The options of a curation, and prefixes of names."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
@@ -28,6 +29,18 @@ def _read_license(text: str) -> str:
     from manifests.provenance.licenses import parse_expression  # its patterns would slow down every --help
 
     return parse_expression(text)
+
+
+def _read_prm(text: str) -> str:
+    from manifests.records.outcomes import drop_outcomes  # the records would slow down every --help
+
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise UsageError(f"--prm {text[:40]}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
+    return json.dumps(drop_outcomes(values), sort_keys=True)
 
 
 def parse_upweight(text: str) -> tuple[str, float]:
@@ -59,9 +72,20 @@ class CurateOptions:
     """
 
     profile: Annotated[Profile, Option("strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")] = "strict"
-    task: Annotated[Names, Option("Only rows of this task (repeatable).", metavar="T", panel=_ROWS)] = ()
-    dataset: Annotated[Names, Option("Only rows of this data set (repeatable).", metavar="D", panel=_ROWS)] = ()
-    metric: Annotated[Names, Option("Only rows of this metric (repeatable).", metavar="M", panel=_ROWS)] = ()
+    task: Annotated[
+        Names,
+        Option(
+            "Only rows of this task (repeatable). A single one is that of a folder's files.", metavar="T", panel=_ROWS
+        ),
+    ] = ()
+    dataset: Annotated[
+        Names, Option("Only rows of this data set (repeatable), likewise.", metavar="D", panel=_ROWS)
+    ] = ()
+    metric: Annotated[Names, Option("Only rows of this metric (repeatable), likewise.", metavar="M", panel=_ROWS)] = ()
+    prm: Annotated[
+        str | None,
+        Option("Hyperparameters of a folder's files.", metavar="JSON", panel=_ROWS, read=_read_prm),
+    ] = None
     include: Annotated[Names, Option("Only names with this prefix (repeatable).", metavar="PREFIX", panel=_ROWS)] = ()
     nn_prefixes: Names = ()  # whole ones in both profiles; `include` of profile nn-dup matches as nn-dup does
     prefer: Annotated[
@@ -149,6 +173,13 @@ class CurateOptions:
         for name in foreign:
             if getattr(self, name) != defaults[name]:
                 raise UsageError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
+
+    @property
+    def of_files(self) -> dict[str, str]:
+        """The columns of a folder's files, which state none: those that the options leave no choice of."""
+        chosen = {"task": self.task, "dataset": self.dataset, "metric": self.metric}
+        own = {} if self.prm is None else {"prm": self.prm}
+        return {name: values[0] for name, values in chosen.items() if len(values) == 1} | own
 
     @property
     def checks_runs(self) -> bool:

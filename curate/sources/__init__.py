@@ -1,13 +1,13 @@
 """Every SOURCE of `lemur curate`, as written on the command line, as a stream of Arrow record batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.sources.database import DatabaseFile, is_database
-from curate.sources.files import CsvFile, JsonlFile, ParquetFile
+from curate.sources.files import open_table
 from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.lemur import LemurRelease
 from curate.sources.rows import RecordSource
@@ -69,18 +69,18 @@ def join_sources(parts: Sequence[RecordSource]) -> RecordSource:
 
 
 _FORMS = (
-    "SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, a folder of .py"
-    " files, or hf://datasets/OWNER/NAME"
+    "SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder"
+    " of .py files, or hf://datasets/OWNER/NAME"
 )
 #: Where finished folders hold their networks.
 RECORDS = "data/records"
-_LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-_CSV = (".csv", ".csv.gz")
 _DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
 
 
-def open_source(spec: str) -> RecordSource:
+def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
     """Open the source that `spec` names; nothing is fetched and no row is read yet.
+
+    Args: of_files: columns of the files of a folder, as far as its table states none.
 
     Reserved words (`lemur`, `installed`) win over a file of that name: write `./lemur` for the file.
 
@@ -97,20 +97,24 @@ def open_source(spec: str) -> RecordSource:
         from curate.sources.lemur_db import LemurDatabase  # the Hub's client, as above
 
         return LemurDatabase(spec.removeprefix("lemur-db@") if "@" in spec else None)
-    return _open_path(spec)
+    return _open_path(spec, of_files)
 
 
-def open_sources(specs: Sequence[str]) -> RecordSource:
+def open_sources(specs: Sequence[str], of_files: Mapping[str, str] = {}) -> RecordSource:
     """Open one source of all that `specs` name, in their order.
 
-    Args: specs: one or more, each as for `open_source`.
+    Args: specs, of_files: one or more, each as for `open_source`.
     Returns: the source itself if there is only one.
-    Raises: UserError as `open_source` does; UsageError if two of them have the same name.
+    Raises: UserError as `open_source` does; UsageError if two of them have the same name, or `of_files` has
+        hyperparameters and there are no files to have them.
     """
-    return join_sources([open_source(spec) for spec in specs])
+    sources = [open_source(spec, of_files) for spec in specs]
+    if "prm" in of_files and not any(isinstance(source, PythonFolder) for source in sources):
+        raise UsageError("--prm: is for the files of a folder, and no SOURCE is one; leave it out")
+    return join_sources(sources)
 
 
-def _open_path(spec: str) -> RecordSource:
+def _open_path(spec: str, of_files: Mapping[str, str]) -> RecordSource:
     path = Path(spec)
     shown = spec if spec and spec.isprintable() else repr(spec)
     try:
@@ -123,27 +127,23 @@ def _open_path(spec: str) -> RecordSource:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     if path.is_dir():
         check_name(path.resolve())
-        return _open_folder(path)
+        return _open_folder(path, of_files)
     check_plain(path)
     check_name(path)
     name = path.name.lower()
-    if name.endswith(".parquet"):
-        return ParquetFile(path)
-    if name.endswith(_LINES):
-        return JsonlFile(path)
-    if name.endswith(_CSV):
-        return CsvFile(path)
+    if (table := open_table(path)) is not None:
+        return table
     if name.endswith(_DATABASE) or is_database(path):
         return DatabaseFile(path)
     raise UserError(f"{shown}: unknown kind of file; {_FORMS}")
 
 
-def _open_folder(folder: Path) -> RecordSource:
+def _open_folder(folder: Path, of_files: Mapping[str, str]) -> RecordSource:
     if is_extraction(folder):
         return ExtractionFolder(folder)
     if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: only its records
         return ParquetFolder(folder / RECORDS, folder.resolve().name)
-    for source in (PythonFolder(folder), ParquetFolder(folder)):
+    for source in (PythonFolder(folder, of_files), ParquetFolder(folder)):
         if source.files():
             return source
     raise UserError(f"{folder}: holds no .py files (hidden folders and __pycache__ are not searched); {_FORMS}")

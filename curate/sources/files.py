@@ -1,4 +1,4 @@
-"""The rows of one JSONL, CSV or Parquet file."""
+"""The rows of one JSON, JSONL, CSV or Parquet file."""
 
 import contextlib
 import csv
@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, AnyStr, BinaryIO, TextIO, cast
 
@@ -18,6 +18,7 @@ from curate.sources.rows import (
     COLUMNS,
     MAX_RECORD_BYTES,
     MISSING,
+    REQUIRED,
     RowSource,
     SourceRow,
     build_broken_row,
@@ -31,12 +32,12 @@ from lemur_core.files.foreign import RATIO, BoundedStream, check_growth
 from manifests.folders.manifest import Input
 
 
-def read_batch(batch: pa.RecordBatch) -> Iterator[SourceRow]:
-    """Yield the rows of a batch with any columns."""
+def read_batch(batch: pa.RecordBatch, constants: Mapping[str, str] = {}) -> Iterator[SourceRow]:
+    """Yield the rows of a batch with any columns. Args: constants: values of columns that it does not have."""
     columns = {name: _values(batch.column(name)) for name in COLUMNS if name in batch.schema.names}
-    kind = _storage(batch.column("nn_code")).type
+    kind = _storage(batch.column("nn_code")).type if "nn_code" in columns else pa.string()
     for record in zip(*columns.values(), strict=True):
-        row = read_row(dict(zip(columns, record, strict=True)))
+        row = read_row({**constants, **dict(zip(columns, record, strict=True))})
         if not _is_text(kind) and row["problem"] != MISSING:
             row["problem"] = not_a_string(str(kind))
         yield row
@@ -105,11 +106,11 @@ def describe_file(path: Path) -> Input:
 
 
 class FileSource(RowSource):
-    """Base class of the sources that read one file."""
+    """Base class of the sources that read one file. `required`: the columns that it must have."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, required: Collection[str] = REQUIRED) -> None:
         super().__init__(path.name, str(path))
-        self._path = path
+        self._path, self._required = path, required
 
     def inputs(self) -> list[Input]:
         """The file."""
@@ -138,7 +139,7 @@ class JsonlFile(FileSource):
         for batch in super().batches():
             # A stream has no header, so the objects of the first batch must do.
             if self._columns and not checked:
-                check_columns(self.where, self._columns)
+                check_columns(self.where, self._columns, self._required)
                 checked = True
             yield batch
 
@@ -179,11 +180,48 @@ def _read_line(number: int, line: bytes, columns: dict[str, None]) -> SourceRow:
         return build_broken_row(f"line {number}: not a JSON object: nested too deeply")
     except ValueError:  # the interpreter's limit on the digits of an integer
         return build_broken_row(f"line {number}: not a JSON object: a number has too many digits")
+    return _read_record(f"line {number}", record, columns)
+
+
+def _read_record(where: str, record: object, columns: dict[str, None]) -> SourceRow:
     if not isinstance(record, dict):
-        return build_broken_row(f"line {number}: not a JSON object: it is a {type(record).__name__}")
+        return build_broken_row(f"{where}: not a JSON object: it is a {type(record).__name__}")
     if len(columns) < 1000:  # objects with ever new keys must not fill the memory
         columns.update(dict.fromkeys(record))
     return read_row(record)
+
+
+#: Maximum bytes of a JSON array, which is read as a whole.
+_ARRAY_BYTES = 1 << 30
+
+
+class JsonFile(JsonlFile):
+    """A .json file, plain or gzipped: an array, each element a row, whatever it holds. Other content is lines."""
+
+    def read_rows(self) -> Iterator[SourceRow]:
+        """Yield each element of the array, or each line, as a row.
+
+        Raises: UserError if the file cannot be read, or the array is not valid or too large.
+        """
+        with read_errors(self._path), open_bytes(self._path) as file:
+            content = file.read(_ARRAY_BYTES + 1)
+        if content.removeprefix(_BOM).lstrip()[:1] != b"[":
+            del content
+            yield from super().read_rows()
+            return
+        if len(content) > _ARRAY_BYTES:
+            limit = f"a JSON array of more than {_ARRAY_BYTES >> 30} GiB"
+            raise UserError(f"{self.where}: is {limit}; write it as JSONL, one object a line")
+        self._columns = {}
+        try:
+            # Bytes that are not UTF-8 must spoil their own row only.
+            records = json.loads(content.removeprefix(_BOM).decode(errors="surrogateescape"))
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
+            reason = str(error) if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a huge number"
+            raise UserError(f"{self.where}: not a JSON array: {reason}; write or fetch it again") from error
+        del content
+        for number, record in enumerate(records, start=1):
+            yield _read_record(f"element {number}", record, self._columns)
 
 
 #: Maximum characters in one field; also bounds memory if a quote is never closed.
@@ -238,7 +276,7 @@ class CsvFile(FileSource):
             raise UserError(f"{self._path}: no CSV header: {error}; its first line must name the columns") from error
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").strip() for name in header]
         if names:
-            check_columns(self.where, names)
+            check_columns(self.where, names, self._required)
         return names
 
 
@@ -266,7 +304,14 @@ OF_ROWS = {"ratio": 1_000, "floor": 1 << 30}
 
 
 class ParquetFile(FileSource):
-    """One .parquet file."""
+    """One .parquet file.
+
+    Args: constants: values of columns that the names of its folders state.
+    """
+
+    def __init__(self, path: Path, required: Collection[str] = REQUIRED, constants: Mapping[str, str] = {}) -> None:
+        super().__init__(path, required)
+        self._constants = constants
 
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield the file's rows in order.
@@ -276,13 +321,13 @@ class ParquetFile(FileSource):
         try:
             with pq.ParquetFile(self._path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
                 names = file.schema_arrow.names
-                check_columns(self.where, names)
+                check_columns(self.where, [*names, *(self._constants.keys() - set(names))], self._required)
                 wanted = [name for name in COLUMNS if name in names]
                 packed, size = self._path.stat().st_size, 0
                 groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
                 check_growth(self.where, packed, sum(group.total_byte_size for group in groups), **OF_ROWS)
                 for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
-                    for row in read_batch(batch):
+                    for row in read_batch(batch, self._constants):
                         size += len(row["nn_code"] or "")
                         check_growth(self.where, packed, size, **OF_ROWS)
                         yield row
@@ -306,3 +351,15 @@ def _rows_at_a_time(metadata: pq.FileMetaData, wanted: list[str]) -> int:
 def _is_dense(column: pq.ColumnChunkMetaData) -> bool:
     """Return whether a part of a column is so much compressed that one value of its dictionary may be all of it."""
     return bool(column.total_uncompressed_size > RATIO * column.total_compressed_size)
+
+
+_READERS = {".jsonl": JsonlFile, ".ndjson": JsonlFile, ".json": JsonFile, ".csv": CsvFile}
+
+
+def open_table(path: Path, required: Collection[str] = REQUIRED) -> FileSource | None:
+    """Open a table by the suffix of its name; None if that is not known."""
+    name = path.name.lower()
+    if name.endswith(".parquet"):
+        return ParquetFile(path, required)
+    kind = _READERS.get(Path(name.removesuffix(".gz")).suffix)
+    return kind and kind(path, required)

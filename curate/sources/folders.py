@@ -3,14 +3,18 @@
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
+from urllib.parse import unquote
 
-from curate.sources.files import ParquetFile, describe_file
-from curate.sources.rows import MAX_RECORD_BYTES, RowSource, SourceRow, build_broken_row, read_row
+from curate.sources.files import ParquetFile, describe_file, open_table
+from curate.sources.rows import COLUMNS, MAX_RECORD_BYTES, RowSource, SourceRow, build_broken_row, read_row
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import locate_inside
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.folders.reading import READ_ERRORS, describe
 from manifests.folders.tables import read_rows
@@ -62,19 +66,69 @@ class FolderSource(RowSource):
         return described.sha256, described.bytes
 
 
+#: The table of a folder of Python files that states the columns of its rows.
+TABLES = tuple(f"networks{suffix}" for suffix in (".csv", ".json", ".jsonl", ".parquet"))
+
+
 class PythonFolder(FolderSource):
     """A folder of .py files: each is one row, named by its relative path without the suffix.
 
-    Code is text as Python reads it: without a byte order mark, every newline as "\\n".
+    Code is text as Python reads it: without a byte order mark, every newline as "\\n". The other columns are those of
+    the rows with this name in the folder's table, if it has one (`TABLES`); a file has as many rows as the table has.
+
+    Args: stated: columns of the files for which the table states none.
     """
 
     suffix = ".py"
 
-    def read_rows(self) -> Iterator[SourceRow]:
-        """Yield a row for each file.
+    def __init__(self, folder: Path, stated: Mapping[str, str] = {}) -> None:
+        super().__init__(folder)
+        self._stated = stated
 
-        Raises: UserError if a folder cannot be listed.
+    def read_rows(self) -> Iterator[SourceRow]:
+        """Yield a row for each file, or for each evaluation of it that the table states.
+
+        Raises: UserError if a folder cannot be listed, or the table cannot be read.
         """
+        evaluations = self._read_table()
+        for row in self._read_files():
+            for evaluation in evaluations.pop(row["nn"], None) or [{}]:
+                yield cast(SourceRow, {**row, **self._stated, **evaluation})
+        if evaluations:
+            count, name = plural(len(evaluations), "name"), next(iter(evaluations))
+            note(f"{self.where}: {count} of its table {self._find_table()} without a file, for example {name}")
+
+    def inputs(self) -> list[Input]:
+        """Return the folder as one input, and its table as another."""
+        table = self._find_table()
+        described = [] if table is None else [describe_file(self._folder / table)]
+        own = [Input(name=f"{self.name}/{item.name}", sha256=item.sha256, bytes=item.bytes) for item in described]
+        return [*super().inputs(), *own]
+
+    def _find_table(self) -> str | None:
+        tables = [name for name in TABLES if (self._folder / name).is_file()]
+        if len(tables) > 1:
+            raise UserError(f"{self.where}: has two tables, {tables[0]} and {tables[1]}; keep one of them")
+        return tables[0] if tables else None
+
+    def _read_table(self) -> dict[str, list[Mapping[str, object]]]:
+        """Return what the table states, by name of the file."""
+        evaluations: dict[str, list[Mapping[str, object]]] = defaultdict(list)
+        if (table := self._find_table()) is not None:
+            try:
+                path = locate_inside(self._folder, self._folder / table)
+            except OSError as error:
+                raise UserError(f"{self._folder / table}: cannot be read: {error.strerror}; copy the file") from error
+            source = open_table(path, required=("nn",))
+            assert source is not None
+            for batch in source.batches():
+                for row in batch.to_pylist():
+                    stated = {name: row[name] for name in COLUMNS if name not in ("nn", "nn_code")}
+                    known = {name: value for name, value in stated.items() if value is not None}
+                    evaluations[row["nn"].removesuffix(".py")].append(known)
+        return evaluations
+
+    def _read_files(self) -> Iterator[SourceRow]:
         for path in self.files():
             relative = path.relative_to(self._folder).as_posix().removesuffix(".py")
             name = os.fsencode(relative).decode("utf-8", "backslashreplace")
@@ -97,8 +151,14 @@ class PythonFolder(FolderSource):
         return target.read_bytes()
 
 
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
 class ParquetFolder(FolderSource):
-    """All .parquet files of a folder, in the order of their relative paths."""
+    """All .parquet files of a folder, in the order of their relative paths.
+
+    Folders `COLUMN=VALUE` state a column of the files in them, as Hive writes them; a column of the file itself wins.
+    """
 
     suffix = ".parquet"
 
@@ -123,7 +183,10 @@ class ParquetFolder(FolderSource):
         Raises: UserError if a file cannot be read or lacks a required column.
         """
         for path in self.files():
-            yield from ParquetFile(path).read_rows()
+            parts = [part.partition("=") for part in path.relative_to(self._folder).parent.parts]
+            stated = {name: unquote(value) for name, equals, value in parts if equals and value != _NULL}
+            constants = {name: value for name, value in stated.items() if name in COLUMNS}
+            yield from ParquetFile(path, constants=constants).read_rows()
 
 
 def _read_file(name: str, content: bytes) -> SourceRow:

@@ -71,14 +71,14 @@ TOO_LARGE = f"nn_code has more than {MAX_RECORD_BYTES >> 20} MiB"
 SURROGATE = "nn_code has a lone surrogate, not valid Unicode"
 
 
-def check_columns(where: str, columns: Collection[str]) -> None:
+def check_columns(where: str, columns: Collection[str], required: Collection[str] = REQUIRED) -> None:
     """Raise UserError unless rows can be read from a table of these columns.
 
     Raises: UserError if a required column is missing, or a column to read occurs twice.
     """
     known = list(columns)
     there = ", ".join(make_visible(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
-    for name in REQUIRED:
+    for name in required:
         if name not in known:
             raise UserError(f"{where}: no column {name!r}; it has {there}; rename the column that holds it to {name!r}")
     for name in COLUMNS:

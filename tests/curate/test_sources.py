@@ -20,12 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate.sources
+from curate.model.options import CurateOptions
 from curate.sources import join_sources, open_source, open_sources
 from curate.sources.files import OF_ROWS
 from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
 from curate.sources.services import HubDataset
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.foreign import check_growth
 from manifests.folders.manifest import Input
 from manifests.publish.hub import Hub
@@ -70,7 +71,7 @@ def test_no_such_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
     assert error_of(spec).endswith(
-        ": no such file or folder; SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, "
+        ": no such file or folder; SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.json/.jsonl/.csv/.db/.zst file, "
         "a folder of .py files, or hf://datasets/OWNER/NAME"
     )
 
@@ -79,7 +80,7 @@ def test_path_that_cannot_be_looked_at() -> None:
     assert ": cannot be read: File name too long; SOURCE is " in error_of("x" * 5000)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "rows.json", "rows", "model.py", "rows.parquet.gz"])
+@pytest.mark.parametrize("name", ["notes.txt", "rows.yaml", "rows", "model.py", "rows.parquet.gz"])
 def test_unknown_suffix(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x = 1")
     assert ": unknown kind of file; SOURCE is lemur[@VERSION]" in error_of(tmp_path / name)
@@ -198,6 +199,46 @@ def test_folder_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (given.name, given.sha256, given.bytes) == ("codes", expected.hexdigest(), 6)
         assert rows_of(source) == rows_of(source)
         assert source.inputs() == [given]
+
+
+def test_files_are_what_the_table_of_the_folder_and_the_options_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fill(tmp_path / "nets", {"a.py": b"a = 1", "b/c.py": b"c = 1", "d.py": b"d = 1"})
+    lines = [
+        {"nn": "a", "task": "img-segmentation", "dataset": "coco", "metric": "iou", "epoch": 1, "accuracy": 0.5},
+        {"nn": "b/c.py", "prm": {"lr": 0.5, "metric_acc": 1}},
+        {"nn": "b/c", "epoch": 2},
+        {"nn": "gone"},
+    ]
+    (folder / "networks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = open_sources([str(folder)], CurateOptions(task=("t",), dataset=("x", "y"), prm='{"lr": 0.1}').of_files)
+    columns = ("nn", "nn_code", "task", "dataset", "metric", "epoch", "accuracy", "prm", "problem")
+    assert [tuple(row[name] for name in columns) for row in rows_of(source)] == [
+        ("a", "a = 1", "img-segmentation", "coco", "iou", 1, 0.5, '{"lr": 0.1}', None),
+        ("b/c", "c = 1", "t", None, None, None, None, '{"lr": 0.5}', None),
+        ("b/c", "c = 1", "t", None, None, 2, None, '{"lr": 0.1}', None),
+        ("d", "d = 1", "t", None, None, None, None, '{"lr": 0.1}', None),
+    ]
+    assert "1 name of its table networks.jsonl without a file, for example gone" in capsys.readouterr().err
+    table = (folder / "networks.jsonl").read_bytes()
+    named = {item.name: item.sha256 for item in source.inputs()}
+    assert named["nets/networks.jsonl"] == hashlib.sha256(table).hexdigest()
+    (folder / "networks.csv").write_text("nn\n")
+    with pytest.raises(UserError, match=r"has two tables, networks\.csv and networks\.jsonl; keep one of them"):
+        rows_of(source)
+
+
+def test_a_table_of_a_folder_names_the_files(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "nets", {"a.py": b"a = 1", "networks.csv": b"name,task\na,t\n"})
+    assert error_of(folder).startswith(f"{folder / 'networks.csv'}: no column 'nn'; it has name, task;")
+
+
+def test_hyperparameters_of_files_need_files(tmp_path: Path) -> None:
+    table = tmp_path / "a.jsonl"
+    table.write_text("{}")
+    with pytest.raises(UsageError, match="--prm: is for the files of a folder, and no SOURCE is one; leave it out"):
+        open_sources([str(table)], {"prm": "{}"})
 
 
 # --- installed --------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,6 +76,34 @@ def test_csv_record(tmp_path: Path, line: bytes, code: str | None, problem: str 
     assert [(row["nn_code"], row["problem"]) for row in found] == [("x = 1", None), (code, problem), ("x = 1", None)]
 
 
+def test_json_array(tmp_path: Path) -> None:
+    """As `pandas.DataFrame.to_json(orient="records")` writes it; with lines instead, it is read as JSONL."""
+    array = b' \n[{"nn": "a", "nn_code": "x = 1"}, 7, {"nn": "b", "nn_code": "\xff"}, {"nn": "c"}]\n'
+    rows = read_bytes(tmp_path / "a.json", array)
+    assert [(row["nn"], row["problem"]) for row in rows] == [
+        ("a", None),
+        ("", "element 2: not a JSON object: it is a int"),
+        ("b", "nn_code has a lone surrogate, not valid Unicode"),
+        ("c", "nn_code is missing"),
+    ]
+    assert read_bytes(tmp_path / "a.json.gz", gzip.compress(array)) == rows
+    assert [row["nn"] for row in read_bytes(tmp_path / "a.json", b"\xef\xbb\xbf" + GOOD + GOOD)] == ["good"] * 2
+
+
+@pytest.mark.parametrize("array", [b'[{"nn": "a"', b"[" * 200_000, b"[" + b"9" * 5000 + b"]"])
+def test_json_array_that_is_cut(tmp_path: Path, array: bytes) -> None:
+    file = tmp_path / "a.json"
+    file.write_bytes(array)
+    assert error_of(file).startswith(f"{file}: not a JSON array: ")
+    assert error_of(file).endswith("; write or fetch it again")
+
+
+def test_json_array_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.sources.files._ARRAY_BYTES", 1)
+    (tmp_path / "a.json").write_bytes(b"[1]")
+    assert error_of(tmp_path / "a.json").endswith("write it as JSONL, one object a line")
+
+
 def test_csv_quote_never_closed(tmp_path: Path) -> None:
     found = read_bytes(tmp_path / "a.csv", b'nn,nn_code\na,x = 1\nb,"y = 1\nc,z = 1\n')
     assert [row["nn_code"] for row in found] == ["x = 1", "y = 1\nc,z = 1\n"]
@@ -105,7 +134,7 @@ def test_csv_loses_no_record(tmp_path: Path, values: list[tuple[bytes, bytes]]) 
 
 @QUICK
 @given(content=st.binary(max_size=200))
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "parquet", "csv.gz", "jsonl.gz"])
 def test_any_bytes_are_rows_or_one_error(tmp_path: Path, suffix: str, content: bytes) -> None:
     file, said = tmp_path / f"a.{suffix}", ""
     try:
@@ -131,8 +160,12 @@ def _write_jsonl(path: Path, names: list[str], values: list[str]) -> None:
     path.write_text("".join(json.dumps(dict.fromkeys(names, value)) + "\n" for value in values), encoding="utf-8")
 
 
+def _write_json(path: Path, names: list[str], values: list[str]) -> None:
+    path.write_text(json.dumps([dict.fromkeys(names, value) for value in values], indent=1), encoding="utf-8")
+
+
 Writer = Callable[[Path, list[str], list[str]], None]
-WRITERS = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_jsonl}
+WRITERS = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_jsonl, "json": _write_json}
 
 
 @pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
@@ -175,6 +208,22 @@ def test_gzip(tmp_path: Path) -> None:
     assert error_of(file).startswith(f"{file}: not a whole gzip file: ")
     file.write_bytes(b"plain")
     assert error_of(file).startswith(f"{file}: not a whole gzip file: ")
+
+
+def test_partitions_of_hive_are_columns(tmp_path: Path) -> None:
+    """As `pyarrow.dataset.write_dataset` writes them, and by hand: a column of the file wins, other names are ignored."""
+    table = pa.table(
+        {"nn": ["a", "b", "c"], "nn_code": ["x", "y", "z"], "task": ["t", "t", None], "dataset": ["d/1", "é", "d/1"]}
+    )
+    parts = pa.dataset.partitioning(pa.schema([("task", pa.string()), ("dataset", pa.string())]), flavor="hive")
+    pa.dataset.write_dataset(table, tmp_path / "hive", format="parquet", partitioning=parts)
+    rows = {row["nn"]: (row["task"], row["dataset"]) for row in read(tmp_path / "hive")}
+    assert rows == {"a": ("t", "d/1"), "b": ("t", "é"), "c": (None, "d/1")}
+    file = tmp_path / "hand" / "epoch=3" / "x=1" / "task=other" / "a.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"nn": ["a"], "nn_code": ["x"], "task": ["t"]}), file)
+    [row] = read(tmp_path / "hand")
+    assert (row["task"], row["epoch"], row["dataset"]) == ("t", 3, None)
 
 
 def test_folder_of_parquet_files(tmp_path: Path) -> None:
