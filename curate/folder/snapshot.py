@@ -201,7 +201,7 @@ def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> Ag
 
 
 def _stats(corpus: LoadedRecords, rows: list[int]) -> Iterator[dict[str, object]]:
-    columns = corpus.rows.take(rows).select(_API_COLUMNS)
+    columns = corpus.rows.take(rows).select([*_API_COLUMNS, "outcomes"])
     position = 0
     for batch in columns.to_batches(max_chunksize=5_000):
         for stat in batch.to_pylist():

@@ -120,6 +120,9 @@ class Stat(Record):
     accuracy: float | None
     duration: float | None
     prm: str | None
+    outcomes: str | None = Field(
+        default=None, description="what LEMUR's later releases store in prm besides hyperparameters, a JSON object"
+    )
 
 
 class Removed(Record):

@@ -135,6 +135,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Callable[..., None]) -> None:
     connection = sqlite3.connect(written)
     names = {name for (name,) in connection.execute("SELECT DISTINCT name FROM prm")}
+    accuracies = dict(connection.execute("SELECT task, accuracy FROM stat"))
     connection.close()
     assert {"metric_acc", "metric_iou", "duration_seconds"} <= names  # that is what it does
     manifest = curate(open_source(str(written)), tmp_path / "out", CurateOptions(chat=True), jobs=1)
@@ -143,6 +144,10 @@ def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Ca
     assert {row["task"] for row in records} == set(NETS)
     for row in (*records, *stats):
         assert set(json.loads(row["prm"])) == {"batch", "epoch", "lr", "num_workers", "transform"}
+    for row in stats:
+        outcomes = json.loads(row["outcomes"])
+        assert set(outcomes) == {"duration_seconds", f"metric_{row['metric']}"}
+        assert outcomes[f"metric_{row['metric']}"] == row["accuracy"] == accuracies[row["task"]]
     assert all(row["graph"] and row["runs"] for row in records)  # its constructor refuses anything else in prm
     texts = "".join(
         message["content"]

@@ -63,7 +63,7 @@ def test_decision_columns() -> None:
 
 
 def test_other_columns() -> None:
-    assert columns(Stat) == {"id": "string", **API}
+    assert columns(Stat) == {"id": "string", **API, "outcomes": "string?"}
     assert list(columns(Removed).items())[:3] == [("id", "string"), ("nn", "string"), ("nn_code", "string")]
 
 
