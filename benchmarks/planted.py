@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plants import PLANTS, Pair
-from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
-from curate.compute.runs import open_box, read_parameters
-from curate.published.novel import PRM
+from curate.compute.arguments import PRM, TASK_DATASETS, read_parameters
+from curate.compute.graphs import NetworkTracer, build_payload
+from curate.compute.runs import open_box
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur_core.files.markdown import percent, table
@@ -200,7 +200,7 @@ def _ours(pairs: Sequence[Planted]) -> dict[str, list[str | None]]:
     and differs in graph left apart, and by the graph alone.
     """
     files = list(dict.fromkeys(code for pair in pairs for code in pair.files))
-    given = build_payload(_TASK, DATASETS[_TASK], read_parameters(json.dumps(PRM)))
+    given = build_payload(_TASK, TASK_DATASETS[_TASK], read_parameters(json.dumps(PRM)))
     assert not isinstance(given, str)
     with NetworkTracer() as tracer:
         traced = dict(tracer.run({number: given | {"code": code} for number, code in enumerate(files)}))

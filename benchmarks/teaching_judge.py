@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from benchmarks.teaching_corpus import Corpus, Text
 from benchmarks.teaching_model import Tokens
+from curate.compute.arguments import PRM
 from curate.compute.runs import RUN, NetFailure, build_case, open_box, read_answer
 from curate.model.features import code_features
 from curate.model.options import CurateOptions
-from curate.published.novel import PRM
 from lemur_core.sandbox import Job, Limits
 from lemur_core.sandbox.stage import Retries
 from lemur_core.similarity.minhash import jaccard

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
-from curate.published.novel import PRM
+from curate.compute.arguments import PRM, TASK_DATASETS
+from curate.compute.graphs import NetworkTracer, build_payload
 from extract.search.alike import BlockComputation, block_in, find_similar, format_json, format_lines
 from extract.search.index import open_index
 from extract.search.ranking import Filters
@@ -40,7 +40,7 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"{path}: cannot be read: {reason}; pass a Python file") from error
     # A text would say why the task has no inputs; this task has.
-    inputs = build_payload(_TASK, DATASETS[_TASK], PRM)
+    inputs = build_payload(_TASK, TASK_DATASETS[_TASK], PRM)
     assert not isinstance(inputs, str)
     with NetworkTracer(jobs=1, unsafe=unsafe) as tracer:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})

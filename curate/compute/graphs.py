@@ -16,8 +16,9 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
+from curate.compute.arguments import complete, place_in
 from curate.compute.behavior import MEASURE, BehaviorRequest, build_request, find_candidates, measure
-from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer, read_parameters
+from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
 from curate.model.select import Rescue
@@ -88,16 +89,6 @@ TRACE = SandboxStage[NetGraphs | NetUnrecorded | NetFailure](
 _TRANSFORM = "norm_256"
 _DATASET = {"img-classification": "cifar-10"}
 
-#: The dataset assumed for a network without a record, by task.
-DATASETS = {
-    **_DATASET,
-    "img-segmentation": "coco",
-    "obj-detection": "coco",
-    "img-captioning": "coco",
-    "txt-image": "coco",
-    "txt-generation": "wikitext",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class GraphTrace:
@@ -155,9 +146,20 @@ class GraphTrace:
 
 
 class NetworkTracer:
-    """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
+    """Traces networks in a sandbox. A context manager; its sandbox starts when needed.
 
-    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
+    Args: namespace: the key of `NAMESPACES` for codes of records that import nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        jobs: int | None = None,
+        unsafe: bool = False,
+        runtime: Sequence[str] = (),
+        namespace: str | None = None,
+    ) -> None:
+        self._namespace = namespace
         self._box = open_box(
             [TRACE.guest, MEASURE.guest], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD
         )
@@ -207,11 +209,12 @@ class NetworkTracer:
         traces: dict[int, GraphTrace] = {}
         payloads: dict[int, Json] = {}
         for number, record in records.items():
-            payload = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
+            code = code_of(number)
+            payload = build_payload(*complete(record, code))
             if isinstance(payload, str):
                 traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
             else:
-                payloads[number] = payload | {"code": code_of(number)}
+                payloads[number] = payload | {"code": place_in(code, self._namespace)}
         return traces | dict(self.run(payloads, names=_get_names(records)))
 
     def measure_records(
@@ -223,9 +226,10 @@ class NetworkTracer:
         """
         requests: dict[int, BehaviorRequest] = {}
         for number, record in records.items():
-            payload = build_payload(record["task"], record["dataset"], read_parameters(record["prm"]))
+            code = code_of(number)
+            payload = build_payload(*complete(record, code))
             assert not isinstance(payload, str)  # it was traced
-            requests[number] = build_request(code_of(number), payload, traces[number].answer)
+            requests[number] = build_request(place_in(code, self._namespace), payload, traces[number].answer)
         yield from measure(self._box, requests, _get_names(records))
 
 
@@ -247,9 +251,10 @@ class GraphTracer(NetworkTracer):
         jobs: int | None = None,
         unsafe: bool = False,
         runtime: Sequence[str] = (),
+        namespace: str | None = None,
         answers: Mapping[str, Json] = {},
     ) -> None:
-        super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime)
+        super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime, namespace=namespace)
         self.known: dict[int, GraphTrace] = {}
         self._rows: dict[int, int] = {}
         self._corpus, self._answers = corpus, answers

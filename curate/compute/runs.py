@@ -8,22 +8,19 @@ from the data loader: the number of classes, or of words. `prm` holds the hyperp
 Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Self
 
+from curate.compute.arguments import complete, place_in
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records, leave_out
 from curate.model.select import Rescue
-from lemur_core.files import Json
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox, describe_failure, workers_within_memory
-from lemur_core.sandbox.server.received import receive
 from lemur_core.sandbox.stage import Answer, Reply, SandboxStage
-from manifests.records import drop_outcomes
 
 #: The smallest batch that exposes a network which mixes up its samples.
 BATCH = 2
@@ -220,8 +217,10 @@ class RunChecker:
         jobs: int | None = None,
         unsafe: bool = False,
         runtime: Sequence[str] = (),
+        namespace: str | None = None,
         limits: Limits = LIMITS,
     ) -> None:
+        self._namespace = namespace
         self.ran = 0  # networks whose outcome was not known yet
         self._corpus = corpus
         self._stage = replace(RUN, limits=limits)
@@ -261,12 +260,13 @@ class RunChecker:
     def _build_request(self, code: int, row: int) -> RunRequest | str:
         """Return what the sandbox is asked about a code, or why its input is unknown."""
         (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
-        prm = read_parameters(record["prm"])
-        case = build_case(record["task"], record["dataset"], prm.get("transform"))
+        text = self._corpus.codes[code]
+        task, dataset, prm = complete(record, text)
+        case = build_case(task, dataset, prm.get("transform"))
         if isinstance(case, str):
             return case
         # a network may read LEMUR's batch size from either place
-        return RunRequest(self._corpus.codes[code], asdict(case), prm | {"batch": case.in_shape[0]})
+        return RunRequest(place_in(text, self._namespace), asdict(case), prm | {"batch": case.in_shape[0]})
 
 
 def open_box(
@@ -288,18 +288,6 @@ def open_box(
 def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
     """Return the answer about a network; if its job has none, how the sandbox ended it."""
     return reply.answer or NetFailure(reply.outcome.status.value, describe_failure(reply.outcome))
-
-
-def read_parameters(prm: str | None) -> Json:
-    """Return the hyperparameters of a record, cleaned as `receive` does; empty unless `prm` is a JSON object.
-
-    The outcomes that an older snapshot may still have in `prm` are no hyperparameters.
-    """
-    try:
-        parameters = receive(json.loads(prm or ""), any_number=True)
-    except (ValueError, RecursionError):
-        return {}
-    return drop_outcomes(parameters) if isinstance(parameters, dict) else {}
 
 
 def choose_running(

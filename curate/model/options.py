@@ -119,6 +119,10 @@ class CurateOptions:
     check_runs: Annotated[bool, Option("Run every kept network once, in a sandbox: column runs.", panel=_TRIED)] = False
     require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_TRIED)] = False  # implies check_runs
     runtime: Annotated[Names, RUNTIME] = ()
+    namespace: Annotated[
+        Literal["torch"] | None,
+        Option("Run codes without imports below those of torch, nn, F, optim, Tensor, math, np.", panel=_TRIED),
+    ] = None
     unsafe_no_sandbox: Annotated[
         bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_TRIED, after="runtime")
     ] = False
@@ -145,7 +149,11 @@ class CurateOptions:
                 raise UsageError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
-        for option, chosen in (("--unsafe-no-sandbox", self.unsafe_no_sandbox), ("--runtime", bool(self.runtime))):
+        for option, chosen in (
+            ("--unsafe-no-sandbox", self.unsafe_no_sandbox),
+            ("--runtime", bool(self.runtime)),
+            ("--namespace", self.namespace is not None),
+        ):
             if chosen and not self.runs_code:
                 raise UsageError(
                     f"{option}: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"

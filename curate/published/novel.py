@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from curate.compute.graphs import DATASETS, GraphTrace, NetworkTracer, build_payload
-from curate.compute.runs import read_parameters
+from curate.compute.arguments import PRM, TASK_DATASETS, read_parameters
+from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload
 from curate.model.features import Features, code_features
 from curate.published.reference_corpus import (
     Computation,
@@ -37,9 +37,6 @@ from lemur_core.graphs.identity import compute_identities
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.similarity import Detail
 from manifests.records import Agreement, drop_outcomes
-
-#: Default hyperparameters: those that LEMUR's trainer passes, at their most frequent values.
-PRM: Json = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
 
 _NEAREST = 5  # by each measure
 _TRIED = 3  # of the nearest by graph, with their hyperparameters
@@ -130,8 +127,8 @@ def novel(
         UserError: A file is not valid Python, or a folder cannot be compared with.
         UsageError: An option is wrong.
     """
-    if task not in DATASETS:
-        raise UsageError(f"--task {task}: not known; one of {', '.join(DATASETS)}")
+    if task not in TASK_DATASETS:
+        raise UsageError(f"--task {task}: not known; one of {', '.join(TASK_DATASETS)}")
     find_runtime(tuple(runtime))  # report missing packages before anything runs
     parameters = PRM if prm is None else PRM | _parse_prm(prm)
     texts = codes if isinstance(codes, Mapping) else {str(path): _read(path) for path in codes}
@@ -193,7 +190,7 @@ def _features(file: _QueryFile, detail: Detail) -> Features:
 def _trace(
     tracer: NetworkTracer, files: Sequence[_QueryFile], task: str, prm: Mapping[str, object], notes: list[str]
 ) -> None:
-    arguments = build_payload(task, DATASETS[task], prm)
+    arguments = build_payload(task, TASK_DATASETS[task], prm)
     assert not isinstance(arguments, str)
     try:
         for number, traced in tracer.run({index: arguments | {"code": file.code} for index, file in enumerate(files)}):
@@ -342,7 +339,7 @@ def _retry_with_neighbours(
     by_graph = sorted(records, key=lambda index: -(near[index].graph or 0))
     for index in by_graph[:_TRIED]:
         own = read_parameters(prms[near[index].folder, near[index].id])
-        arguments = build_payload(task, DATASETS[task], own)
+        arguments = build_payload(task, TASK_DATASETS[task], own)
         differs = any(own.get(name) != PRM.get(name) for name in names_read if name != "batch")
         if near[index].agreement != "same" and differs and not isinstance(arguments, str):
             requests[index] = arguments | {"code": file.code}

@@ -5,8 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from curate.compat.profile import curate_like_nndup
+from curate.compute.arguments import describe_assumptions
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import Check, RunChecker
 from curate.folder.page import snapshot_page
@@ -153,7 +157,8 @@ def decide(
     """Decide by the requested profile, and check whether the kept records run if requested."""
     if not options.checks_runs:
         return _decide(corpus, options, jobs, None, against, precomputed)
-    with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as check:
+    run: dict[str, Any] = {"jobs": jobs, "unsafe": options.unsafe_no_sandbox, "namespace": options.namespace}
+    with RunChecker(corpus, runtime=options.runtime, **run) as check:
         outcome = _decide(corpus, options, jobs, check, against, precomputed)
         outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     return outcome
@@ -170,10 +175,11 @@ def _decide(
     answers = {} if precomputed is None else precomputed.answers
     if options.graphs != "off":
         try:
-            with GraphTracer(
-                corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime, answers=answers
-            ) as tracer:
-                return curate_strict(corpus, options, check, tracer, against, precomputed)
+            run: dict[str, Any] = {"jobs": jobs, "unsafe": options.unsafe_no_sandbox, "namespace": options.namespace}
+            with GraphTracer(corpus, runtime=options.runtime, answers=answers, **run) as tracer:
+                outcome = curate_strict(corpus, options, check, tracer, against, precomputed)
+            outcome.notes += _describe_assumptions(corpus, outcome, options)
+            return outcome
         except NoSandboxError as error:
             # Only the default may be left out in silence: what was requested, or what a parent did, is an error.
             if options.graph is not None or check is not None or against is not None:
@@ -185,6 +191,15 @@ def _decide(
     if options.profile == "strict":
         return curate_strict(corpus, options, check, None, against, precomputed)
     return curate_like_nndup(corpus, options, jobs)
+
+
+def _describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
+    traces = outcome.graphs or {}
+    kept = [code for code in outcome.kept if code in traces]
+    rows = corpus.rows.take(pa.array([outcome.representatives[code] for code in kept], pa.int64()))
+    records = rows.select(["task", "dataset", "prm"]).to_pylist()
+    traced = ((record, corpus.codes[code], traces[code].error) for code, record in zip(kept, records, strict=True))
+    return describe_assumptions(traced, options.namespace)
 
 
 def _digests(repositories: Sequence[Parent]) -> Json:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from curate.published.novel import PRM
+from curate.compute.arguments import PRM
 from curate.sources import RECORDS
 from lemur.synthesis.attempts.loop import Tried
 from lemur.synthesis.attempts.steps import TASK

@@ -170,7 +170,8 @@ TRIALS: dict[str, tuple[Row, str | None, str]] = {
     "sees files": (row(SEES_FILES), "denied", "PermissionError"),
     "loads weights": (row(PRETRAINED, prm=LARGE), None, ""),
     "captions": (row(CAPTIONS, task="img-captioning", dataset="coco"), None, ""),
-    "no task": (row(RUNS + "# 2\n", task=None), "unknown_input", "no task"),
+    "no task": (row(RUNS + "# 2\n", task=None), None, ""),
+    "no task, no Net": (row(NO_NET + "# 2\n", task=None), "unknown_input", "no task"),
     "no prm": (row(RUNS + "# 3\n", prm="[]"), "unknown_input", "no transform"),
 }
 

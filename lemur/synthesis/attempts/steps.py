@@ -27,11 +27,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from curate.compute.graphs import DATASETS, NetworkTracer, build_payload
+from curate.compute.arguments import PRM, TASK_DATASETS
+from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import BATCH
 from curate.model.features import Features, code_features
 from curate.model.options import CurateOptions
-from curate.published.novel import PRM, novel
+from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun
 from extract.migrate.messages import NetworkToProve
 from extract.migrate.network import LIMITS, PROVE
@@ -136,7 +137,7 @@ class Prover:
             step([one for one in candidates if one.step is None])
 
     def _runs(self, candidates: Sequence[NetworkProposal]) -> None:
-        inputs = build_payload(TASK, DATASETS[TASK], PRM)
+        inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
         payloads = {place: inputs | {"code": one.code} for place, one in enumerate(candidates)}
         for place, traced in self._tracer.run(payloads, wider=False):
