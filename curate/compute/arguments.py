@@ -1,4 +1,4 @@
-"""What a network is run with: what its record states, and the usual where it states nothing."""
+"""The arguments that a network is run with: those of its record, and the usual ones where it states none."""
 
 import ast
 import json
@@ -42,7 +42,7 @@ def complete(record: Mapping[str, str | None], code: str) -> tuple[str | None, s
     """Return the task, dataset and hyperparameters that a network is run with: its record's, else the usual ones.
 
     Args: record: `task`, `dataset` and `prm`, each a text or None.
-    Returns: no task if the record states none and the code defines no Net: it is no network by LEMUR's contract.
+    Returns: no task if the record states none and the code defines no Net, as LEMUR's contract demands.
     """
     task, dataset, prm = record["task"], record["dataset"], read_parameters(record["prm"])
     if None not in (task, dataset, record["prm"]) or (task is None and not _NET.search(code)):
