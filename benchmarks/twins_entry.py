@@ -48,12 +48,16 @@ class _FirstUse(TorchFunctionMode):
 
 
 class _OneDraw(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every random operation starts from one seed: which of two dropouts comes first does not count."""
+    """Every random operation starts from one seed: which of two dropouts comes first does not count.
+
+    A conversion to float32, no step in a network of float32, is none in float64 either.
+    """
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             torch.manual_seed(4)
-        return func(*args, **(kwargs or {}))
+        wanted = {"dtype": torch.float64} if (kwargs or {}).get("dtype") is torch.float32 else {}
+        return func(*args, **{**(kwargs or {}), **wanted})
 
 
 def judge(payload: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def _order_parameters(net: nn.Module, case: Mapping[str, Any]) -> dict[str, list
     """Return the names of the trained parameters that a network uses, by first use and as they are registered."""
     used: dict[str, None] = {}
     for train in (False, True):
-        with step("forward_failed"), torch.no_grad(), _FirstUse(net) as watched:
+        with step("forward_failed"), torch.no_grad(), _FirstUse(net) as watched, _OneDraw():  # type: ignore[no-untyped-call]
             try:
                 net.train(train)(_draw_inputs(case, 1))
             except Exception:

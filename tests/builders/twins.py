@@ -42,6 +42,7 @@ SAME = {
         "body": "x = self.side(x) + F.relu(self.a(self.z(x)))",
     },
     "a formula": {"body": "x = self.norm(self.stem(x)).clamp(min=0) * 1.0 + self.side(x)"},
+    "a conversion to the type that it has": {"pool": "x.float().mean((2, 3), dtype=torch.float32)"},
     "a pooling": {"pool": "F.adaptive_avg_pool2d(x, 1).flatten(1)"},
     "a convolution by hand": {
         "body": "y = (self.stem.weight.view(8, -1) @ F.unfold(x, 3, padding=1)).view(len(x), 8, *x.shape[2:]);"
@@ -53,6 +54,7 @@ SAME = {
     },
 }
 DIFFERENT = {
+    "what is added to a variance": {"more": "self.norm.eps = 1e-6"},
     "the side is not added": {"body": "x = self.norm(self.stem(x)).relu() + 0 * self.side(x)"},
     "another bound": {"body": "x = F.relu6(self.norm(self.stem(x))) + self.side(x)"},
     "the value of a buffer": {

@@ -188,7 +188,7 @@ def _run(
     real = inputs.is_floating_point()
     leaf = inputs.requires_grad_() if real else inputs
     seed_all(seed)
-    with step("forward_failed", f"in {'train' if train else 'eval'} mode"), _SameDraws(seed):
+    with step("forward_failed", f"in {'train' if train else 'eval'} mode"), _Neutral(seed):
         outputs = flatten_tensors(net(leaf * 1 if real else leaf))  # an in-place operation may not write to a leaf
         live = [output for output in outputs if output.requires_grad and output.numel()]
         if live:
@@ -221,8 +221,12 @@ class _FastFills(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class _SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Seeds the generator before each draw, so that the order in which two branches draw does not matter."""
+class _Neutral(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes a run depend on what is computed alone.
+
+    The generator is seeded before each draw, so that the order in which two branches draw does not matter. What is
+    converted to float32, the type that the network is written for, stays as precise as it is.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -231,7 +235,10 @@ class _SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             torch.manual_seed(self._seed)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if kwargs.get("dtype") is torch.float32:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)
 
 
 def describe(run: _Observed) -> Iterator[str]:
