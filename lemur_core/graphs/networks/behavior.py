@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import fsum, isfinite, log
 from typing import Any
 
@@ -40,7 +41,7 @@ from lemur_core.sandbox.net import (
 DIGITS = 7
 
 _FILLS = frozenset({torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default})
-_PERIOD = 65_521  # a prime: rows of a filled matrix are not aligned with the repeated block
+_PERIOD = 16_381  # a prime: rows of a filled matrix are not aligned with the repeated block
 #: Of inputs, by seed and mode: bounds show with large ones, what is added to avoid a division by 0 with small ones.
 _SCALES = {(0, False): 1.0, (0, True): 1.0, (1, False): 1000.0, (1, True): 0.01}
 _NOISE = 1e-7  # gradients below this share of the largest one are rounding noise
@@ -159,6 +160,12 @@ def _draw(count: int, position: int, seed: int) -> Tensor:
     return torch.randn(min(count, _PERIOD), generator=generator, dtype=torch.float64)
 
 
+@cache
+def _weights() -> Tensor:
+    """Return the weights of all projections."""
+    return _draw(_PERIOD, 0, 11)
+
+
 def _tile(tensor: Tensor, block: Tensor) -> None:
     """Fill a tensor with a row that is repeated, in the order of its elements."""
     flat = tensor.view(-1) if tensor.is_contiguous() else torch.empty(tensor.numel(), dtype=tensor.dtype)
@@ -272,7 +279,7 @@ def _round(number: float) -> str:
 
 def _project(flat: Tensor) -> float:
     """Return the sum of a row's numbers, each times a normal number that its position alone determines."""
-    block = _draw(_PERIOD, 0, 11)
+    block = _weights()
     whole = flat.numel() // _PERIOD
     total = float(flat[whole * _PERIOD :] @ block[: flat.numel() - whole * _PERIOD])
     return total + float((flat[: whole * _PERIOD].view(whole, _PERIOD) @ block).sum()) if whole else total
