@@ -29,7 +29,8 @@ from curate.compat.stages import (
 )
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
-from curate.model.records import find_left_out, row_scores
+from curate.model.records import find_left_out
+from curate.model.scores import rank_rows, score_codes
 from curate.published.outcome import CurationOutcome
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
@@ -248,7 +249,8 @@ def _outcome(corpus: LoadedRecords, options: CurateOptions, result: NnDupResult)
         similarity = 1.0 if decision.kept else decision.similarity
         decisions.append(replace(decision, canonical=canonical, similarity=similarity, reason=reason))
     shown = {code_of_row[row]: row for row in result.splits}
-    scores = row_scores(corpus.rows, corpus.code_of_row >= 0)
+    ranks = rank_rows(corpus.rows, corpus.code_of_row >= 0)
+    scores = score_codes(corpus.rows, corpus.code_of_row, ranks)
     return CurationOutcome(
         decisions=decisions,
         kept=list(shown),
@@ -256,7 +258,7 @@ def _outcome(corpus: LoadedRecords, options: CurateOptions, result: NnDupResult)
         splits={code_of_row[row]: split for row, split in result.splits.items()},
         clusters={code: corpus.ids[code][:16] for code in shown},
         families={code_of_row[row]: family for row, family in result.families.items()},
-        scores={code: None if np.isnan(scores[row]) else float(scores[row]) for code, row in shown.items()},
+        scores={code: scores.get(code) for code in shown},
         weights={code: _weight(names[row], options) for code, row in shown.items()},
         details={"sketch": {"scheme": f"datasketch {SKETCH_SCHEME}", "permutations": NnDupOptions().num_perm}},
     )

@@ -44,7 +44,7 @@ T = TypeVar("T")
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
 
-_BENCHMARK = ("task", "dataset", "metric", "epoch", "accuracy")
+_BENCHMARK = ("task", "dataset", "metric", "epoch", "accuracy", "best_accuracy", "best_epoch")
 _RECORD_COLUMNS = (
     "nn",
     *_BENCHMARK,

@@ -192,16 +192,20 @@ def _record_text(facts: Explanation) -> list[tuple[str, str]]:
         return []
     benchmark = " / ".join(value for value in (record.task, record.dataset, record.metric) if value is not None)
     epoch = "" if record.epoch is None else f", epoch {record.epoch}"
-    if record.score is None or record.accuracy is None:
-        score = "none: no accuracy is known"
-    else:
-        score = f"{record.score:.4f}, the percentile of {record.accuracy:.4f} on {benchmark}{epoch}"
     entries = [
         ("split", record.split),
         ("cluster", record.cluster),
-        ("score", score),
-        ("family", record.family),
+        (
+            "score",
+            "none: no accuracy is known" if record.score is None else f"{record.score:.4f}, from all its results",
+        ),
     ]
+    if record.accuracy is not None:
+        entries.append(("shown", f"{record.accuracy:.4f} on {benchmark}{epoch}: the row of best percentile"))
+    if record.best_accuracy is not None:  # older snapshots say none
+        after = "" if record.best_epoch is None else f", epoch {record.best_epoch}"
+        entries.append(("best", f"{record.best_accuracy:.4f} on {benchmark}{after}"))
+    entries.append(("family", record.family))
     if record.weight != 1:
         entries.append(("weight", f"{record.weight:g}"))
     if record.pretrained:

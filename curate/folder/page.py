@@ -17,6 +17,7 @@ from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.frame import (
+    Cell,
     Entry,
     EntryLibrary,
     Page,
@@ -31,7 +32,7 @@ from manifests.folders.frame import (
 )
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
-from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, Removed
+from manifests.records import SPLITS, Decision, GraphRow, LemurRecord, Removed, Stat
 
 #: The stages that remove codes, in order, with their labels.
 _STAGES = {
@@ -55,6 +56,7 @@ _COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
 _COUNTED = ("id", "split", "cluster")
 _RECORD_COLUMNS = (
     *("id", "nn", "prefix", "family", "split", "cluster", "score", "task", "dataset", "metric", "epoch", "accuracy"),
+    *("best_accuracy", "best_epoch"),
     *("license", "origin", "origin_similarity", "origin_license"),
     *("weight", "pretrained", "runs", "runs_error", "dead_classes", "unused_parameters", "graph"),
 )
@@ -248,10 +250,14 @@ def _views(
     texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
     texts |= _pack_codes(SNAPSHOT.rows(folder, Removed, columns, ids=others), shared)
     graphs = _graphs(folder, wanted & texts.keys())
+    results = _read_results(folder, wanted)
     for row in listed:
         number, removed = duplicates[row.id]
         drawn, text = graphs.get(row.id), _text(texts, row.id)
         views = [facts("Record", _record(row))]
+        if row.id in results:
+            head = ["task", "dataset", "metric", "results", "best", "epoch: value"]
+            views.append(table("Results", head, results[row.id], "All results, by data set; of equal ones one."))
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
             intro = f"{plural(number, 'code')} removed for it{some}. Left the kept code, right the removed one."
@@ -263,15 +269,17 @@ def _views(
 
 def _record(row: LemurRecord) -> list[tuple[str, Any]]:
     measured = ", ".join(name for name in (row.task, row.dataset, row.metric) if name)
-    accuracy = None if row.accuracy is None else f"{row.accuracy:.4f} after {row.epoch} epochs ({measured})"
+    accuracy = _describe_result(row.accuracy, row.epoch)
     origin = row.origin
     runs = {True: "yes", False: f"no: {row.runs_error}", None: None}[row.runs]
     return [
         ("id (SHA-256)", row.id),
         ("split, group", f"{row.split}, {row.cluster}"),
         ("prefix, family", f"{row.prefix}, {row.family}"),
-        ("best result", accuracy),
-        ("score", None if row.score is None else f"{row.score:.4f}, its percentile within that benchmark"),
+        ("measured", measured),
+        ("best result", _describe_result(row.best_accuracy, row.best_epoch)),
+        ("result shown", accuracy and f"{accuracy}: the row of best percentile"),
+        ("score", None if row.score is None else f"{row.score:.4f}, from the percentiles of all results"),
         ("runs", runs),
         ("licence", row.license),
         ("from", origin and f"{origin} ({row.origin_license}), similarity {ratio(row.origin_similarity or 0.0)}"),
@@ -279,6 +287,34 @@ def _record(row: LemurRecord) -> list[tuple[str, Any]]:
         ("dead classes", ", ".join(row.dead_classes or ())),
         ("unused parameters", ", ".join(row.unused_parameters or ())),
     ]
+
+
+def _describe_result(accuracy: float | None, epoch: int | None) -> str | None:
+    after = "" if epoch is None else f" after {plural(epoch, 'epoch')}"
+    return None if accuracy is None else f"{accuracy:.4f}{after}"
+
+
+def _read_results(folder: Path, wanted: set[str]) -> dict[str, list[tuple[Cell, ...]]]:
+    """Return the results of some records by data set: the number of different ones, the best, and all by epoch."""
+    values: dict[str, dict[tuple[str, str, str], set[tuple[int, float]]]] = {}
+    for row in SNAPSHOT.rows(folder, Stat, ("id", "task", "dataset", "metric", "epoch", "accuracy"), ids=wanted):
+        if row.accuracy is not None:
+            key = row.task or "", row.dataset or "", row.metric or ""
+            values.setdefault(row.id, {}).setdefault(key, set()).add(
+                (-1 if row.epoch is None else row.epoch, row.accuracy)
+            )
+    return {
+        id_: [
+            (*key, len(results), max(value for _, value in results), ", ".join(map(_describe_epoch, sorted(results))))
+            for key, results in sorted(of_record.items())
+        ]
+        for id_, of_record in values.items()
+    }
+
+
+def _describe_epoch(result: tuple[int, float]) -> str:
+    epoch, accuracy = result
+    return f"{'–' if epoch < 0 else epoch}: {accuracy:.4f}"
 
 
 def _describe_removal(row: Decision) -> str:

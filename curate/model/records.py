@@ -1,13 +1,4 @@
-"""Turn rows, but those that the options leave out, into records: one per distinct code, ranked best-first.
-
-The score of a row: the percentile of its accuracy among the networks evaluated on the same benchmark.
-
-A benchmark is one task, dataset, metric and epoch; accuracies of different ones are never compared raw. Each network
-enters with its best accuracy there. The percentile is (networks below + half of those equal) / networks, so that the
-only network of a benchmark gets 0.5 and no benchmark's winner gets more than the size of its field warrants.
-
-Source: Hazen's plotting position; Hyndman and Fan 1996, "Sample quantiles in statistical packages".
-"""
+"""Turn rows, but those that the options leave out, into records: one per distinct code, ranked best-first by score."""
 
 import difflib
 import math
@@ -22,6 +13,7 @@ import pyarrow.compute as pc
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
+from curate.model.scores import rank_rows, score_codes
 from lemur_core.files.errors import UserError
 
 #: Columns by whose value rows are chosen, each with an option of the same name.
@@ -84,56 +76,12 @@ def _suggest(value: str, there: "Counter[str]") -> str:
     return f"{nearest}there are {', '.join(most) or 'none'}{more}"
 
 
-def row_scores(rows: pa.Table, usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Return scores in (0, 1) of all usable rows, shape (rows,); NaN if a row is unusable or has no accuracy."""
-    accuracy = rows.column("accuracy").to_numpy().astype(np.float64)
-    scores = np.full(len(accuracy), np.nan)
-    chosen = np.flatnonzero(usable & np.isfinite(accuracy))
-    if not len(chosen):
-        return scores
-    benchmark = _benchmarks(rows)[chosen]
-    network = _codes(rows.column("nn"))[chosen]
-    values = accuracy[chosen]
-    order = np.lexsort((values, network, benchmark))
-    last = np.ones(len(order), bool)
-    last[:-1] = (benchmark[order][1:] != benchmark[order][:-1]) | (network[order][1:] != network[order][:-1])
-    best = order[last]  # one entry per network and benchmark: its best accuracy
-    field = np.lexsort((values[best], benchmark[best]))
-    field_benchmark, field_value = benchmark[best][field], values[best][field]
-    starts = np.searchsorted(field_benchmark, np.arange(benchmark.max() + 2))
-    by_benchmark = np.argsort(benchmark, kind="stable")
-    bounds = np.searchsorted(benchmark[by_benchmark], np.arange(benchmark.max() + 2))
-    for number in range(len(bounds) - 1):
-        members = by_benchmark[bounds[number] : bounds[number + 1]]
-        if not len(members):
-            continue
-        peers = field_value[starts[number] : starts[number + 1]]
-        below = np.searchsorted(peers, values[members], side="left")
-        up_to = np.searchsorted(peers, values[members], side="right")
-        # Numbers below and up to a value add up to twice its middle rank.
-        scores[chosen[members]] = (below + up_to) / (2 * len(peers))
-    return scores
-
-
-def _benchmarks(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Return a dense number for each distinct (task, dataset, metric, epoch)."""
-    columns = [_codes(rows.column(name)) for name in ("task", "dataset", "metric", "epoch")]
-    _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return inverse.reshape(-1).astype(np.int64)
-
-
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-    numbers: npt.NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
-
-
 @dataclass(frozen=True, slots=True)
 class Records:
     """The records of a corpus, by code number, and the filtered rows."""
 
     filtered: dict[int, str]  # row -> why an option left it out
-    scores: npt.NDArray[np.float64]  # by row; NaN without an accuracy
+    scores: dict[int, float]  # code -> score, if it has a result
     network_rows: dict[tuple[str, int], int]  # (name, code) -> the representative row of this network
     representatives: dict[int, int]  # code -> its representative row
     names: dict[int, str]  # code -> the name of its representative row
@@ -152,12 +100,13 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     usable = corpus.code_of_row >= 0
     usable[list(corpus.problems)] = False
-    scores = row_scores(corpus.rows, usable)
+    ranks = rank_rows(corpus.rows, usable)
     filtered = find_left_out(corpus, options, usable)
     open_rows = usable.copy()
     open_rows[list(filtered)] = False
-    speaking = _network_rows(corpus, names, scores, np.flatnonzero(open_rows))
-    shown = _representative_rows(speaking, scores, options)
+    scores = score_codes(corpus.rows, np.where(open_rows, corpus.code_of_row, -1), ranks)
+    speaking = _network_rows(corpus, names, ranks.standings, np.flatnonzero(open_rows))
+    shown = _representative_rows(speaking, ranks.standings, options)
     chosen_names = {code: names[row] for code, row in shown.items()}
     return Records(
         filtered=filtered,
@@ -184,18 +133,18 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
 
 
 def _network_rows(
-    corpus: LoadedRecords, names: list[str], scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
+    corpus: LoadedRecords, names: list[str], standings: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
 ) -> dict[tuple[str, int], int]:
-    """Return the best row of each network (name and code): by score, then by content, never by order."""
-    best_score: dict[tuple[str, int], float] = {}
+    """Return the best row of each network (name and code): by standing, then by content, never by order."""
+    best: dict[tuple[str, int], float] = {}
     tied: dict[tuple[str, int], list[int]] = {}
     for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
         network = names[row], code
-        score = _sort_key(scores[row])
-        known = best_score.get(network)
-        if known is None or score < known:
-            best_score[network], tied[network] = score, [row]
-        elif score == known:
+        standing = _sort_key(standings[row])
+        known = best.get(network)
+        if known is None or standing < known:
+            best[network], tied[network] = standing, [row]
+        elif standing == known:
             tied[network].append(row)
     columns = ("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
     speaking = {}
@@ -209,19 +158,19 @@ def _network_rows(
 
 
 def _representative_rows(
-    speaking: dict[tuple[str, int], int], scores: npt.NDArray[np.float64], options: CurateOptions
+    speaking: dict[tuple[str, int], int], standings: npt.NDArray[np.float64], options: CurateOptions
 ) -> dict[int, int]:
-    """Return the row of each code's best network: by preferred prefix, score, name."""
+    """Return the row of each code's best network: by preferred prefix, standing, name."""
     best: dict[int, tuple[int, float, str]] = {}
     for (name, code), row in speaking.items():
-        key = (_preference(name, options), _sort_key(scores[row]), name)
+        key = (_preference(name, options), _sort_key(standings[row]), name)
         if code not in best or key < best[code]:
             best[code] = key
     return {code: speaking[name, code] for code, (_, _, name) in best.items()}
 
 
 def _sort_key(score: float) -> float:
-    """Return a score as a sort key: higher first, unknown last."""
+    """Return a score or standing as a sort key: higher first, unknown last."""
     return 1.0 if math.isnan(score) else -float(score)
 
 
@@ -239,13 +188,13 @@ def _best_first(
     options: CurateOptions,
     shown: dict[int, int],
     names: dict[int, str],
-    scores: npt.NDArray[np.float64],
+    scores: Mapping[int, float],
 ) -> list[int]:
     """Order codes by preferred prefix, trained from scratch first, score, name, id: a total order."""
 
     def key(code: int) -> tuple[int, bool, float, str, str]:
         name = names[code]
         pretrained = code in corpus.features.pretrained
-        return _preference(name, options), pretrained, _sort_key(scores[shown[code]]), name, corpus.ids[code]
+        return _preference(name, options), pretrained, _sort_key(scores.get(code, math.nan)), name, corpus.ids[code]
 
     return sorted(shown, key=key)

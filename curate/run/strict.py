@@ -102,7 +102,7 @@ def curate_strict(
         splits=dict(zip(kept, splits, strict=True)),
         clusters=dict(zip(kept, names, strict=True)),
         families=records.families,
-        scores={code: _drop_nan(records.scores[row]) for code, row in records.representatives.items()},
+        scores={code: records.scores.get(code) for code in records.representatives},
         weights={code: get_weight(records.names[code], options.upweight) for code in kept},
         graphs=traced,
         published={} if against is None else against.records,
@@ -344,7 +344,3 @@ def _record_decision(
         # Rounded down: a similarity below a threshold must not read as if it reached it.
         reason = f"{verdict.stage} Jaccard {math.floor(similarity * 1000) / 1000:.3f} to {name}"
     return Verdict(verdict.stage, other, verdict.similarity, reason)
-
-
-def _drop_nan(score: float) -> float | None:
-    return None if math.isnan(score) else float(score)

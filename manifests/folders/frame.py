@@ -22,7 +22,16 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox.server.received import inflate
-from manifests.folders.manifest import INDEX, PAGE_FILES, SHARDS, Manifest, Stopwatch, is_of_page, write_manifest
+from manifests.folders.manifest import (
+    FILE_NAME,
+    INDEX,
+    PAGE_FILES,
+    SHARDS,
+    Manifest,
+    Stopwatch,
+    is_of_page,
+    write_manifest,
+)
 from manifests.folders.reading import is_active, read_text
 
 #: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
@@ -256,7 +265,9 @@ def write_page(folder: Path, page: Page, target: Path | None = None, *, links_ba
     """
     target = target or folder
     base = "" if target == folder or not links_back else f"{folder.resolve().as_uri()}/"
-    there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not _of_page(folder, path))
+    # Without the manifest, which is written after the page, and here when the page is compared or made again.
+    others = (path for path in folder.rglob("*") if path != folder / FILE_NAME and not _of_page(folder, path))
+    there = sum(path.stat().st_size for path in others if path.is_file())
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
         older.unlink()

@@ -24,7 +24,8 @@ class LemurRecord(Record):
     metric: str | None = Field(description="for example acc")
     epoch: int | None = Field(description="epochs trained")
     accuracy: float | None = Field(
-        description="value of the metric; comparable within one task, dataset, metric, epoch"
+        description="value of the metric in the row of best percentile, which need not be the highest value of the"
+        " network: see best_accuracy; comparable within one task, dataset, metric, epoch"
     )
     duration: float | None = Field(description="duration of an epoch, nanoseconds")
     prm: str | None = Field(description="hyperparameters, a JSON object")
@@ -34,7 +35,9 @@ class LemurRecord(Record):
     split: Split
     weight: float = Field(ge=0, description="sampling weight")
     cluster: str = Field(description="group that must be in one split: the smallest id of its members, 16 digits")
-    score: Ratio | None = Field(description="percentile of accuracy among the networks of the same benchmark")
+    score: Ratio | None = Field(
+        description="mean percentile over all results, by data set and size of field, drawn to 0.5 where there are few"
+    )
     pretrained: bool = Field(description="the code loads trained weights")
     runs: bool | None = Field(
         default=None, description="runs forward when constructed by LEMUR's contract; null if not tried"
@@ -56,6 +59,11 @@ class LemurRecord(Record):
     arch_uid: str | None = Field(
         default=None, description="LEMUR's own certificate of the architecture; null if the source states none"
     )
+    best_accuracy: float | None = Field(
+        default=None, description="highest value of the metric over all rows of the network with this task, dataset"
+    )
+    best_epoch: int | None = Field(default=None, description="epochs after which best_accuracy was first reached")
+    best_dataset: str | None = Field(default=None, description="dataset of best_accuracy, that of the row shown")
     license: str | None = Field(default=None, description=_LICENSE)
     origin: str | None = Field(default=None, description=_ORIGIN)
     origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)

@@ -135,7 +135,9 @@ def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
     assert labels["row"] == "1, and 2 further rows of this network"
     assert labels["split"] == facts["record"]["split"]
     assert labels["cluster"] == facts["record"]["cluster"]
-    assert labels["score"].endswith("the percentile of 0.9000 on img-classification / cifar-10 / acc, epoch 1")
+    assert labels["score"] == f"{facts['record']['score']:.4f}, from all its results"
+    assert labels["shown"] == "0.9000 on img-classification / cifar-10 / acc, epoch 1: the row of best percentile"
+    assert labels["best"] == "0.9000 on img-classification / cifar-10 / acc, epoch 1"
     assert labels["also named"] == "copy-net: removed at stage exact"
 
 

@@ -183,8 +183,8 @@ def usable(rows: Sequence[Row], pool: Pool) -> list[Row]:
     return [row for row in rows if row["nn_code"] in pool.views]
 
 
-def score(row: Row, rows: Sequence[Row]) -> float | None:
-    """The share of the networks of the same benchmark that this row's accuracy beats, ties counted half."""
+def percentile(row: Row, rows: Sequence[Row]) -> tuple[float, float] | None:
+    """The share of the networks of the same benchmark that this row's accuracy beats, ties counted half; its weight."""
     if row["accuracy"] is None:
         return None
     best: dict[str, float] = {}
@@ -193,7 +193,28 @@ def score(row: Row, rows: Sequence[Row]) -> float | None:
         if same and other["accuracy"] is not None:
             best[other["nn"]] = max(best.get(other["nn"], -math.inf), other["accuracy"])
     below = sum(value < row["accuracy"] for value in best.values())
-    return (below + sum(value == row["accuracy"] for value in best.values()) / 2) / len(best)
+    rank = (below + sum(value == row["accuracy"] for value in best.values()) / 2) / len(best)
+    return rank, len(best) / (len(best) + 10)
+
+
+def standing(row: Row, rows: Sequence[Row]) -> float | None:
+    """The percentile, drawn to the middle where the field is small."""
+    found = percentile(row, rows)
+    return None if found is None else 0.5 + found[1] * (found[0] - 0.5)
+
+
+def score(code: str, rows: Sequence[Row]) -> float | None:
+    """The mean over data sets of the mean over epochs of a code's best percentiles, with one more median one."""
+    best: dict[tuple[Any, ...], dict[Any, tuple[float, float]]] = {}
+    for row in rows:
+        if row["nn_code"] == code and (found := percentile(row, rows)) is not None:
+            of_set = best.setdefault((row["task"], row["dataset"], row["metric"]), {})
+            of_set[row["epoch"]] = max(of_set.get(row["epoch"], found), found)
+    if not best:
+        return None
+    weights = [max(weight for _, weight in of_set.values()) for of_set in best.values()]
+    means = [sum(p * w for p, w in s.values()) / sum(w for _, w in s.values()) for s in best.values()]
+    return (sum(m * w for m, w in zip(means, weights, strict=True)) + 0.5) / (sum(weights) + 1)
 
 
 def best_first(rows: Sequence[Row], pool: Pool, options: Any) -> list[str]:
@@ -208,12 +229,16 @@ def best_first(rows: Sequence[Row], pool: Pool, options: Any) -> list[str]:
         view = pool.views[row["nn_code"]]
         if options.from_scratch and view.features.pretrained:
             continue
-        mark = score(row, known)
+        mark = standing(row, known)
         key = (preference(row["nn"]), -mark if mark is not None else 1.0, row["nn"])
         shown[row["nn_code"]] = min(shown.get(row["nn_code"], key), key)
 
+    marks = {code: score(code, known) for code in shown}
+
     def rank(code: str) -> tuple[Any, ...]:
-        preferred, minus_score, name = shown[code]
+        preferred, _, name = shown[code]
+        mark = marks[code]
+        minus_score = 1.0 if mark is None else -round(mark, 12)
         return preferred, bool(pool.views[code].features.pretrained), minus_score, name, pool.views[code].id
 
     return sorted(shown, key=rank)
@@ -322,7 +347,7 @@ def test_best_first_maximal_independent_set(pool: Pool, curated: Any, drawn: lis
             assert place[result.canonical(decision)] <= place[row["nn_code"]], "removed by one that it outranks"
     for code in result.kept:
         known = usable(result.rows, pool)
-        assert result.outcome.scores[result.number(code)] == pytest.approx(score(result.kept_row(code), known))
+        assert result.outcome.scores[result.number(code)] == pytest.approx(score(code, known))
 
 
 def test_the_pool_holds_every_kind_of_relation(pool: Pool) -> None:
@@ -396,7 +421,7 @@ def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> l
             (row for row in usable(result.rows, pool) if row["nn_code"] == code),
             key=lambda row: (
                 next((i for i, p in enumerate(result.options.prefer) if starts_with(row["nn"], p)), 99),
-                -(score(row, usable(result.rows, pool)) or -1.0),
+                -(standing(row, usable(result.rows, pool)) or -1.0),
                 row["nn"],
             ),
         )

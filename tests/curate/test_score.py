@@ -1,22 +1,29 @@
-"""The score of a row, worked out by hand."""
+"""Percentiles and scores, worked out by hand and by a plain second program; best results; values off the scale."""
 
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from curate.model.records import row_scores
+from curate.model.scores import find_best_rows, find_off_scale, rank_rows, score_codes
 from curate.sources.rows import ROW_SCHEMA
 
 
-def scores(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:
-    """Scores of (nn, dataset, epoch, accuracy) rows."""
+def percentiles(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:
+    """Percentiles of (nn, dataset, epoch, accuracy) rows."""
     table = pa.Table.from_pylist(
         [{"nn": nn, "task": "t", "dataset": d, "metric": "acc", "epoch": e, "accuracy": a} for nn, d, e, a in rows],
         schema=ROW_SCHEMA,
     )
-    found = row_scores(table, np.array(usable or [True] * len(rows)))
+    found = rank_rows(table, np.array(usable or [True] * len(rows))).percentiles
     return [None if np.isnan(value) else round(float(value), 6) for value in found]
 
 
@@ -40,7 +47,7 @@ def scores(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> lis
         ([("a", "c", 1, 0.2), ("b", "c", 5, 0.9)], [0.5, 0.5]),
         ([("a", "c", None, 0.2), ("b", "c", None, 0.9), ("c", "c", 1, 0.1)], [0.25, 0.75, 0.5]),
         ([("a", None, 1, 0.2), ("b", None, 1, 0.9), ("c", "None", 1, 0.1)], [0.25, 0.75, 0.5]),
-        # without an accuracy there is no score, and no place in the field
+        # without an accuracy there is no percentile, and no place in the field
         ([("a", "c", 1, None), ("b", "c", 1, 0.5)], [None, 0.5]),
         ([("a", "c", 1, None)], [None]),
         ([("a", "c", 1, float("nan")), ("b", "c", 1, float("inf")), ("c", "c", 1, 0.1)], [None, None, 0.5]),
@@ -48,14 +55,14 @@ def scores(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> lis
     ],
 )
 def test_by_hand(rows: list[tuple[Any, ...]], expected: list[float | None]) -> None:
-    assert scores(rows) == expected
-    assert scores(rows[::-1]) == expected[::-1]
+    assert percentiles(rows) == expected
+    assert percentiles(rows[::-1]) == expected[::-1]
 
 
 def test_unusable_rows_have_no_place() -> None:
     rows = [("a", "c", 1, 0.1), ("b", "c", 1, 0.9), ("c", "c", 1, 0.5)]
-    assert scores(rows, [True, False, True]) == [0.25, None, 0.75]
-    assert scores(rows, [False, False, False]) == [None, None, None]
+    assert percentiles(rows, [True, False, True]) == [0.25, None, 0.75]
+    assert percentiles(rows, [False, False, False]) == [None, None, None]
 
 
 def test_chunked_columns() -> None:
@@ -63,5 +70,158 @@ def test_chunked_columns() -> None:
     whole = pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
     parts = pa.concat_tables([whole.slice(i, 3) for i in range(0, 10, 3)])
     usable = np.ones(10, bool)
-    assert row_scores(parts, usable).tolist() == row_scores(whole, usable).tolist()
-    assert row_scores(parts, usable).tolist() == [(i + 0.5) / 10 for i in range(10)]
+    assert rank_rows(parts, usable).percentiles.tolist() == rank_rows(whole, usable).percentiles.tolist()
+    assert rank_rows(parts, usable).percentiles.tolist() == [(i + 0.5) / 10 for i in range(10)]
+
+
+# --- the score of a code ---------------------------------------------------------------------------------------------
+
+#: A result: code, data set, epoch, accuracy. The network is named after its code.
+Result = tuple[int, str, int, float | None]
+
+
+def to_table(results: Sequence[Result]) -> pa.Table:
+    rows = [
+        {"nn": f"n{code}", "task": "t", "dataset": dataset, "metric": "acc", "epoch": epoch, "accuracy": accuracy}
+        for code, dataset, epoch, accuracy in results
+    ]
+    return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
+
+
+def scores(results: Sequence[Result]) -> dict[int, float]:
+    table = to_table(results)
+    return score_codes(table, np.array([code for code, *_ in results]), rank_rows(table, np.ones(len(results), bool)))
+
+
+def plain_scores(results: Sequence[Result]) -> dict[int, float]:
+    """The documented rule, without arrays."""
+    best: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    for code, dataset, epoch, accuracy in results:
+        if accuracy is not None:
+            field = best[dataset, epoch]
+            field[code] = max(field.get(code, -math.inf), accuracy)
+    found: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for (dataset, _), field in best.items():
+        for code, value in field.items():
+            below, equal = sum(x < value for x in field.values()), sum(x == value for x in field.values())
+            found[code][dataset].append(((below + equal / 2) / len(field), len(field) / (len(field) + 10)))
+    out = {}
+    for code, of_code in found.items():
+        weights = [max(weight for _, weight in of_set) for of_set in of_code.values()]
+        means = [sum(p * w for p, w in of_set) / sum(w for _, w in of_set) for of_set in of_code.values()]
+        out[code] = (sum(m * w for m, w in zip(means, weights, strict=True)) + 0.5) / (sum(weights) + 1)
+    return out
+
+
+def field_of(dataset: str, epoch: int, size: int, code: int, rank: float) -> list[Result]:
+    """Results of `size` networks of which `code` is at a percentile; the others have numbers from 1,000 on."""
+    below = round(rank * size - 0.5)
+    others = [value for value in range(size) if value != below]
+    return [(code, dataset, epoch, float(below)), *((1_000 + v, dataset, epoch, float(v)) for v in others)]
+
+
+def test_the_worked_example() -> None:
+    both = [*field_of("c", 1, 90, 0, 0.9 + 0.5 / 90), *field_of("c", 2, 10, 0, 0.65)]
+    mean = (0.9 * (81.5 / 90) + 0.5 * 0.65) / 1.4
+    assert scores(both)[0] == pytest.approx((0.9 * mean + 0.5) / 1.9)
+
+
+def test_the_only_network_of_a_benchmark_is_in_the_middle() -> None:
+    assert scores([(0, "c", 1, 0.9)]) == {0: 0.5}
+    assert scores([(0, "c", 1, None)]) == {}
+    assert scores([]) == {}
+
+
+def test_more_data_sets_are_more_certain_and_more_epochs_of_one_are_not() -> None:
+    one = scores(field_of("c", 1, 100, 0, 0.905))[0]
+    datasets = scores([item for d in "cdefg" for item in field_of(d, 1, 100, 0, 0.905)])[0]
+    epochs = scores([item for e in range(50) for item in field_of("c", e, 100, 0, 0.905)])[0]
+    assert epochs == pytest.approx(one)
+    assert 0.5 < one < datasets < 0.905
+
+
+def test_a_large_field_says_more() -> None:
+    small, large = (scores(field_of("c", 1, size, 0, 1 - 0.5 / size))[0] for size in (2, 1_000))
+    assert small < 0.6 < large
+
+
+def test_one_lucky_result_of_many_does_not_win() -> None:
+    """The best of fifty percentiles is high for everybody; today's order by it prefers whatever was run most."""
+    lucky = [item for e in range(50) for item in field_of("c", e, 50, 0, 0.99 if e == 7 else 0.31)]
+    steady = field_of("d", 1, 50, 1, 0.81)
+    found = scores([*lucky, *steady])
+    assert found[0] < 0.5 < found[1]
+
+
+RESULTS = st.lists(
+    st.tuples(
+        st.integers(0, 6),
+        st.sampled_from("cdm"),
+        st.integers(1, 3),
+        st.none() | st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.7, 0.9]),
+    ),
+    max_size=40,
+)
+
+
+@given(results=RESULTS, dice=st.randoms(use_true_random=False))
+def test_scores_are_those_of_the_plain_program_in_any_order(results: list[Result], dice: Any) -> None:
+    found = scores(results)
+    assert found == pytest.approx(plain_scores(results))
+    assert all(0 < value < 1 for value in found.values())
+    mixed = dice.sample(results, len(results))
+    renamed = {code: number for number, code in enumerate(dict.fromkeys(code for code, *_ in mixed))}
+    again = scores([(renamed[code], *rest) for code, *rest in mixed])
+    assert {code: again[renamed[code]] for code in found} == found, "to the last bit"
+
+
+@given(results=RESULTS)
+def test_a_better_result_never_lowers_a_score(results: list[Result]) -> None:
+    for place, (code, dataset, epoch, accuracy) in enumerate(results):
+        if accuracy is not None and accuracy < 0.9:
+            raised = [*results[:place], (code, dataset, epoch, 0.95), *results[place + 1 :]]
+            assert scores(raised)[code] >= scores(results)[code] - 1e-12
+
+
+# --- best results, and values off the scale --------------------------------------------------------------------------
+
+
+def corpus_of(results: Sequence[Result], problems: Mapping[int, str] = MappingProxyType({})) -> Any:
+    codes = np.array([code for code, *_ in results], np.int64)
+    return SimpleNamespace(rows=to_table(results), code_of_row=codes, problems=problems, ids=[""] * 7)
+
+
+@given(results=RESULTS, data=st.data())
+def test_the_best_row_is_of_the_data_set_shown(results: list[Result], data: st.DataObject) -> None:
+    rows_of: dict[int, list[int]] = defaultdict(list)
+    for row, (code, *_) in enumerate(results):
+        rows_of[code].append(row)
+    shown = {code: data.draw(st.sampled_from(rows)) for code, rows in rows_of.items()}
+    best = find_best_rows(corpus_of(results), shown)
+    for code, home in shown.items():
+        there = [
+            (-accuracy, epoch)
+            for other, dataset, epoch, accuracy in results
+            if other == code and dataset == results[home][1] and accuracy is not None
+        ]
+        assert (code in best) == bool(there)
+        if there:
+            _, dataset, epoch, accuracy = results[best[code]]
+            assert (dataset, (-accuracy, epoch)) == (results[home][1], min(there))  # type: ignore[operator]
+
+
+def test_rows_that_cannot_be_used_are_no_best_ones() -> None:
+    results: list[Result] = [(0, "c", 1, 0.3), (0, "c", 2, 0.9), (0, "c", 3, math.inf)]
+    assert find_best_rows(corpus_of(results), {0: 0}) == {0: 1}
+    assert find_best_rows(corpus_of(results, {1: "broken"}), {0: 0}) == {0: 0}
+
+
+def test_a_percent_among_fractions_is_off_the_scale_and_percents_are_not() -> None:
+    fractions: list[Result] = [(i % 7, "c", i, 0.5) for i in range(40)]
+    percents: list[Result] = [(i % 7, "d", i, 50.0 + i) for i in range(40)]
+    mixed = [*fractions, (3, "c", 1, 45.0), *percents, (2, "c", 2, -0.1)]
+    assert find_off_scale(corpus_of(mixed)) == [40, 81]
+    assert find_off_scale(corpus_of(mixed, {40: "broken"})) == [81]
+    assert find_off_scale(corpus_of(percents)) == find_off_scale(corpus_of([])) == []
+    half = [*itertools.chain.from_iterable(((0, "c", i, 0.5), (1, "c", i, 50.0)) for i in range(9))]
+    assert find_off_scale(corpus_of(half)) == [], "no scale to be off"

@@ -35,13 +35,15 @@ def test_schemas_are_current() -> None:
 def test_lemur_record_columns() -> None:
     names = "nn nn_code task dataset metric epoch accuracy duration prm id prefix family split weight cluster score pretrained"
     graph = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
+    best = ("best_accuracy", "best_epoch", "best_dataset")
     rights = ("license", "origin", "origin_similarity", "origin_license")
-    assert list(columns(LemurRecord)) == [*names.split(), "runs", "runs_error", *graph, "arch_uid", *rights]
+    assert list(columns(LemurRecord)) == [*names.split(), "runs", "runs_error", *graph, "arch_uid", *best, *rights]
     names_of = "list<element: string not null>?"
     own = dict(zip(graph, (*("string?",) * 3, names_of, names_of), strict=True)) | {
         "nn_code": "string", "id": "string", "prefix": "string", "family": "string", "split": "string",
         "weight": "double", "cluster": "string", "score": "double?", "pretrained": "bool",
         "runs": "bool?", "runs_error": "string?", "arch_uid": "string?",
+        "best_accuracy": "double?", "best_epoch": "int64?", "best_dataset": "string?",
         "license": "string?", "origin": "string?", "origin_similarity": "double?", "origin_license": "string?",
     }  # fmt: skip
     assert columns(LemurRecord) == API | own

@@ -62,6 +62,7 @@ def write_report(
         *sections.report_by_group("By family", "family", "codes", facts.families),
         *figure("families"),
         *sections.report_splits(facts, outcome, counts, options),
+        *sections.report_results(corpus, outcome),
         *sections.report_weights(facts, outcome, options),
         *records.report_best(facts, corpus),
         *figure("best"),

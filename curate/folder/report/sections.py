@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from curate.folder.report.facts import HOW, OUTCOMES, ReportFacts, select_compared_groups
+from curate.folder.snapshot import BY_TEXT
+from curate.model.corpus import LoadedRecords
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix, matching_prefix
 from curate.model.records import BY_VALUE
+from curate.model.scores import find_best_rows, find_off_scale
 from curate.model.splits import RARE
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.files import Json
@@ -164,7 +167,8 @@ def report_stages(facts: ReportFacts) -> list[str]:
         if how[stage, phrase]
     ]
     head = ["stage", "shared with the kept record", "codes", "% of removed"]
-    return ["## What the removed share with what was kept", "", *table(head, rows, left=2)]
+    by_text = [BY_TEXT, ""] if facts.codes["lexical"] or facts.codes["structural"] else []
+    return ["## What the removed share with what was kept", "", *table(head, rows, left=2), *by_text]
 
 
 def report_lsh(details: Json, options: CurateOptions) -> list[str]:
@@ -289,6 +293,42 @@ def report_splits(facts: ReportFacts, outcome: CurationOutcome, counts: Json, op
         ]
     prefixes = {code: get_prefix(facts.names[code]) for code in outcome.kept}
     return lines + _share_table("prefix", prefixes, outcome) + _share_table("family", outcome.families, outcome)
+
+
+def report_results(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
+    """Report which results the columns show, and values that are off the scale of their benchmark."""
+    shown = {code: row for code, row in outcome.representatives.items() if outcome.scores.get(code) is not None}
+    if not shown:
+        return []
+    accuracies, epochs = corpus.rows.column("accuracy"), corpus.rows.column("epoch")
+    best = find_best_rows(corpus, shown)
+    first = sum(epochs[row].as_py() == 1 for row in shown.values())
+    better = sum(accuracies[row].as_py() > accuracies[shown[code]].as_py() for code, row in best.items())
+    lines = [
+        "## Results shown",
+        "",
+        "`accuracy` is not a record's best: it is that of the row whose percentile on its benchmark (task, dataset,"
+        f" metric, epoch) is best, after one epoch for {count(first)} of {plural(len(shown), 'record')} with results."
+        f" `best_accuracy` is the highest of all rows of the network on that data set, after `best_epoch`; for"
+        f" {count(better)} it is higher. `score` ranks records: the mean percentile of all results, by data set and"
+        " size of the field, drawn to 0.5 where there are few. The table `stats` has all results.",
+        "",
+    ]
+    off = find_off_scale(corpus)
+    if off:
+        columns = ("nn", "accuracy", "task", "dataset", "metric", "epoch")
+        rows = [[_cell(corpus.rows.column(name)[row].as_py()) for name in columns] for row in off]
+        lines += [
+            f"{plural(len(off), 'accuracy lies', 'accuracies lie')} outside 0 to 1 where the others of the data set are"
+            " fractions. They are compared as they are, so that one in percent wins its benchmark:",
+            "",
+            *table(columns, fold_rows(rows, LONG_TABLE), 1),
+        ]
+    return lines
+
+
+def _cell(value: object) -> str:
+    return "–" if value is None else code_span(f"{value:g}" if isinstance(value, float) else str(value), 40)
 
 
 def _share_table(label: str, values: Mapping[int, str], outcome: CurationOutcome) -> list[str]:
