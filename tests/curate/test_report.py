@@ -217,6 +217,49 @@ def test_groups_and_splits_are_those_of_the_tables(snapshot: Path) -> None:
     assert sum(number(cells[3]) for cells in splits.values()) == len({record["cluster"] for record in records})
 
 
+def test_shares_of_the_splits_are_those_of_the_tables(run: Run) -> None:
+    dice = random.Random(1)
+    codes = [network([dice.randrange(8) for _ in range(12)], width=32 + 8 * n) for n in range(60)]
+    rows = [row(f"{'alt' if n % 4 else 'rl'}-{n}", code, 1, n / 100) for n, code in enumerate(codes)]
+    folder = run([*rows, row("only", network([1, 2, 3, 4]), 1, 0.5)], graph="off")
+    records = pq.read_table(folder / "data" / "records").to_pylist()
+    text = report_of(folder)
+    tables = text[text.index("## Splits") :].split("\n\n| ")[2:4]
+    for column, lines_of in zip(("prefix", "family"), tables, strict=True):
+        lines = [[cell.strip().strip("`") for cell in line.strip("| ").split(" | ")] for line in lines_of.split("\n")]
+        assert lines[0] == [column, "train", "validation", "test"]
+        shown = [cells for cells in lines[2:] if len(cells) == 4]
+        for place, split in enumerate(("train", "validation", "test"), start=1):
+            of_split = [record for record in records if record["split"] == split]
+            assert sum(number(cells[place]) for cells in shown) == len(of_split)
+            for cells in shown:
+                if not cells[0].endswith("others"):
+                    count = sum(record[column] == cells[0] for record in of_split)
+                    assert cells[place] == f"{count} ({percent(count, len(of_split))})"
+
+
+def test_results_shown_are_told_from_the_best(run: Run) -> None:
+    """The percentile is best after one epoch, the accuracy after five; one accuracy is in percent."""
+    many = [network([n % 8, 3, n // 8, 5, n % 8, 7 - n % 8]) for n in range(9)]
+    rows = [row(f"net-{n}", code, 1, n / 10) for n, code in enumerate(many)]
+    rows += [row("net-8", many[8], 5, 0.95), row("off", network([2, 7, 2, 6, 4, 4, 1]), 1, 45.0)]
+    rows += [row("late-0", many[0], epoch, 0.99) for epoch in range(10, 20)]
+    folder = run(rows, graph="off")
+    records = {record["nn"]: record for record in pq.read_table(folder / "data" / "records").to_pylist()}
+    eight = records["net-8"]
+    assert (eight["accuracy"], eight["epoch"]) == (0.8, 1)
+    assert (eight["best_accuracy"], eight["best_epoch"], eight["best_dataset"]) == (0.95, 5, eight["dataset"])
+    better = sum(record["best_accuracy"] > record["accuracy"] for record in records.values())
+    first = sum(record["epoch"] == 1 for record in records.values())
+    text = report_of(folder)
+    assert f"after one epoch for {first} of {len(records)} records with results" in text
+    assert f"after `best_epoch`; for {better} it is higher" in text
+    assert "1 accuracy lies outside 0 to 1" in text
+    (cells,) = table_of(text, "Results shown")
+    assert cells == ["off", "45", "img-classification", "cifar-10", "acc", "1"]
+    assert "outside 0 to 1" not in report_of(run(rows[:-11], "fractions", graph="off"))
+
+
 def test_largest_group_names_members_with_their_similarity(snapshot: Path) -> None:
     folder = snapshot
     text = report_of(folder)
@@ -241,6 +284,16 @@ def test_largest_group_names_members_with_their_similarity(snapshot: Path) -> No
         assert set(shown) <= {(item["nn"], ratio(item["similarity"]), item["stage"]) for item in group.values()}
         least = min(group.values(), key=lambda item: (item["similarity"], item["id"]))
         assert shown[0][0] == least["nn"]
+
+
+def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
+    """In the report and the card, and only where there are some."""
+    claim = "2 computed the same as the kept network, 19 the same up to widths, 79 another architecture"
+    for text in (report_of(snapshot), (snapshot / "README.md").read_text()):
+        assert claim in " ".join(text.split())
+        assert "`--graph keep-different`" in text
+    alone = run(small_corpus()[:3], "alone", graph="off")
+    assert all("--graph keep-different" not in text for text in (report_of(alone), (alone / "README.md").read_text()))
 
 
 def test_what_the_removed_share(snapshot: Path) -> None:

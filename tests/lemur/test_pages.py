@@ -39,6 +39,9 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rows = [{"nn": name, "nn_code": code, "accuracy": 0.5, "task": "t", "dataset": "d", "metric": "acc", "epoch": 1}
             for name, code in codes.items()]  # fmt: skip
+    rows += [
+        {**row, "epoch": epoch, "accuracy": accuracy} for row in rows[:1] for epoch, accuracy in ((5, 0.75), (7, 0.5))
+    ]
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMUR_CURATOR_CACHE", str(folder / "cache"))
@@ -80,6 +83,11 @@ def test_a_snapshot_shows_every_record(snapshot: Path) -> None:
     views = {view["view"]: view for view in entries[library["names"].index(name)]}
     assert {name, *kept[name]} == {"a-one", "a-two"}, "one of them stands for the other"
     assert views["versions"]["rows"][0][0].startswith("exact 1.000")
+    record = dict(views["facts"]["rows"])
+    if name == "a-one":
+        assert record["best result"] == "0.7500 after 5 epochs"
+        assert views["table"]["rows"] == [["t", "d", "acc", 3, 0.75, "1: 0.5000, 5: 0.7500, 7: 0.5000"]]
+    assert record["result shown"].endswith(": the row of best percentile")
     assert views["versions"]["text"] == views["code"]["text"] != views["versions"]["rows"][0][1]
     funnel = next(view for view in data["views"] if view["title"] == "From rows to records")
     assert [row[3] for row in funnel["rows"]] == ["3", "−1", "2"]

@@ -134,6 +134,17 @@ def test_it_takes_its_share_of_the_folder(tmp_path: Path, size: int) -> None:
     assert len(found) == 1_500, "what is left out is only its text"
 
 
+def test_a_full_page_is_the_same_once_the_manifest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest is written last: what fits beside it must not depend on its size."""
+    monkeypatch.setattr(frame, "LEAST", 0)
+    (tmp_path / "table").write_bytes(bytes(400_000))
+    write_page(tmp_path, page_of(many(100)))
+    data, found = read_page(tmp_path)
+    assert 0 < data["library"]["leftOut"] < len(found)
+    (tmp_path / "manifest.json").write_bytes(bytes(200_000))
+    assert frame.has_page(tmp_path, page_of(many(100)))
+
+
 def test_the_index_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "INDEX_BYTES", 60_000)
     draw = random.Random(1)
