@@ -105,8 +105,8 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
     open_rows = usable.copy()
     open_rows[list(filtered)] = False
     scores = score_codes(corpus.rows, np.where(open_rows, corpus.code_of_row, -1), ranks)
-    speaking = _network_rows(corpus, names, ranks.standings, np.flatnonzero(open_rows))
-    shown = _representative_rows(speaking, ranks.standings, options)
+    speaking = _network_rows(corpus, names, ranks.shrunk_percentiles, np.flatnonzero(open_rows))
+    shown = _representative_rows(speaking, ranks.shrunk_percentiles, options)
     chosen_names = {code: names[row] for code, row in shown.items()}
     return Records(
         filtered=filtered,
@@ -133,18 +133,18 @@ def leave_out(records: Records, corpus: LoadedRecords, reasons: Mapping[int, str
 
 
 def _network_rows(
-    corpus: LoadedRecords, names: list[str], standings: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
+    corpus: LoadedRecords, names: list[str], percentiles: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
 ) -> dict[tuple[str, int], int]:
-    """Return the best row of each network (name and code): by standing, then by content, never by order."""
+    """Return the best row of each network (name and code): by percentile, then by content, never by order."""
     best: dict[tuple[str, int], float] = {}
     tied: dict[tuple[str, int], list[int]] = {}
     for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
         network = names[row], code
-        standing = _sort_key(standings[row])
+        percentile = _sort_key(percentiles[row])
         known = best.get(network)
-        if known is None or standing < known:
-            best[network], tied[network] = standing, [row]
-        elif standing == known:
+        if known is None or percentile < known:
+            best[network], tied[network] = percentile, [row]
+        elif percentile == known:
             tied[network].append(row)
     columns = ("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
     speaking = {}
@@ -158,19 +158,19 @@ def _network_rows(
 
 
 def _representative_rows(
-    speaking: dict[tuple[str, int], int], standings: npt.NDArray[np.float64], options: CurateOptions
+    speaking: dict[tuple[str, int], int], percentiles: npt.NDArray[np.float64], options: CurateOptions
 ) -> dict[int, int]:
-    """Return the row of each code's best network: by preferred prefix, standing, name."""
+    """Return the row of each code's best network: by preferred prefix, percentile, name."""
     best: dict[int, tuple[int, float, str]] = {}
     for (name, code), row in speaking.items():
-        key = (_preference(name, options), _sort_key(standings[row]), name)
+        key = (_preference(name, options), _sort_key(percentiles[row]), name)
         if code not in best or key < best[code]:
             best[code] = key
     return {code: speaking[name, code] for code, (_, _, name) in best.items()}
 
 
 def _sort_key(score: float) -> float:
-    """Return a score or standing as a sort key: higher first, unknown last."""
+    """Return a score or percentile as a sort key: higher first, unknown last."""
     return 1.0 if math.isnan(score) else -float(score)
 
 

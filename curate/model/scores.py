@@ -1,4 +1,4 @@
-"""What the results of a network say: percentiles of rows, the score of a code, its best result, values off the scale.
+"""The results of a network: percentiles of its rows, the score of a code, its best result, values off the scale.
 
 A benchmark is one task, dataset, metric and epoch; accuracies of different ones are never compared raw. Each network
 enters with its best accuracy there. The percentile of a row is (networks below + half of those equal) / networks, so
@@ -43,7 +43,7 @@ class RowRanks:
     weights: npt.NDArray[np.float64]  # in (0, 1), by the number of networks in the field
 
     @property
-    def standings(self) -> npt.NDArray[np.float64]:
+    def shrunk_percentiles(self) -> npt.NDArray[np.float64]:
         """The percentiles drawn to the middle by their weights: of two equal ones that in the larger field counts."""
         return 0.5 + self.weights * (self.percentiles - 0.5)
 
