@@ -93,10 +93,12 @@ def _root(
     context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
-def _verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> "list[Check]":
+def _verify_folder(
+    folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0
+) -> "list[Check]":
     from lemur.folders import verify_folder
 
-    return verify_folder(folder, against=against, jobs=jobs)
+    return verify_folder(folder, against=against, jobs=jobs, recompute=recompute)
 
 
 @app.command(rich_help_panel="Any folder")
@@ -111,11 +113,20 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    recompute: Annotated[
+        int,
+        typer.Option(
+            "--recompute",
+            min=0,
+            metavar="N",
+            help="For a snapshot: run N kept networks, and what was removed for them, again in the sandbox.",
+        ),
+    ] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes (default: CPU count).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
     """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails."""
-    checks = _verify_folder(folder, against=against or (), jobs=jobs)
+    checks = _verify_folder(folder, against=against or (), jobs=jobs, recompute=recompute)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:

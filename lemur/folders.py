@@ -7,6 +7,7 @@ name, and searched for the same code by SHA-256.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import curate.folder.trace
 import curate.folder.verify
@@ -54,12 +55,15 @@ KINDS: Mapping[str, FolderKind] = {
 }
 
 
-def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
+def verify_folder(
+    folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0
+) -> list[Check]:
     """Run all checks of a finished folder, in a fixed order; only digests for a kind without other guarantees.
 
     Args:
         against: the parents of a delta, if they are not next to it.
         jobs: worker processes; all cores by default.
+        recompute: for a snapshot, how many networks are traced and measured again in the sandbox.
 
     Raises: UserError if it has no valid manifest, or is not a delta to one of `against`.
     """
@@ -70,12 +74,15 @@ def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | Non
     kind = KINDS.get(manifest.kind)
     if against and manifest.kind != "snapshot":
         raise UserError(f"{folder}: contains {article(manifest.kind)}, not a delta; omit --against")
+    if recompute and manifest.kind != "snapshot":
+        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
     if fault := find_stated_fault(manifest):
         return [check_files(folder, manifest), Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
     if kind is None:
         return [check_files(folder, manifest)]
     # Verifiers of other kinds take no such argument.
-    more = {"against": against} if against else {}
+    more: dict[str, Any] = {"against": against} if against else {}
+    more |= {"recompute": recompute} if recompute else {}
     try:
         checks = kind.verify(folder, jobs=jobs, **more)
     except (MissingStatementError, *CHECK_ERRORS) as error:

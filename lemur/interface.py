@@ -29,16 +29,19 @@ from manifests.publish.publishing import publish as publish_folder
 from train.interface import Run
 
 
-def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | None = None) -> tuple[Check, ...]:
+def verify(
+    folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | None = None, recompute: int = 0
+) -> tuple[Check, ...]:
     """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
 
-    Nothing in the folder is executed.
+    Nothing in the folder is executed, unless `recompute` asks for it.
 
     Args:
         folder: a folder that any command wrote.
         against: the parents of a delta, if they are in other places than next to it; also deltas that were made in
             parallel, to check with it.
         jobs: worker processes; all cores by default.
+        recompute: for a snapshot, how many kept networks are run again in the sandbox, with what was removed for them.
 
     Returns:
         All checks in a fixed order, each with its name, `ok` and a detail.
@@ -55,7 +58,7 @@ def verify(folder: PathLike, *, against: Sequence[PathLike] = (), jobs: int | No
         ```
     """
     with hide_progress():
-        return tuple(verify_folder(Path(folder), against=list(map(Path, against)), jobs=jobs))
+        return tuple(verify_folder(Path(folder), against=list(map(Path, against)), jobs=jobs, recompute=recompute))
 
 
 def trace(wanted: PathLike, *folders: PathLike) -> tuple[FolderLink, ...]:

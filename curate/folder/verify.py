@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from curate.compute.graphs import GraphTrace
 from curate.compute.runs import RunResult
+from curate.folder.recompute import recompute as recompute_networks
 from curate.model.features import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, get_prefix
 from curate.model.rights import check_rights
@@ -41,12 +42,13 @@ _ROWS = 1_000  # of a table that are Python objects at a time
 _CHAT_TABLES = ("chat", "chat_drops")
 
 
-def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
+def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None, recompute: int = 0) -> list[Check]:
     """Run all checks of a finished folder, in a fixed order; for a delta, first those of the folders that it extends.
 
     Args:
         against: the folders that a delta extends, unless they lie next to it under their names; also deltas that were
             made in parallel with it, to check whether they can be used together.
+        recompute: how many networks are traced and measured again, in the sandbox.
 
     Raises: UserError if the folder has no valid manifest, or a parent is missing or was created by other rules.
     """
@@ -75,6 +77,8 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
         wrong = [f"{check.name}: {check.detail}" for check in by_folder[other] if not check.ok]
         what = f"{'parent' if other in parents else 'delta'} {other.name}"
         checks.append(check_faults(what, wrong, f"{len(by_folder[other])} checks of its own hold"))
+    if recompute and all(check.ok for check in by_folder[folder]):
+        checks += run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
     return checks + by_folder[folder] + unions
 
 

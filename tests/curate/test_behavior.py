@@ -9,6 +9,7 @@ import pytest
 
 from curate.compute.behavior import find_candidates, find_faults
 from curate.compute.graphs import GraphTrace, get_computations
+from curate.folder.recompute import recompute
 from curate.folder.verify import verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -99,6 +100,24 @@ def test_another_number_is_found(tmp_path: Path) -> None:
     pq.write_table(table, folder / "graphs.parquet")
     wrong = {check.name.partition(":")[0] for check in verify(folder, jobs=1) if not check.ok}
     assert "guarantee 7" in wrong
+
+
+def test_networks_are_computed_again(folder: Path) -> None:
+    (check,) = [check for check in verify(folder, jobs=1, recompute=5) if check.name == "networks computed again"]
+    assert check.ok
+    assert check.detail == "1 kept networks, and 1 that were removed for them, compute what is stored"
+
+
+def test_what_is_not_computed_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "changed"
+    curate(MemorySource(rows()), folder, OPTIONS)
+    table = pq.read_table(folder / "graphs.parquet")
+    place = table.schema.get_field_index("graph_widths")
+    table = table.set_column(place, table.schema.field(place), [["f" * 64] * len(table)])
+    pq.write_table(table, folder / "graphs.parquet")
+    check = recompute(folder, read_manifest(folder), 1, 1)
+    assert not check.ok
+    assert "a-plain: graph_widths is not what it computes" in check.detail
 
 
 def trace(graph: str, behavior: str | None, **facts: Any) -> GraphTrace:

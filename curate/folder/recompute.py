@@ -1,0 +1,91 @@
+"""Verify by computing: the graphs and numbers of some networks of a snapshot, again in the sandbox."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from curate.compute.behavior import find_candidates
+from curate.compute.graphs import GraphTrace, NetworkTracer
+from lemur_core.files import Json
+from lemur_core.graphs.graph import FORM, TORCH
+from manifests.folders.checks import Check, check_faults
+from manifests.folders.formats import SNAPSHOT
+from manifests.folders.manifest import Manifest
+from manifests.records import Decision, GraphRow, LemurRecord, Removed
+
+_IDENTITIES = ("graph", "graph_widths", "behavior")
+_NAME = "networks computed again"
+
+
+def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) -> Check:
+    """Trace and measure some kept networks for which others were removed, and what was removed for them.
+
+    The same networks each time: those with the smallest ids. A removed code is run with the
+    hyperparameters of its canonical, as the folder holds no others; one that has another graph with these is left out.
+
+    Raises: UserError if no sandbox is available.
+    """
+    removals: dict[str, list[str]] = {}
+    for row in SNAPSHOT.rows(folder, Decision, ("id", "stage", "canonical")):
+        if row.stage == "graph" and row.id and row.canonical:
+            removals.setdefault(row.canonical, []).append(row.id)
+    columns = ("id", "nn", "nn_code", "task", "dataset", "prm")
+    records = {row.id: row for row in SNAPSHOT.rows(folder, LemurRecord, columns, ids=set(removals)) if row.nn_code}
+    chosen = sorted(records)[:count]
+    wanted = {removed for id_ in chosen for removed in removals[id_]}
+    codes = {
+        row.id: row.nn_code for row in SNAPSHOT.rows(folder, Removed, ("id", "nn_code"), ids=wanted) if row.nn_code
+    }
+    stored = {
+        row.id: row
+        for row in SNAPSHOT.rows(folder, GraphRow, ("id", *_IDENTITIES, "torch", "form"), ids={*chosen, *codes})
+    }
+    if any((row.torch, row.form) != (TORCH, FORM) for row in stored.values()):
+        return Check(_NAME, ok=True, detail="not computed: the graphs were stored by another release")
+    facts: dict[str, Json] = {}
+    for id_ in chosen:
+        record = records[id_]
+        about = {"nn": record.nn, "task": record.task, "dataset": record.dataset, "prm": record.prm}
+        facts |= dict.fromkeys((id_, *(removed for removed in removals[id_] if removed in codes)), about)
+    codes |= {id_: records[id_].nn_code for id_ in chosen}
+    found = _compute(facts, codes, manifest, jobs)
+    wrong, pairs, left_out = [], 0, 0
+    for id_ in chosen:
+        own, was = found[id_], stored[id_]
+        # Numbers were measured where another code of the whole corpus had weights of the same sizes.
+        names = [name for name in _IDENTITIES if name != "behavior" or (was.behavior and own.behavior)]
+        wrong += [
+            f"{records[id_].nn}: {name} is not what it computes"
+            for name in names
+            if own.answer.get(name) != getattr(was, name)
+        ]
+        for other in removals[id_]:
+            if other not in found or found[other].graph != stored[other].graph:
+                left_out += 1
+            elif own.agrees(found[other]) != "same":
+                wrong.append(f"{records[id_].nn}: {other[:12]}, removed for it, computes something else")
+            else:
+                pairs += 1
+    detail = f"{len(chosen):,} kept networks, and {pairs:,} that were removed for them, compute what is stored"
+    return check_faults(_NAME, wrong, detail + (f"; {left_out:,} need other hyperparameters" if left_out else ""))
+
+
+def _compute(
+    facts: Mapping[str, Json], codes: Mapping[str, str], manifest: Manifest, jobs: int | None
+) -> dict[str, GraphTrace]:
+    """Return what networks compute, with numbers where their sizes leave it open."""
+    ids = list(facts)
+    numbered = {number: facts[id_] for number, id_ in enumerate(ids)}
+
+    def get_code(number: int) -> str:
+        return codes[ids[number]]
+
+    runtime: Any = manifest.parameters.get("runtime") or ()
+    namespace = manifest.parameters.get("namespace")
+    with NetworkTracer(jobs=jobs, runtime=runtime, namespace=namespace) as tracer:
+        traces = tracer.trace_records(numbered, get_code)
+        candidates = find_candidates({number: trace.answer for number, trace in traces.items()})
+        records = {number: numbered[number] for number in candidates}
+        for number, behavior in tracer.measure_records(records, traces, get_code):
+            traces[number] = traces[number].with_behavior(behavior)
+    return {ids[number]: trace for number, trace in traces.items()}
