@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -369,6 +370,7 @@ def main() -> NoReturn:
         signal.signal(number, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, _hang_up)
+    sys.unraisablehook = _deliver_again
     try:
         _check_names()
         read_ceiling()
@@ -434,6 +436,16 @@ def _fail(message: str, status: int) -> NoReturn:
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     raise _Interrupted(128 + number)
+
+
+def _deliver_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Deliver a signal once more that came while Python ran a `__del__`, where exceptions are ignored."""
+    if not isinstance(unraisable.exc_value, _Interrupted):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = unraisable.exc_value.status - 128
+    signal.signal(number, _hang_up if number == signal.SIGHUP else _interrupt)
+    threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # not within this `__del__`
 
 
 def _hang_up(number: int, _frame: FrameType | None) -> NoReturn:

@@ -5,6 +5,8 @@ enumerations are tried for every option that takes one; options of text or paths
 """
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -160,3 +162,31 @@ def test_a_line_that_cannot_be_read(lemur_here: Callable[..., Any], tmp_path: Pa
         done = lemur_here(*line.split(), cwd=tmp_path)
         assert (done.returncode, done.stderr) == (2, "")
         assert "Usage: lemur" in done.stdout
+
+
+_IN_A_FINALIZER = """
+import os, signal, sys, time
+from lemur import cli
+
+
+class Kept:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, cli._interrupt)
+sys.unraisablehook = cli._deliver_again
+try:
+    Kept()
+    time.sleep(30)
+except cli._Interrupted as interrupted:
+    print("ended", interrupted.status)
+"""
+
+
+def test_a_signal_during_a_finalizer_is_not_lost() -> None:
+    """Python ignores what a `__del__` raises: Ctrl-C went by, and the command ran to its end."""
+    done = subprocess.run([sys.executable, "-c", _IN_A_FINALIZER], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("ended 130\n", "")
