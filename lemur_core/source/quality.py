@@ -58,6 +58,13 @@ class Quality:
     findings: dict[str, int]
     by: str
 
+    @property
+    def owner(self) -> str:
+        """Whose score it is: LEMUR's, by the tool that it uses, or ours."""
+        if self.by.startswith("pylint"):
+            return f"{self.by}, as LEMUR computes it"
+        return f"{self.by}; LEMUR's is by Pylint, which is not installed here, and usually lower"
+
 
 def code_quality(code: str, name: str, *, python: str | None = sys.executable) -> Quality:
     """Return the quality of a file that parses; nothing is executed.

@@ -159,6 +159,30 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
     assert dump(db) == before
 
 
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("UPDATE nn SET id = 'certificate'", f"the id of network {NAME} is certificate, not the digest of its code"),
+        (
+            "UPDATE nn SET code = code || '# edited'",
+            f"the id of network {NAME} is {lemur_digest(TINY)}, not the digest",
+        ),
+        ("UPDATE stat SET id = 'uuid-' || epoch", "the id of trial uuid-1 is not the digest of its values"),
+    ],
+)
+def test_databases_with_other_ids_are_refused(db: Path, folder: Path, statement: str, reason: str) -> None:
+    """As LEMUR's later releases make them: a certificate of the architecture in place of a digest of the text."""
+    register(db, [folder])
+    with closing(sqlite3.connect(db)) as database, database:
+        database.execute(statement)
+    before = dump(db)
+    with pytest.raises(UserError) as raised:
+        register(db, [folder])
+    assert str(raised.value).startswith(f"{db}: {reason}")
+    assert str(raised.value).endswith("; it is of a release that makes ids otherwise; register in a new file")
+    assert dump(db) == before
+
+
 def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="is a folder; pass the file of a LEMUR database"):
         register(tmp_path, [folder])

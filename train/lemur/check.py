@@ -7,7 +7,7 @@ The result has the four values of `ab.nn.api.check_nn` of nn-dataset 2.1.0, by t
 | name | `PREFIX-` and the MD5 digest of the code without white space |
 | accuracy | on the test images, after the last epoch |
 | accuracy to time | accuracy above chance (0.1 for CIFAR-10), by 100 seconds: `max(0, accuracy - 0.1) / (nanoseconds / 1e11)`, from `train_setup` to the end of the last evaluation |
-| code quality | 1.0 minus 0.05 per error, 0.02 per warning, 0.01 per style or complexity finding |
+| code quality | 1.0 minus 0.05 per error, 0.02 per warning, 0.01 per style or complexity finding: of Pylint, as in LEMUR, where it is installed, else of Pyflakes, which finds less |
 
 Differences from the package:
 
@@ -401,7 +401,8 @@ def check_file(
     else:
         used = metric or TASKS[task].metrics[0]
         figures |= {"smoke_test": True, "task": task, "metric": used, used: result.accuracy}
-    figures |= {"accuracy_to_time": result.accuracy_to_time, "code_quality": result.code_quality, "data": label}
+    figures |= {"accuracy_to_time": result.accuracy_to_time, "code_quality": result.code_quality}
+    figures |= {"quality_by": result.quality and result.quality.owner, "data": label}
     if db is not None:
         assert result.accuracy is not None
         assert result.duration is not None

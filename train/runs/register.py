@@ -30,6 +30,7 @@ from pathlib import Path
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import make_visible
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord, drop_outcomes
@@ -59,6 +60,12 @@ _COLUMNS = {
     "stat": ("id", "accuracy", "epoch", "duration", *_INDEXED),
 }
 _WAIT_SECONDS = 30.0
+
+#: All of these networks must have the id of their code: a thousand digests take 0.1 s.
+_NETWORKS_CHECKED = 1_000
+#: Any of these trials must have the id of its values: SQLite may return a number in another form than printed.
+_TRIALS_CHECKED = 100
+_OTHER_IDS = "it is of a release that makes ids otherwise; register in a new file"
 
 _ACCURACY = '''class Accuracy:
     """Share of samples whose highest score is that of their class."""
@@ -333,6 +340,23 @@ def _prepare(database: sqlite3.Connection, db: Path) -> None:
         for name, (_, _, _, required, default, _) in known.items():
             if required and default is None and name not in columns:
                 raise UserError(f"{db}: table {table} requires a column {name}, which nn-dataset 2.1.0 does not have")
+    _check_ids(database, db)
+
+
+def _check_ids(database: sqlite3.Connection, db: Path) -> None:
+    """Raise UserError unless the ids of networks and of a trial are those that would be given to them here.
+
+    With other ids, a network or trial that the database has would be added again under a second id.
+    """
+    for name, code, key in database.execute("SELECT name, code, id FROM nn LIMIT ?", (_NETWORKS_CHECKED,)):
+        if key != lemur_digest(code):
+            shown, own = make_visible(str(name), 80), make_visible(str(key), 40)
+            raise UserError(f"{db}: the id of network {shown} is {own}, not the digest of its code; {_OTHER_IDS}")
+    columns = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
+    trials = database.execute(f"SELECT {columns} FROM stat LIMIT ?", (_TRIALS_CHECKED,)).fetchall()
+    if trials and not any(key == lemur_digest(values) for key, *values in trials):
+        shown = make_visible(str(trials[0][0]), 40)
+        raise UserError(f"{db}: the id of trial {shown} is not the digest of its values; {_OTHER_IDS}")
 
 
 def _create(database: sqlite3.Connection) -> None:

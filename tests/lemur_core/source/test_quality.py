@@ -13,6 +13,7 @@ def test_quality_by_pyflakes() -> None:
     untidy = f"import os\nimport torch\n\ndef f(x):\n    y = torch.ones(1)\n    return x + undefined\n# {'x' * 120}\n"
     found = code_quality(untidy, "net", python=None)
     assert found.by == "pyflakes"
+    assert found.owner == "pyflakes; LEMUR's is by Pylint, which is not installed here, and usually lower"
     assert found.findings == {"error": 1, "warning": 2, "convention": 1}
     assert found.score == 0.90
 
@@ -39,6 +40,7 @@ def test_quality_by_pylint_where_it_is(tmp_path: Path) -> None:
     python.chmod(0o755)
     found = code_quality("x = 1\n", "net", python=str(python))
     assert (found.by, found.score) == ("pylint 3.3.9", 0.90)
+    assert found.owner == "pylint 3.3.9, as LEMUR computes it"
     python.write_text("#!/bin/sh\ncase \"$2\" in -c) echo 3.3.9;; *) echo broken >&2; echo '{';; esac\n")
     with pytest.raises(UserError, match=r"-m pylint: returned no JSON: broken; repair or remove Pylint"):
         code_quality("x = 1\n", "net", python=str(python))
