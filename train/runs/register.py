@@ -61,7 +61,7 @@ _COLUMNS = {
 }
 _WAIT_SECONDS = 30.0
 
-#: All of these networks must have the id of their code: a thousand digests take 0.1 s.
+#: All of these networks must have the id of their code: a thousand digests take 0.3 s.
 _NETWORKS_CHECKED = 1_000
 #: Any of these trials must have the id of its values: SQLite may return a number in another form than printed.
 _TRIALS_CHECKED = 100
