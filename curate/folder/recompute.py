@@ -48,10 +48,10 @@ def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) ->
         about = {"nn": record.nn, "task": record.task, "dataset": record.dataset, "prm": record.prm}
         facts |= dict.fromkeys((id_, *(removed for removed in removals[id_] if removed in codes)), about)
     codes |= {id_: records[id_].nn_code for id_ in chosen}
-    found = _compute(facts, codes, manifest, jobs)
+    recomputed = _compute(facts, codes, manifest, jobs)
     wrong, pairs, left_out = [], 0, 0
     for id_ in chosen:
-        own, was = found[id_], stored[id_]
+        own, was = recomputed[id_], stored[id_]
         # Numbers were measured where another code of the whole corpus had weights of the same sizes.
         names = [name for name in _IDENTITIES if name != "behavior" or (was.behavior and own.behavior)]
         wrong += [
@@ -60,9 +60,9 @@ def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) ->
             if own.answer.get(name) != getattr(was, name)
         ]
         for other in removals[id_]:
-            if other not in found or found[other].graph != stored[other].graph:
+            if other not in recomputed or recomputed[other].graph != stored[other].graph:
                 left_out += 1
-            elif own.agrees(found[other]) != "same":
+            elif own.agrees(recomputed[other]) != "same":
                 wrong.append(f"{records[id_].nn}: {other[:12]}, removed for it, computes something else")
             else:
                 pairs += 1
