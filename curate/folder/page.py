@@ -305,7 +305,12 @@ def _read_results(folder: Path, wanted: set[str]) -> dict[str, list[tuple[Cell, 
             )
     return {
         id_: [
-            (*key, len(results), max(value for _, value in results), ", ".join(map(_describe_epoch, sorted(results))))
+            (
+                *key,
+                len(results),
+                round(max(value for _, value in results), 4),
+                ", ".join(map(_describe_epoch, sorted(results))),
+            )
             for key, results in sorted(of_record.items())
         ]
         for id_, of_record in values.items()

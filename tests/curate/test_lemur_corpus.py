@@ -100,6 +100,28 @@ def test_numbers(run: Run) -> None:
     assert run.manifest.details["lsh"]["pairs"] > 10_000
 
 
+def test_splits_have_their_shares(run: Run) -> None:
+    """Of the prefixes and families with enough small groups; `alt` has one group of 185 to 199 records, in train."""
+    sizes = Counter(record["split"] for record in run.records)
+    for column, values in (("prefix", ("rag", "alt", "rl")), ("family", ("convolutional", "resnet", "mobile"))):
+        for value in values:
+            number = Counter(record["split"] for record in run.records if record[column] == value)
+            for split in ("validation", "test"):
+                assert number[split] / sizes[split] == pytest.approx(number["train"] / sizes["train"], abs=0.03)
+
+
+def test_the_best_results_are_those_of_the_stats(run: Run) -> None:
+    best: dict[tuple[Any, ...], tuple[float, float]] = {}
+    for row in pq.read_table(run.folder / "data" / "stats").to_pylist():
+        key = row["id"], row["task"], row["dataset"], row["metric"]
+        best[key] = max(best.get(key, (-1.0, 0.0)), (row["accuracy"], -row["epoch"]))
+    for record in run.records:
+        key = record["id"], record["task"], record["dataset"], record["metric"]
+        assert (record["best_accuracy"], -record["best_epoch"]) == best[key]
+        assert record["best_dataset"] == record["dataset"]
+    assert sum(record["best_accuracy"] > record["accuracy"] for record in run.records) > 200
+
+
 def test_every_check_passes(run: Run) -> None:
     checks = verify(run.folder)
     assert [f"{check.name}: {check.detail}" for check in checks if not check.ok] == []
