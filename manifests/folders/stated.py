@@ -92,6 +92,7 @@ class SnapshotParameters(Stated):
     seed: int = 0
     check_runs: bool = False
     require_runs: bool = False
+    namespace: Literal["torch"] | None = None
     chat: bool = False
     license: str | None = None
     against: list[Sha256] = []
