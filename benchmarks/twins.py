@@ -3,8 +3,8 @@
 Every kept record is a candidate whose parameters in use have the same sizes as another one's. Each is built and run
 with parameters of our choice (`benchmarks.twins_entry`), in the order of first use, and in that of registration: eval
 and train mode, three seeds, inputs of both signs and three scales; outputs, gradients of inputs and parameters, and
-buffers. Two records are twins if all numbers of one order agree to a share of 10^-6. The graphs have no part in it, but
-for who is asked: a record without a graph does not run here.
+buffers, for small images, and in eval mode for those of the trace. Two records are twins if all numbers of one order
+agree to a share of 10^-6. The graphs have no part in it, but for who is asked: a record without a graph does not run.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Request:
     code: str
     prm: Mapping[str, Any]
     cases: Sequence[Mapping[str, Any]]
-    version: int = 1  # of the entry, whose text is no part of what outcomes are remembered by
+    version: int = 2  # of the entry, whose text is no part of what outcomes are remembered by
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ one computation get the same values whatever their names and initialization. Fro
 values, except for the state that a train run updates. Everything runs in float64, where rounding is far below what two
 different computations differ by; a network that insists on float32 has no numbers to compare.
 
-Two seeds, inputs of both signs and of two sizes, eval and train mode: the norms and random projections of outputs, of
-the gradients of inputs and parameters, and of the state after the run, rounded to `DIGITS` digits. They are added up
-before they are rounded: few numbers, so that hardly one is so near to the middle between two that the order in which a
-processor adds decides how it is rounded.
+Inputs of both signs, small ones in eval and train mode, large ones as the network was traced with, in eval mode: the
+norms and random projections of outputs, of the gradients of inputs and parameters, and of the state after the run,
+rounded to `DIGITS` digits. They are added up before they are rounded: few numbers, so that hardly one is so near to the
+middle between two that the order in which a processor adds decides how it is rounded.
 """
 
 import hashlib
@@ -42,9 +42,23 @@ DIGITS = 7
 
 _FILLS = frozenset({torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default})
 _PERIOD = 16_381  # a prime: rows of a filled matrix are not aligned with the repeated block
-#: Of inputs, by seed and mode: bounds show with large ones, what is added to avoid a division by 0 with small ones.
-_SCALES = {(0, False): 1.0, (0, True): 1.0, (1, False): 1000.0, (1, True): 0.01}
 _NOISE = 1e-7  # gradients below this share of the largest one are rounding noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """How one run is made: `scale`, of the inputs; `gradients`, whether they are measured, too."""
+
+    seed: int
+    train: bool
+    scale: float
+    gradients: bool
+
+
+#: What is added to avoid a division by 0 shows with small inputs, bounds show with large ones.
+_SMALL = (_Setting(0, False, 1.0, True), _Setting(0, True, 0.01, True))
+#: At the size that the network is traced with: crops and windows may reach beyond a smaller one.
+_TRACED = (_Setting(1, False, 1000.0, False),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,8 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: `code`; `prm`; `cases`, from small to large inputs, each as for `run_network`: the first with which the
-            network runs counts, and the one after it; `eval` and `train`, its packed graphs, `train` perhaps null.
+            network runs counts, and the last one, of the trace; `eval` and `train`, its packed graphs, `train` perhaps
+            null.
 
     Returns: `{"runs": true, "behavior"}`, null if no gradient reaches a parameter; or the failure as `NetError.answer`
         gives it.
@@ -70,22 +85,21 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     packed = {mode: payload[mode] for mode in ("eval", "train") if payload[mode] is not None}
     forms = {mode: Graph.from_json(unpack(text)) for mode, text in packed.items()}
     order, state = order_parameters(forms), list_state(forms)
-    cases: Sequence[Mapping[str, Any]] = payload["cases"]
     failure: NetError | None = None
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        for place, case in enumerate(cases):
+        for case in payload["cases"]:
             try:
-                lines = list(_measure(payload, case, order, state, seed=0))
+                lines = list(_measure(payload, case, order, state, _SMALL))
             except NetError as error:
                 failure = failure or error
                 continue
-            try:
-                lines += list(_measure(payload, cases[min(place + 1, len(cases) - 1)], order, state, seed=1))
-            except NetError:
-                lines += list(_measure(payload, case, order, state, seed=1))
             known = any(line.startswith("gradients") and not line.startswith("gradients 0") for line in lines)
+            try:
+                lines += list(_measure(payload, payload["cases"][-1], order, state, _TRACED))
+            except NetError as error:
+                return error.answer()
             text = json.dumps([case["in_shape"], lines])
             return {"runs": True, "behavior": hashlib.sha256(text.encode()).hexdigest() if known else None}
     finally:
@@ -95,9 +109,13 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(
-    payload: Mapping[str, Any], case: Mapping[str, Any], order: Sequence[str], state: Sequence[str], *, seed: int
+    payload: Mapping[str, Any],
+    case: Mapping[str, Any],
+    order: Sequence[str],
+    state: Sequence[str],
+    settings: Sequence[_Setting],
 ) -> Iterator[str]:
-    """Yield the numbers of a network of this case, in eval and in train mode.
+    """Yield the numbers of a network of this case, run by run.
 
     Raises: NetError if it fails in eval mode; a failure in train mode alone is a run without numbers.
     """
@@ -107,13 +125,13 @@ def _measure(
     with _FastFills():  # type: ignore[no-untyped-call]
         net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"])).double()
     initial = {name: tensor.clone() for name, tensor in net.named_buffers()}
-    fill(net, order, seed)
-    for train in (False, True):
-        reset(net, state, initial, seed)
+    for setting in settings:
+        fill(net, order, setting.seed)
+        reset(net, state, initial, setting.seed)
         try:
-            yield from describe(_run(net, order, state, _inputs(case, seed, train), train, seed))
+            yield from describe(_run(net, order, state, _inputs(case, setting), setting))
         except NetError:
-            if not train:
+            if not setting.train:
                 raise
             yield "no train mode"
 
@@ -176,30 +194,28 @@ def _tile(tensor: Tensor, block: Tensor) -> None:
         tensor.copy_(flat.view(tensor.shape))
 
 
-def _inputs(case: Mapping[str, Any], seed: int, train: bool) -> Tensor:
+def _inputs(case: Mapping[str, Any], setting: _Setting) -> Tensor:
     """Return inputs of both signs; tokens within their range."""
     shape = [int(size) for size in case["in_shape"]]
-    generator = torch.Generator().manual_seed(7_919 + seed)
+    generator = torch.Generator().manual_seed(7_919 + setting.seed)
     if case["dtype"] == "int64":
         low, high = (int(bound) for bound in case["values"])
         return torch.randint(low, high, shape, generator=generator)
-    values = _SCALES[seed, train] * torch.randn(shape, generator=generator)
+    values = setting.scale * torch.randn(shape, generator=generator)
     return values.to(torch.complex128) if "complex" in case["dtype"] else values
 
 
-def _run(
-    net: nn.Module, order: Sequence[str], state: Sequence[str], inputs: Tensor, train: bool, seed: int
-) -> _Observed:
-    net.train(train)
+def _run(net: nn.Module, order: Sequence[str], state: Sequence[str], inputs: Tensor, setting: _Setting) -> _Observed:
+    net.train(setting.train)
     net.zero_grad(set_to_none=True)
-    real = inputs.is_floating_point()
-    leaf = inputs.requires_grad_() if real else inputs
-    seed_all(seed)
-    with step("forward_failed", f"in {'train' if train else 'eval'} mode"), _Neutral(seed):
-        outputs = flatten_tensors(net(leaf * 1 if real else leaf))  # an in-place operation may not write to a leaf
-        live = [output for output in outputs if output.requires_grad and output.numel()]
-        if live:
-            _backward(live)
+    live = setting.gradients and inputs.is_floating_point()
+    leaf = inputs.requires_grad_() if live else inputs
+    seed_all(setting.seed)
+    mode = f"in {'train' if setting.train else 'eval'} mode"
+    with step("forward_failed", mode), _Neutral(setting.seed), torch.set_grad_enabled(setting.gradients):
+        # An in-place operation may not write to a leaf.
+        outputs = flatten_tensors(net(leaf * 1 if live else leaf))
+        _backward([output for output in outputs if output.requires_grad and output.numel()])
     parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     ordered = (parameters.get(name) for name in order)
     gradients = [leaf.grad, *(None if tensor is None else tensor.grad for tensor in ordered)]
@@ -208,6 +224,8 @@ def _run(
 
 
 def _backward(outputs: Sequence[Tensor]) -> None:
+    if not outputs:
+        return
     total = torch.zeros(())
     for number, tensor in enumerate(outputs):
         flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten()
