@@ -303,7 +303,8 @@ def report_results(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]
     accuracies, epochs = corpus.rows.column("accuracy"), corpus.rows.column("epoch")
     best = find_best_rows(corpus, shown)
     first = sum(epochs[row].as_py() == 1 for row in shown.values())
-    better = sum(accuracies[row].as_py() > accuracies[shown[code]].as_py() for code, row in best.items())
+    pairs = ((accuracies[row].as_py(), accuracies[shown[code]].as_py()) for code, row in best.items())
+    better = sum(own is None or highest > own for highest, own in pairs)
     lines = [
         "## Results shown",
         "",
