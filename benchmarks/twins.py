@@ -1,4 +1,4 @@
-"""Functional twins among the kept networks: `python -m benchmarks.twins SNAPSHOT`.
+"""Functional twins among the kept networks: `python -m benchmarks.twins SNAPSHOT [--removals]`.
 
 Every kept record is a candidate whose parameters in use have the same sizes as another one's. Each is built and run
 with parameters of our choice (`benchmarks.twins_entry`), in the order of first use, and in that of registration: eval
@@ -125,11 +125,47 @@ def find_twins(candidates: Sequence[Sequence[str]], numbers: Mapping[str, NetNum
     return [sorted(group) for group in twins.subsets() if len(group) > 1]
 
 
+def read_removals(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what was removed for the numbers of a kept record, by id: its code, and the rest of that record."""
+    graphs = {
+        row["id"]: row["graph"] for row in pq.read_table(folder / "graphs.parquet", columns=["id", "graph"]).to_pylist()
+    }
+    codes = {row["id"]: row["nn_code"] for row in pq.read_table(folder / "removed.parquet").to_pylist()}
+    return {
+        row["id"]: {
+            **records[row["canonical"]],
+            "nn": row["nn"],
+            "nn_code": codes[row["id"]],
+            "canonical": row["canonical"],
+        }
+        for row in pq.read_table(folder / "decisions.parquet").to_pylist()
+        if row["stage"] == "graph" and row["canonical"] in records and graphs[row["id"]] != graphs[row["canonical"]]
+    }
+
+
+def judge_removals(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print which removals by numbers the judge does not confirm."""
+    removals = read_removals(folder, records)
+    asked = removals | {row["canonical"]: records[row["canonical"]] for row in removals.values()}
+    answers = dict(measure({id_: build_request(record) for id_, record in asked.items()}))
+    numbers = {id_: answer for id_, answer in answers.items() if isinstance(answer, NetNumbers)}
+    both = {id_: row["canonical"] for id_, row in removals.items() if {id_, row["canonical"]} <= numbers.keys()}
+    wrong = [id_ for id_, canonical in both.items() if not numbers[id_].equals(numbers[canonical])]
+    print(f"{len(removals)} removals by numbers; measured: {len(both)}; not confirmed: {len(wrong)}")
+    for id_ in wrong:
+        print(f"  {removals[id_]['nn']}, removed for {records[both[id_]]['nn']}")
+
+
 def main() -> None:
     """Print how many of the kept records are functional twins, and which."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("snapshot", type=Path)
-    records = read_records(parser.parse_args().snapshot)
+    parser.add_argument("--removals", action="store_true", help="judge what was removed by numbers instead")
+    given = parser.parse_args()
+    records = read_records(given.snapshot)
+    if given.removals:
+        judge_removals(given.snapshot, records)
+        return
     groups: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
     for id_, record in records.items():
         groups[record["sizes"]].append(id_)
