@@ -115,16 +115,26 @@ def _build(payload: Mapping[str, Any], case: Mapping[str, Any]) -> nn.Module:
 def _order_parameters(net: nn.Module, case: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names of the trained parameters that a network uses, by first use and as they are registered."""
     used: dict[str, None] = {}
+    reached: set[str] = set()
     for train in (False, True):
-        with step("forward_failed"), torch.no_grad(), _FirstUse(net) as watched, _OneDraw():  # type: ignore[no-untyped-call]
+        with step("forward_failed"), _FirstUse(net) as watched, _OneDraw():  # type: ignore[no-untyped-call]
             try:
-                net.train(train)(_draw_inputs(case, 1))
+                outputs = [
+                    one for one in tree_leaves(net.train(train)(_draw_inputs(case, 1))) if isinstance(one, Tensor)
+                ]
+                live = [torch.view_as_real(one) if one.is_complex() else one for one in outputs if one.requires_grad]
+                if live:
+                    torch.stack([one.sum() for one in live]).sum().backward()  # type: ignore[no-untyped-call]
             except Exception:
                 if not train:
                     raise
         used |= watched.order
-    trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad and name in used]
-    return {"use": [name for name in used if name in set(trained)], "registration": trained}
+        reached |= {name for name, parameter in net.named_parameters() if parameter.grad is not None}
+    # A parameter may be read for what no output depends on.
+    return {
+        "use": [name for name in used if name in reached],
+        "registration": [name for name, _ in net.named_parameters() if name in used and name in reached],
+    }
 
 
 def _measure(
