@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.graph import RANDOM, Graph, Node, unpack
 from lemur_core.graphs.networks.order import list_state, order_parameters
 from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
@@ -85,6 +85,8 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     packed = {mode: payload[mode] for mode in ("eval", "train") if payload[mode] is not None}
     forms = {mode: Graph.from_json(unpack(text)) for mode, text in packed.items()}
     order, state = order_parameters(forms), list_state(forms)
+    # A draw that changes nothing yet may do so later in a training: a rate that grows, say.
+    draws = [sum(is_draw(node) for node in form.nodes) for form in forms.values()]
     failure: NetError | None = None
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -100,12 +102,17 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
                 lines += list(_measure(payload, payload["cases"][-1], order, state, _TRACED))
             except NetError as error:
                 return error.answer()
-            text = json.dumps([case["in_shape"], lines])
+            text = json.dumps([case["in_shape"], draws, lines])
             return {"runs": True, "behavior": hashlib.sha256(text.encode()).hexdigest() if known else None}
     finally:
         torch.set_default_dtype(default)
     assert failure is not None
     return failure.answer()
+
+
+def is_draw(node: Node) -> bool:
+    """Return whether an operation draws random numbers."""
+    return node.op in RANDOM or node.get("draw") is not None
 
 
 def _measure(

@@ -52,3 +52,9 @@ def test_numbers_without_gradients_are_no_behavior() -> None:
     fixed = code.replace("return self.head(", "return 0 * (")
     traced = trace_network({"code": fixed, "prm": {}, "cases": [CASE]})
     assert measure_behavior({**traced, "code": fixed, "prm": {}, "cases": [CASE]}) == {"runs": True, "behavior": None}
+
+
+def test_a_draw_without_an_effect_yet_counts() -> None:
+    """What is dropped may grow during a training: a first run shows nothing of it."""
+    dropped = behavior({"pool": "x.mean((2, 3)) * (torch.ones(len(x), 8).bernoulli() if self.training else 1)"})
+    assert dropped != behavior({})
