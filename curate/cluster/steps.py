@@ -132,7 +132,7 @@ def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
     records, code_of = _read_networks(work, rank, places)
     traces: dict[int, GraphTrace] = {}
     try:
-        with _open_tracer(work) as tracer:
+        with NetworkTracer(jobs=1, **work.options.in_sandbox) as tracer:
             traces = tracer.trace_records(records, code_of)
     except NoSandboxError:
         if work.options.graph is not None:
@@ -154,15 +154,10 @@ def measure_behaviors(work: Work, at: int, rank: int, _tasks: int) -> None:
     own = {place: GraphTrace(answer) for place, answer in work.own_answers(at, rank) if place in records}
     behaviors: dict[int, str | None] = {}
     if own:
-        with _open_tracer(work) as tracer:
+        with NetworkTracer(jobs=1, **work.options.in_sandbox) as tracer:
             behaviors = dict(tracer.measure_records(records, own, code_of))
     rows = [{"place": place, "behavior": behavior} for place, behavior in sorted(behaviors.items())]
     work.write(pa.Table.from_pylist(rows, NUMBERS), "numbers", at, rank)
-
-
-def _open_tracer(work: Work) -> NetworkTracer:
-    options = work.options
-    return NetworkTracer(jobs=1, unsafe=options.unsafe_no_sandbox, runtime=options.runtime, namespace=options.namespace)
 
 
 def _read_networks(work: Work, rank: int, places: IntArray) -> tuple[dict[int, Json], Callable[[int], str]]:

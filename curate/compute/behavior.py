@@ -49,10 +49,10 @@ MEASURE = SandboxStage[NetBehavior | NetFailure](
 )
 
 
-def build_request(code: str, payload: Json, answer: Mapping[str, Any]) -> BehaviorRequest:
+def build_request(payload: Json, answer: Mapping[str, Any]) -> BehaviorRequest:
     """Return the request of a network that was traced.
 
-    Args: payload: `cases` and `prm`, as it was traced with; answer: of the trace.
+    Args: payload: `code`, `cases` and `prm`, as it was traced with; answer: of the trace.
     """
     traced = list(answer["in_shape"])  # its batch may be its own
     case = next({**case, "in_shape": traced} for case in payload["cases"] if list(case["in_shape"])[1:] == traced[1:])
@@ -60,7 +60,7 @@ def build_request(code: str, payload: Json, answer: Mapping[str, Any]) -> Behavi
     if len(traced) == _IMAGE:
         _, channels, height, _ = traced
         smaller = [{**case, "in_shape": [_BATCH, channels, size, size]} for size in _SIZES if size < height]
-    return BehaviorRequest(code, payload["prm"], [*smaller, case], answer["eval"], answer.get("train"))
+    return BehaviorRequest(payload["code"], payload["prm"], [*smaller, case], answer["eval"], answer.get("train"))
 
 
 def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -96,13 +96,18 @@ def measure(
         yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
 
 
+def group_behaviors(traces: Iterable[tuple[str | None, str | None]]) -> dict[str, set[str]]:
+    """Return the behaviors that are known of each graph. Args: traces: graph and behavior of each network."""
+    behaviors: defaultdict[str, set[str]] = defaultdict(set)
+    for graph, behavior in traces:
+        if graph is not None and behavior is not None:
+            behaviors[graph].add(behavior)
+    return behaviors
+
+
 def find_faults(traces: Iterable[tuple[str | None, str | None]]) -> list[str]:
     """Return the graphs that have several behaviors: they do not say all that the networks compute.
 
     Args: traces: graph and behavior of each network.
     """
-    behaviors: defaultdict[str, set[str]] = defaultdict(set)
-    for graph, behavior in traces:
-        if graph is not None and behavior is not None:
-            behaviors[graph].add(behavior)
-    return sorted(graph for graph, several in behaviors.items() if len(several) > 1)
+    return sorted(graph for graph, several in group_behaviors(traces).items() if len(several) > 1)

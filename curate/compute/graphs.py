@@ -9,7 +9,6 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
@@ -17,7 +16,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from curate.compute.arguments import complete, place_in
-from curate.compute.behavior import MEASURE, BehaviorRequest, build_request, find_candidates, measure
+from curate.compute.behavior import MEASURE, BehaviorRequest, build_request, find_candidates, group_behaviors, measure
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
@@ -209,12 +208,11 @@ class NetworkTracer:
         traces: dict[int, GraphTrace] = {}
         payloads: dict[int, Json] = {}
         for number, record in records.items():
-            code = code_of(number)
-            payload = build_payload(*complete(record, code))
+            payload = self._build_payload(record, code_of(number))
             if isinstance(payload, str):
                 traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
             else:
-                payloads[number] = payload | {"code": place_in(code, self._namespace)}
+                payloads[number] = payload
         return traces | dict(self.run(payloads, names=_get_names(records)))
 
     def measure_records(
@@ -226,11 +224,31 @@ class NetworkTracer:
         """
         requests: dict[int, BehaviorRequest] = {}
         for number, record in records.items():
-            code = code_of(number)
-            payload = build_payload(*complete(record, code))
+            payload = self._build_payload(record, code_of(number))
             assert not isinstance(payload, str)  # it was traced
-            requests[number] = build_request(place_in(code, self._namespace), payload, traces[number].answer)
+            requests[number] = build_request(payload, traces[number].answer)
         yield from measure(self._box, requests, _get_names(records))
+
+    def add_behaviors(
+        self,
+        traces: Mapping[int, GraphTrace],
+        read_records: Callable[[Sequence[int]], Mapping[int, Json]],
+        code_of: Callable[[int], str],
+    ) -> dict[int, GraphTrace]:
+        """Return traces with the numbers of those that may compute what another one does, unless they have them.
+
+        Args: read_records: returns the records of some of the networks, as for `trace_records`.
+
+        Raises: UserError if no sandbox is available.
+        """
+        records = read_records(find_candidates({number: trace.answer for number, trace in traces.items()}))
+        measured = self.measure_records(records, traces, code_of)
+        return {**traces, **{number: traces[number].with_behavior(behavior) for number, behavior in measured}}
+
+    def _build_payload(self, record: Json, code: str) -> Json | str:
+        """Return the sandbox's input for the network of a record, or why it is unknown."""
+        payload = build_payload(*complete(record, code))
+        return payload if isinstance(payload, str) else payload | {"code": place_in(code, self._namespace)}
 
 
 def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
@@ -277,10 +295,7 @@ class GraphTracer(NetworkTracer):
         self.known |= {code: GraphTrace(answer) for code, answer in known_answers.items()}
         rest = [code for code in new if code not in known_answers]
         self.known |= self.trace_records(self._read_records(rest), self._corpus.codes.__getitem__)
-        wanted = find_candidates({code: traced.answer for code, traced in self.known.items()})
-        records = self._read_records(wanted)
-        for code, behavior in self.measure_records(records, self.known, self._corpus.codes.__getitem__):
-            self.known[code] = self.known[code].with_behavior(behavior)
+        self.known = self.add_behaviors(self.known, self._read_records, self._corpus.codes.__getitem__)
 
     def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
         rows = pa.array([self._rows[code] for code in codes], pa.int64())
@@ -298,14 +313,11 @@ def get_computations(known: Mapping[int, GraphTrace]) -> dict[int, str]:
 
     Equal numbers decide. A code without numbers computes what those with its graph do, unless these differ.
     """
-    behaviors: defaultdict[str, set[str]] = defaultdict(set)
-    for traced in known.values():
-        if traced.graph is not None and traced.behavior is not None:
-            behaviors[traced.graph].add(traced.behavior)
+    behaviors = group_behaviors((traced.graph, traced.behavior) for traced in known.values())
     computations: dict[int, str] = {}
     for code, traced in known.items():
         if traced.graph is not None:
-            several = sorted(behaviors[traced.graph])
+            several = sorted(behaviors.get(traced.graph, ()))
             computations[code] = traced.behavior or (several[0] if len(several) == 1 else traced.graph)
     return computations
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from curate.compute.behavior import find_candidates
 from curate.compute.graphs import GraphTrace, NetworkTracer
 from lemur_core.files import Json
 from lemur_core.graphs.graph import FORM, TORCH
@@ -84,8 +83,7 @@ def _compute(
     namespace = manifest.parameters.get("namespace")
     with NetworkTracer(jobs=jobs, runtime=runtime, namespace=namespace) as tracer:
         traces = tracer.trace_records(numbered, get_code)
-        candidates = find_candidates({number: trace.answer for number, trace in traces.items()})
-        records = {number: numbered[number] for number in candidates}
-        for number, behavior in tracer.measure_records(records, traces, get_code):
-            traces[number] = traces[number].with_behavior(behavior)
+        traces = tracer.add_behaviors(
+            traces, lambda numbers: {number: numbered[number] for number in numbers}, get_code
+        )
     return {ids[number]: trace for number, trace in traces.items()}

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from lemur_core.files.errors import UsageError
 from lemur_core.similarity import Detail
@@ -188,6 +188,11 @@ class CurateOptions:
         chosen = {"task": self.task, "dataset": self.dataset, "metric": self.metric}
         own = {} if self.prm is None else {"prm": self.prm}
         return {name: values[0] for name, values in chosen.items() if len(values) == 1} | own
+
+    @property
+    def in_sandbox(self) -> dict[str, Any]:
+        """How the networks are run: arguments of what runs them."""
+        return {"unsafe": self.unsafe_no_sandbox, "runtime": self.runtime, "namespace": self.namespace}
 
     @property
     def checks_runs(self) -> bool:

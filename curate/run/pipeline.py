@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -157,8 +156,7 @@ def decide(
     """Decide by the requested profile, and check whether the kept records run if requested."""
     if not options.checks_runs:
         return _decide(corpus, options, jobs, None, against, precomputed)
-    run: dict[str, Any] = {"jobs": jobs, "unsafe": options.unsafe_no_sandbox, "namespace": options.namespace}
-    with RunChecker(corpus, runtime=options.runtime, **run) as check:
+    with RunChecker(corpus, jobs=jobs, **options.in_sandbox) as check:
         outcome = _decide(corpus, options, jobs, check, against, precomputed)
         outcome.runs = check({code: outcome.representatives[code] for code in outcome.kept})
     return outcome
@@ -175,8 +173,7 @@ def _decide(
     answers = {} if precomputed is None else precomputed.answers
     if options.graphs != "off":
         try:
-            run: dict[str, Any] = {"jobs": jobs, "unsafe": options.unsafe_no_sandbox, "namespace": options.namespace}
-            with GraphTracer(corpus, runtime=options.runtime, answers=answers, **run) as tracer:
+            with GraphTracer(corpus, jobs=jobs, answers=answers, **options.in_sandbox) as tracer:
                 outcome = curate_strict(corpus, options, check, tracer, against, precomputed)
             outcome.notes += _describe_assumptions(corpus, outcome, options)
             return outcome

@@ -86,7 +86,7 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     forms = {mode: Graph.from_json(unpack(text)) for mode, text in packed.items()}
     order, state = order_parameters(forms), list_state(forms)
     # A draw that changes nothing yet may do so later in a training: a rate that grows, say.
-    draws = [sum(is_draw(node) for node in form.nodes) for form in forms.values()]
+    draws = [sum(_is_draw(node) for node in form.nodes) for form in forms.values()]
     failure: NetError | None = None
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -110,7 +110,7 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
     return failure.answer()
 
 
-def is_draw(node: Node) -> bool:
+def _is_draw(node: Node) -> bool:
     """Return whether an operation draws random numbers."""
     return node.op in RANDOM or node.get("draw") is not None
 
