@@ -36,7 +36,7 @@ def _read_prm(text: str) -> str:
 
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
         raise UsageError(f"--prm {text[:40]}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
