@@ -79,7 +79,7 @@ def test_jobs_that_sleep_hold_up_no_others(box: Sandbox) -> None:
     [
         ("spin", Limits(cpu_seconds=1), Status.TIMEOUT, "used more than 1 seconds of CPU"),
         ("fill_files", Limits(scratch_bytes=40 * 2**20), Status.OVER_LIMIT, "the limit is 41943040"),
-        ("many_files", Limits(scratch_bytes=8 * 2**20), Status.OVER_LIMIT, "the limit is 8388608"),
+        ("many_files", Limits(scratch_bytes=8 * 2**20, files=10**6), Status.OVER_LIMIT, "the limit is 8388608"),
         ("many_files", Limits(files=1000), Status.OVER_LIMIT, "made more than 1000 files"),
         ("many_threads", Limits(threads=32, memory_bytes=4 * 2**30), Status.OVER_LIMIT, "threads; the limit is 32"),
     ],
