@@ -6,6 +6,7 @@ Only networks whose parameters have the sizes of another one's can compute the s
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal
 
 from curate.compute.runs import NetFailure, read_answer
@@ -13,6 +14,7 @@ from lemur_core.files import Json
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
+from manifests.records.base import Behavior
 
 #: Images are measured at these sizes first, then at the size of the trace: the same computation for less.
 _SIZES = (32, 64, 128)
@@ -33,10 +35,13 @@ class BehaviorRequest:
 
 @dataclass(frozen=True, slots=True)
 class NetBehavior:
-    """The answer about a network that runs: a digest of rounded numbers, None if they say nothing of its parameters."""
+    """The answer about a network that runs: a digest of rounded numbers, None if they say nothing of its parameters.
+
+    Behind the digest, after "@", are the sizes of the inputs: one computation may take smaller ones in one spelling.
+    """
 
     runs: Literal[True]
-    behavior: str | None
+    behavior: Behavior | None
 
 
 MEASURE = SandboxStage[NetBehavior | NetFailure](
@@ -96,13 +101,11 @@ def measure(
         yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
 
 
-def group_behaviors(traces: Iterable[tuple[str | None, str | None]]) -> dict[str, set[str]]:
-    """Return the behaviors that are known of each graph. Args: traces: graph and behavior of each network."""
-    behaviors: defaultdict[str, set[str]] = defaultdict(set)
-    for graph, behavior in traces:
-        if graph is not None and behavior is not None:
-            behaviors[graph].add(behavior)
-    return behaviors
+def compare_behaviors(one: str | None, other: str | None) -> bool | None:
+    """Return whether two networks have equal numbers; None if inputs of equal sizes were not measured."""
+    if one is None or other is None or one.partition("@")[2] != other.partition("@")[2]:
+        return None
+    return one == other
 
 
 def find_faults(traces: Iterable[tuple[str | None, str | None]]) -> list[str]:
@@ -110,4 +113,12 @@ def find_faults(traces: Iterable[tuple[str | None, str | None]]) -> list[str]:
 
     Args: traces: graph and behavior of each network.
     """
-    return sorted(graph for graph, several in group_behaviors(traces).items() if len(several) > 1)
+    behaviors: defaultdict[str, set[str]] = defaultdict(set)
+    for graph, behavior in traces:
+        if graph is not None and behavior is not None:
+            behaviors[graph].add(behavior)
+    return sorted(
+        graph
+        for graph, several in behaviors.items()
+        if any(compare_behaviors(*pair) is False for pair in combinations(several, 2))
+    )

@@ -14,9 +14,18 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
+from scipy.cluster.hierarchy import DisjointSet
 
 from curate.compute.arguments import complete, place_in
-from curate.compute.behavior import MEASURE, BehaviorRequest, build_request, find_candidates, group_behaviors, measure
+from curate.compute.behavior import (
+    MEASURE,
+    BehaviorRequest,
+    build_request,
+    compare_behaviors,
+    find_candidates,
+    find_faults,
+    measure,
+)
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, open_box, read_answer
 from curate.model.corpus import LoadedRecords
 from curate.model.records import Records
@@ -138,8 +147,8 @@ class GraphTrace:
         """Compare two codes by what they compute; None if either has no graph."""
         if self.graph is None or other.graph is None:
             return None
-        both = (self.graph, other.graph) if None in (self.behavior, other.behavior) else (self.behavior, other.behavior)
-        if both[0] == both[1]:
+        equal = compare_behaviors(self.behavior, other.behavior)
+        if self.graph == other.graph if equal is None else equal:
             return "same"
         return "widths" if self.widths == other.widths and self.graph != other.graph else "different"
 
@@ -311,15 +320,22 @@ def differ_test(known: Mapping[int, GraphTrace], graphs: str) -> Differ | None:
 def get_computations(known: Mapping[int, GraphTrace]) -> dict[int, str]:
     """Return what each code that has a graph computes: equal for codes that compute the same.
 
-    Equal numbers decide. A code without numbers computes what those with its graph do, unless these differ.
+    Equal numbers decide, and equal graphs where numbers of equal inputs are not known. Codes whose graph has several
+    numbers compute the same only if their numbers are equal.
     """
-    behaviors = group_behaviors((traced.graph, traced.behavior) for traced in known.values())
-    computations: dict[int, str] = {}
-    for code, traced in known.items():
-        if traced.graph is not None:
-            several = sorted(behaviors.get(traced.graph, ()))
-            computations[code] = traced.behavior or (several[0] if len(several) == 1 else traced.graph)
-    return computations
+    faults = set(find_faults((traced.graph, traced.behavior) for traced in known.values()))
+    equal: DisjointSet = DisjointSet()
+    for traced in known.values():
+        for identity in filter(None, (traced.graph, traced.behavior)):
+            equal.add(identity)
+        if traced.graph and traced.behavior and traced.graph not in faults:
+            equal.merge(traced.graph, traced.behavior)
+    names = {identity: min(group) for group in equal.subsets() for identity in group}
+    return {
+        code: names[(traced.behavior if traced.graph in faults else None) or traced.graph]
+        for code, traced in known.items()
+        if traced.graph is not None
+    }
 
 
 def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, object]) -> Json | str:

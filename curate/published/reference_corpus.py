@@ -165,6 +165,14 @@ def has_graphs(folder: Path, manifest: Manifest) -> bool:
     return bool(manifest.counts.get("graphs", {}).get("blocks"))
 
 
+def check_graphs(folder: Path) -> None:
+    """Raise UserError if the graphs of a snapshot or an extraction were stored by another release."""
+    for _ in _iter_block_graphs(folder) if read_reference_manifest(folder).kind == "extraction" else ():
+        pass
+    for _ in _iter_graph_rows(folder, ["graph", "torch", "form"]):
+        pass
+
+
 def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
     """Yield what blocks compute, by the SHA-256 of their code, with the arguments that they were traced with."""
     with (folder / SPECS).open(encoding="utf-8") as lines:

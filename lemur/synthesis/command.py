@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from curate.published.reference_corpus import check_graphs
 from lemur.synthesis.attempts.asking import Asker, Model, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize
 from lemur.synthesis.attempts.models import Endpoint, LocalModel, check_url, model_name
@@ -63,6 +64,8 @@ def run_synthesis(
     blocks = {one.spec.block for attempt in attempts for one in attempt.requested}
     note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'eligible block')}")
     references = list(dict.fromkeys([*against, library]))
+    for folder in references:  # before anything is paid for
+        check_graphs(folder)
     tried: list[Tried] = []
     trained: dict[str, CheckResult] = {}
     with _alone(out):

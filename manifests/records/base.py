@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from manifests.options import Level as Level
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Behavior = Annotated[str, Field(pattern=r"^[0-9a-f]{64}(@[0-9x,]+)?$")]  # a digest, and the sizes that it holds for
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 JsonObject = Annotated[str, AfterValidator(lambda text: _check_object(text))]

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from manifests.options import Level as Level
-from manifests.records.base import Agreement, ChatMessage, Ratio, Record, Sha256, Split, Stage
+from manifests.records.base import Agreement, Behavior, ChatMessage, Ratio, Record, Sha256, Split, Stage
 
 _LICENSE = "SPDX expression of the code: as stated by itself, its source, its origin; NOASSERTION where one is unknown"
 _ORIGIN = "block of an extracted repository whose source a class of the code matches; null if there is none"
@@ -47,7 +47,7 @@ class LemurRecord(Record):
     )
     graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
     graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
-    behavior: Sha256 | None = Field(
+    behavior: Behavior | None = Field(
         default=None, description="what it computes, in numbers; null if no other network could compute the same"
     )
     dead_classes: tuple[str, ...] | None = Field(
@@ -96,7 +96,7 @@ class GraphRow(Record):
     graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
     graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
     graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
-    behavior: Sha256 | None = Field(
+    behavior: Behavior | None = Field(
         default=None,
         description="the same in numbers; null if no other traced code could compute the same",
     )

@@ -46,6 +46,8 @@ BODIES = {
     ),
     "c-bounded": "x = self.norm(self.stem(x)).clamp(0.0, 6.0)",
 }
+#: The first takes images of 256 x 256 alone.
+POOLS = {"a-window": "F.avg_pool2d(x, 256).flatten(1)", "b-mean": "x.mean((2, 3))"}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -85,6 +87,24 @@ def test_equal_numbers_are_one_computation(folder: Path) -> None:
     assert read_manifest(folder).counts["graphs"]["distinct"] == 2
 
 
+def test_a_spelling_that_takes_other_sizes_is_no_fault(tmp_path: Path) -> None:
+    plain, *_ = rows()
+    spelled = [
+        plain | {"nn": name, "nn_code": plain["nn_code"].replace("x.mean((2, 3))", pool)}
+        for name, pool in POOLS.items()
+    ]
+    curate(MemorySource(spelled), tmp_path / "pools", OPTIONS)
+    stages = {row["nn"]: row["stage"] for row in pq.read_table(tmp_path / "pools/decisions.parquet").to_pylist()}
+    assert stages == {"a-window": None, "b-mean": "graph"}
+    behaviors = pq.read_table(tmp_path / "pools/graphs.parquet")["behavior"].to_pylist()
+    assert {text.partition("@")[2] for text in behaviors} == {
+        "3x3x256x256,3x3x256x256",
+        "3x3x32x32,2x3x256x32,2x3x32x256",
+    }
+    assert read_manifest(tmp_path / "pools").counts["graphs"]["faults"] == []
+    assert [check for check in verify(tmp_path / "pools", jobs=1, recompute=5) if not check.ok] == []
+
+
 def test_the_folder_proves_itself(folder: Path) -> None:
     checks = verify(folder, jobs=1)
     assert [check for check in checks if not check.ok] == []
@@ -96,7 +116,9 @@ def test_another_number_is_found(tmp_path: Path) -> None:
     curate(MemorySource(rows()), folder, OPTIONS)
     table = pq.read_table(folder / "graphs.parquet")
     plain, place = table["behavior"].to_pylist(), table.schema.get_field_index("behavior")
-    table = table.set_column(place, table.schema.field("behavior"), [[text and text[::-1] for text in plain]])
+    table = table.set_column(
+        place, table.schema.field("behavior"), [[text and text[63::-1] + text[64:] for text in plain]]
+    )
     pq.write_table(table, folder / "graphs.parquet")
     wrong = {check.name.partition(":")[0] for check in verify(folder, jobs=1) if not check.ok}
     assert "guarantee 7" in wrong
@@ -124,19 +146,35 @@ def trace(graph: str, behavior: str | None, **facts: Any) -> GraphTrace:
     return GraphTrace({"graph": graph, "graph_widths": "w", "behavior": behavior, **facts})
 
 
+def get_groups(known: dict[int, GraphTrace]) -> list[set[int]]:
+    """Return the networks of each computation."""
+    computations = get_computations(known)
+    assert computations.keys() == known.keys()
+    return [
+        {number for number, name in computations.items() if name == one} for one in dict.fromkeys(computations.values())
+    ]
+
+
 def test_numbers_decide_and_graphs_stand_in() -> None:
     known = {1: trace("g", "b"), 2: trace("g", None), 3: trace("h", "b"), 4: trace("i", None)}
-    assert get_computations(known) == {1: "b", 2: "b", 3: "b", 4: "i"}
+    assert get_groups(known) == [{1, 2, 3}, {4}]
     assert known[1].agrees(known[3]) == "same"
     assert known[1].agrees(known[2]) == "same"
     assert known[1].agrees(known[4]) == "widths"
 
 
 def test_one_graph_with_two_behaviors_is_a_fault_and_merges_nothing() -> None:
-    known = {1: trace("g", "b"), 2: trace("g", "c"), 3: trace("g", None)}
+    known = {1: trace("g", "b"), 2: trace("g", "c"), 3: trace("g", None), 4: trace("h", "c")}
     assert find_faults((one.graph, one.behavior) for one in known.values()) == ["g"]
-    assert len(set(get_computations(known).values())) == 3
+    assert get_groups(known) == [{1}, {2, 4}, {3}]
     assert known[1].agrees(known[2]) == "different"
+
+
+def test_numbers_of_other_sizes_say_nothing() -> None:
+    known = {1: trace("g", "b@8"), 2: trace("g", "c@16"), 3: trace("h", "c@16"), 4: trace("i", "d@8")}
+    assert find_faults((one.graph, one.behavior) for one in known.values()) == []
+    assert get_groups(known) == [{1, 2, 3}, {4}]
+    assert known[1].agrees(known[2]) == "same"
 
 
 def test_only_equal_sizes_are_candidates() -> None:

@@ -5,12 +5,14 @@ one computation get the same values whatever their names and initialization. Fro
 values, except for the state that a train run updates. Everything runs in float64, where rounding is far below what two
 different computations differ by; a network that insists on float32 has no numbers to compare.
 
-Inputs of both signs, small ones in eval and train mode, large ones as the network was traced with, in eval mode: the
-norms and random projections of outputs, of the gradients of inputs and parameters, and of the state after the run,
-rounded to `DIGITS` digits. They are added up before they are rounded: few numbers, so that hardly one is so near to the
-middle between two that the order in which a processor adds decides how it is rounded.
+Inputs of both signs: small ones in eval and train mode; in eval mode images as long, then as wide, as those that the
+network was traced with, or those themselves where it takes no others. The norms and random projections of outputs, of
+the gradients of inputs and parameters, and of the state after the run, rounded to `DIGITS` digits. They are added up
+before they are rounded: few numbers, so that hardly one is so near to the middle between two that the order in which a
+processor adds decides how it is rounded.
 """
 
+import ctypes
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +60,9 @@ class _Setting:
 #: What is added to avoid a division by 0 shows with small inputs, bounds show with large ones.
 _SMALL = (_Setting(0, False, 1.0, True), _Setting(0, True, 0.01, True))
 #: At the size that the network is traced with: crops and windows may reach beyond a smaller one.
-_TRACED = (_Setting(1, False, 1000.0, False),)
+_LARGE = (_Setting(1, False, 1000.0, False),)
+_STRIPS = 2  # images in a batch of strips
+_IMAGE = 4  # dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,11 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
             network runs counts, and the last one, of the trace; `eval` and `train`, its packed graphs, `train` perhaps
             null.
 
-    Returns: `{"runs": true, "behavior"}`, null if no gradient reaches a parameter; or the failure as `NetError.answer`
-        gives it.
+    Returns: `{"runs": true, "behavior"}`: a digest, "@", and the sizes of the inputs (only numbers of equal sizes
+        compare); null if no gradient reaches a parameter. Or the failure as `NetError.answer` gives it.
     """
     stub_weights()
+    _keep_memory()
     packed = {mode: payload[mode] for mode in ("eval", "train") if payload[mode] is not None}
     forms = {mode: Graph.from_json(unpack(text)) for mode, text in packed.items()}
     order, state = order_parameters(forms), list_state(forms)
@@ -99,15 +104,47 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
                 continue
             known = any(line.startswith("gradients") and not line.startswith("gradients 0") for line in lines)
             try:
-                lines += list(_measure(payload, payload["cases"][-1], order, state, _TRACED))
+                large, more = _measure_large(payload, case, order, state)
             except NetError as error:
                 return error.answer()
-            text = json.dumps([case["in_shape"], draws, lines])
-            return {"runs": True, "behavior": hashlib.sha256(text.encode()).hexdigest() if known else None}
+            digest = hashlib.sha256(json.dumps([draws, lines, more]).encode()).hexdigest()
+            sizes = ",".join("x".join(map(str, one["in_shape"])) for one in (case, *large))
+            return {"runs": True, "behavior": f"{digest}@{sizes}" if known else None}
     finally:
         torch.set_default_dtype(default)
     assert failure is not None
     return failure.answer()
+
+
+def _keep_memory() -> None:
+    """Make the process keep the memory that it frees: half of the time would go into getting it again."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-4, 0)  # M_MMAP_MAX: no pages of its own for a large block
+    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
+
+def _measure_large(
+    payload: Mapping[str, Any], small: Mapping[str, Any], order: Sequence[str], state: Sequence[str]
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the large inputs and the numbers of a network for them.
+
+    Of images two strips, as long and as wide as those of the trace, tell what these do for a fraction of the seconds.
+
+    Raises: NetError if it fails for those of the trace.
+    """
+    traced = payload["cases"][-1]
+    if small is not traced and len(traced["in_shape"]) == _IMAGE:
+        _, channels, height, width = traced["in_shape"]
+        side = small["in_shape"][-1]
+        strips: list[Mapping[str, Any]] = [
+            {**traced, "in_shape": shape}
+            for shape in ([_STRIPS, channels, height, side], [_STRIPS, channels, side, width])
+        ]
+        try:
+            return strips, [line for strip in strips for line in _measure(payload, strip, order, state, _LARGE)]
+        except NetError:  # a size of its own
+            pass
+    return [traced], list(_measure(payload, traced, order, state, _LARGE))
 
 
 def _is_draw(node: Node) -> bool:

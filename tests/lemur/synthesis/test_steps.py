@@ -1,6 +1,7 @@
 """The steps that read code, how a class compares with its spec, and originality."""
 
 import json
+import shutil
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.attempts.options import Ask
+from lemur.synthesis.attempts.options import Ask, Service
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock, draw
 from lemur.synthesis.attempts.prompts import first_messages, opening, plan_messages, repair_messages
 from lemur.synthesis.attempts.steps import STEPS, NetworkProposal, Prover, conformance
+from lemur.synthesis.command import run_synthesis
+from lemur_core.files.errors import UserError
+from lemur_core.graphs.graph import TORCH
 from tests.builders.suites import table
 
 REST = """
@@ -215,3 +219,16 @@ def test_originality(gate: RequestedBlock) -> None:
     assert 0.2 < half.originality < 0.8
     assert read(HEAD + REST, (gate,)).originality is None
     assert read("x = (\n", (gate,)).originality is None
+
+
+def test_graphs_of_another_release_are_refused_before_a_request(library: Path, tmp_path: Path) -> None:
+    """The endpoint does not exist: an answer would be another error."""
+    other = shutil.copytree(library, tmp_path / "other")
+    for path in other.glob("specs*.jsonl"):
+        path.write_text(
+            path.read_text(encoding="utf-8").replace(f'"torch": "{TORCH}"', '"torch": "1.0"'), encoding="utf-8"
+        )
+    service = Service(url="http://127.0.0.1:9/v1", retries=0)
+    with pytest.raises(UserError, match=r"other: .*torch 1\.0.*; extract it again, or use that torch"):
+        run_synthesis(other, ["some"], tmp_path / "out", Ask(1), service)
+    assert not (tmp_path / "out").exists()
