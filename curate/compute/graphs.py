@@ -96,6 +96,7 @@ TRACE = SandboxStage[NetGraphs | NetUnrecorded | NetFailure](
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
 _DATASET = {"img-classification": "cifar-10"}
+_DROPOUT = 0.25  # a rate that a record states is no part of what its network computes; whether it drops is
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +347,8 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
         prm: hyperparameters; its `transform` sizes the images of the second case.
 
     Returns: `cases`, one or two kinds of input (those shared by all networks of the task, then those of `prm` if they
-        differ), and `prm` with the batch size of the cases; or a reason in one line if neither case is known.
+        differ), and `prm` with the batch size of the cases and one rate of dropout for all networks; or a reason in one
+        line if neither case is known.
     """
     # Equal inputs make the graphs of a task comparable; the record's own ones are the alternative.
     shared = build_case(task, _DATASET.get(task or "", dataset), _TRANSFORM)
@@ -354,7 +356,12 @@ def build_payload(task: str | None, dataset: str | None, prm: Mapping[str, objec
     cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, InputCase)]
     if not cases:
         return str(own)
-    return {"cases": cases, "prm": {**prm, "batch": BATCH}}
+    rates = {
+        name: _DROPOUT
+        for name, value in prm.items()
+        if "dropout" in name and isinstance(value, float) and 0 < value < 1
+    }
+    return {"cases": cases, "prm": {**prm, **rates, "batch": BATCH}}
 
 
 def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: GraphTracer) -> Rescue:

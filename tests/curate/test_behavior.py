@@ -105,6 +105,19 @@ def test_a_spelling_that_takes_other_sizes_is_no_fault(tmp_path: Path) -> None:
     assert [check for check in verify(tmp_path / "pools", jobs=1, recompute=5) if not check.ok] == []
 
 
+def test_a_rate_that_a_record_states_is_no_part_of_its_computation(tmp_path: Path) -> None:
+    plain, *_ = rows()
+    code = plain["nn_code"].replace("x.mean((2, 3))", "F.dropout({}, self.drop, self.training)")
+    code = code.replace("super().__init__()", "super().__init__()\n        self.drop = prm['dropout']")
+    dropped = [
+        plain | {"nn": f"net-{rate}", "nn_code": code.format(name), "prm": json.dumps({"dropout": rate, "batch": 4})}
+        for name, rate in (("x.mean((2, 3))", 0.1225), ("torch.mean(x, (2, 3))", 0.1185), ("x.mean(3).mean(2)", 0.0))
+    ]
+    curate(MemorySource(dropped), tmp_path / "rates", OPTIONS)
+    stages = {row["nn"]: row["stage"] for row in pq.read_table(tmp_path / "rates/decisions.parquet").to_pylist()}
+    assert stages == {"net-0.1225": "graph", "net-0.1185": None, "net-0.0": None}  # of equal scores the smallest id
+
+
 def test_the_folder_proves_itself(folder: Path) -> None:
     checks = verify(folder, jobs=1)
     assert [check for check in checks if not check.ok] == []
