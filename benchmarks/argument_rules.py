@@ -81,7 +81,9 @@ class BlockSet:
         found = select(classes, Selection(names=tuple(names))).classes[::every]
         emitted = [item for item in map(self._emitter.emit, found) if isinstance(item, Emitted) and not item.fault]
         own = {source.name.partition("@")[0] for source in sources}
-        own |= {name for s in sources for package in self._library.packages(s) for name in list_distributions(package)}
+        own |= {
+            name for s in sources for package in self._library.list_packages(s) for name in list_distributions(package)
+        }
         runtime = runtime_for(sorted({need for item in emitted for need in item.requires}), known=sorted(own))
         self.folders = [runtime.folder] if runtime.folder is not None else []
         self._emitted = {item.target.block: item for item in emitted}
@@ -98,7 +100,7 @@ class BlockSet:
         item = self._emitted[block]
         payload: dict[str, object] = {"code": item.code, "name": item.target.name, "goal": "backward"}
         payload |= {"folders": [str(folder) for folder in self.folders], "hints": hints, "off": list(off)}
-        packages = self._library.packages(item.target.module.source)
+        packages = self._library.list_packages(item.target.module.source)
         return Job(block, _ENTRY, payload | {"origin": [name for name in packages if name != FOUNDATION]}, _LIMITS)
 
     def climb(

@@ -67,7 +67,7 @@ def main() -> None:
 
             timed("resolve and emit", emit, len(sample), "block")
             candidates = [
-                Candidate(i.target.block, i.target.name, i.code, library.packages(i.target.module.source))
+                Candidate(i.target.block, i.target.name, i.code, library.list_packages(i.target.module.source))
                 for i in emitted
             ]
             list(validate_all(candidates[:4], index, "executed", jobs=2))

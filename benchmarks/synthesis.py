@@ -26,7 +26,7 @@ from extract.search.ranking import Filters, search
 from lemur.synthesis.attempts.asking import Answer, Asker, Model, Request, Take, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize
 from lemur.synthesis.attempts.models import LocalModel
-from lemur.synthesis.attempts.options import Ask, Sampling
+from lemur.synthesis.attempts.options import AttemptOptions, Sampling
 from lemur.synthesis.attempts.plan import draw
 from lemur.synthesis.attempts.prompts import format_call
 from lemur.synthesis.attempts.steps import STEPS, Prover
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=1024)
     asked = parser.parse_args(argv)
-    attempts, pool = draw(asked.library, Ask(asked.n, seed=asked.seed))
+    attempts, pool = draw(asked.library, AttemptOptions(asked.n, seed=asked.seed))
     print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
     beside = [asked.library, *asked.against]
     found: dict[str, list[Tried]] = {}

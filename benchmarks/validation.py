@@ -47,7 +47,7 @@ def main() -> None:
         emitter = Emitter(library, index)
         emitted = [item for item in map(emitter.emit, sample) if isinstance(item, Emitted) and not item.fault]
         own = {s.name.partition("@")[0] for s in sources}
-        own |= {name for s in sources for package in library.packages(s) for name in list_distributions(package)}
+        own |= {name for s in sources for package in library.list_packages(s) for name in list_distributions(package)}
         runtime = runtime_for(sorted({r for item in emitted for r in item.requires}), known=sorted(own))
         folders = [runtime.folder] if runtime.folder is not None else []
         started = time.perf_counter()
@@ -57,7 +57,7 @@ def main() -> None:
                 item.target.block,
                 item.target.name,
                 item.code,
-                library.packages(item.target.module.source),
+                library.list_packages(item.target.module.source),
                 finder.hints_for(item.target).to_json(),
             )
             for item in emitted

@@ -160,7 +160,7 @@ class StageContext:
                 code=block.code,
                 module=target.stem,
                 original=target.root.name + (target.nested.expression if target.nested is not None else ""),
-                origin=self.library.packages(target.module.source),
+                origin=self.library.list_packages(target.module.source),
                 folders=(),
                 arguments=json.loads(arguments),
                 digest=target.module.source.digest,
@@ -180,7 +180,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         return
     # A source is never installed as a requirement: it would be the origin that the blocks must do without.
     names = {source.name.partition("@")[0] for source in facts.sources}
-    packages = {package for source in facts.sources for package in context.library.packages(source)}
+    packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
     context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
     for block in blocks:
@@ -212,7 +212,7 @@ def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
     target = block.target
     searched = at_least(context.facts.options.level, "constructed")
     hints = context.finder.hints_for(target).to_json() if searched else None
-    return Candidate(target.block, target.name, block.code, context.library.packages(target.module.source), hints)
+    return Candidate(target.block, target.name, block.code, context.library.list_packages(target.module.source), hints)
 
 
 def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:

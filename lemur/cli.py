@@ -401,7 +401,7 @@ def main() -> NoReturn:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another place", 1)
+        _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another folder", 1)
     sys.exit(status or 0)
 
 

@@ -12,9 +12,9 @@ from curate.interface import Snapshot
 from extract.interface import BlockLibrary
 from lemur.folders import trace as trace_row
 from lemur.folders import verify_folder
-from lemur.runner import Done, run_stages
+from lemur.runner import StageOutcome, run_stages
 from lemur.stages import BLOCKS, CHECKS, EPOCHS, RUN, SNAPSHOT, pipeline_page, plan_stages, quick_plan
-from lemur.synthesis.attempts.options import Ask, Sampling, Service, ShortTraining
+from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
 from lemur.synthesis.command import run_synthesis
 from lemur.synthesis.report import ModelCounts
 from lemur_core.files import Json
@@ -229,13 +229,13 @@ def synthesize(
         ```
     """
     chosen, snapshot = (None if path is None else Path(path) for path in (specs, parents))
-    ask = Ask(attempts, chosen, query, goal, blocks, snapshot, rounds, plan_first, seed)
+    options = AttemptOptions(attempts, chosen, query, goal, blocks, snapshot, rounds, plan_first, seed)
     with hide_progress(unless=progress):
         counts = run_synthesis(
             Path(library),
             [model] if isinstance(model, str) else list(model),
             Path(out),
-            ask,
+            options,
             service or Service(),
             sampling=sampling or Sampling(),
             against=list(map(Path, against)),
@@ -258,7 +258,7 @@ class PipelineRun:
     """
 
     folder: Path
-    stages: tuple[Done, ...] = field(repr=False, compare=False)
+    stages: tuple[StageOutcome, ...] = field(repr=False, compare=False)
 
     def __fspath__(self) -> str:
         return str(self.folder)

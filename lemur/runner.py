@@ -60,7 +60,7 @@ class Stage:
     name: str
     outputs: tuple[str, ...]
     make: Callable[[Path], object]
-    summarise: Callable[[Path], Summary]
+    summarize: Callable[[Path], Summary]
     parents: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     parameters: Mapping[str, object] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StageOutcome:
     """The outcome of a stage in one run. `why` is None and `seconds` is 0 if it was kept."""
 
     stage: Stage
@@ -90,32 +90,32 @@ class State(Record):
     stages: dict[str, StageRecord]
 
 
-def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> list[Done]:
+def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> list[StageOutcome]:
     """Bring every stage up to date, in this order, parents first.
 
     Args:
         force: rebuild all of them.
 
     Returns: the outcome of each stage.
-    Raises: UserError that names the stage.
+    Raises: UserError that names the failed stage.
     """
     with _own_folder(out):
         finished = _read_state(out, rebuild=force)
         _write_state(out, finished)  # marks the folder as ours from now on
         outputs: dict[str, str] = {}
-        done = []
-        for place, stage in enumerate(stages, 1):
+        outcomes = []
+        for number, stage in enumerate(stages, 1):
             inputs = _digest_inputs(stage, outputs)
             output = digest_outputs(out, stage.outputs)
             why = _why(finished.get(stage.name), inputs, output, force=force)
-            note(f"stage {place} of {len(stages)}, {stage.name}: {why or 'nothing changed'}")
+            note(f"stage {number} of {len(stages)}, {stage.name}: {why or 'nothing changed'}")
             started = time.monotonic()
             if why is not None:
-                known = finished.pop(stage.name, None)
+                previous = finished.pop(stage.name, None)
                 _write_state(out, finished)
-                # Outputs that somebody has changed go first; with `--force` also those of a stage that would resume
-                # from them.
-                if (known is not None and output != known.output) or (force and stage.resumes):
+                # Remove outputs that somebody has changed and, with `--force`, those of a stage that would resume from
+                # them.
+                if (previous is not None and output != previous.output) or (force and stage.resumes):
                     _remove_outputs(stage, out)
                 output = _make(stage, out)
                 finished[stage.name] = StageRecord(inputs=inputs, output=output)
@@ -123,8 +123,8 @@ def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> li
             assert output is not None
             outputs[stage.name] = output
             seconds = time.monotonic() - started if why is not None else 0.0
-            done.append(Done(stage, why, round(seconds, 3), stage.summarise(out)))
-    return done
+            outcomes.append(StageOutcome(stage, why, round(seconds, 3), stage.summarize(out)))
+    return outcomes
 
 
 def in_stage(name: str, error: UserError, more: str = "") -> UserError:

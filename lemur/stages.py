@@ -1,4 +1,4 @@
-"""The stages of `lemur run`: inputs, implementation and summary of each; deliberately small, but on real input.
+"""The stages of `lemur run`, with their inputs, implementations and summaries: deliberately small, but on real input.
 
 Each stage is one call of the same function that its command calls.
 """
@@ -21,7 +21,7 @@ from curate.sources import open_sources
 from extract.extractor import extract_to
 from extract.model.results import Options
 from lemur.folders import STATE, verify_folder
-from lemur.runner import Done, Stage, Summary, in_stage, run_stages
+from lemur.runner import Stage, StageOutcome, Summary, in_stage, run_stages
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
@@ -55,7 +55,7 @@ _RECORDS = ("lemur@2.1.0",)
 HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
 WIDTHS = (16, 64, 128, 128)  # half of the recipe's: 0.52 instead of 1.99 GFLOP per training image
-_GROUND = ("manifests", "lemur_core")
+_SHARED_PACKAGES = ("manifests", "lemur_core")
 _WIDTH = 1_000  # without a terminal: do not wrap lines
 
 
@@ -90,7 +90,7 @@ class Plan:
 
 
 def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any) -> Plan:
-    """Return the plan of `lemur run`: corpus `quick`, the recipe's blocks, a slice of LEMUR, a short training run."""
+    """Return the plan of `lemur run`: corpus `quick`, the recipe's blocks, a few LEMUR networks, a short training."""
     corpus = load_corpus(CORPUS)
     whole = next(source.source for source in corpus.sources if source.name == _RECIPE_SOURCE)
     paths = tuple(path for source in corpus.sources for path in source.paths)
@@ -105,7 +105,7 @@ def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any)
 
 
 def plan_stages(plan: Plan) -> list[Stage]:
-    """Return the stages of a plan. Invalid plans are refused here, before minutes of work.
+    """Return the stages of a plan, which is checked here, before minutes of work.
 
     Raises: UserError if the images or the recipe do not exist.
     """
@@ -125,7 +125,7 @@ def plan_stages(plan: Plan) -> list[Stage]:
         name: str, outputs: tuple[str, ...], make: Callable[[Plan, Path], None],
         parents: tuple[str, ...], packages: tuple[str, ...], parameters: Mapping[str, object],
     ) -> Stage:  # fmt: skip
-        ours = (*packages, *_GROUND)
+        ours = (*packages, *_SHARED_PACKAGES)
         return Stage(
             name, outputs, partial(make, plan), SUMMARIES[name], parents, ours, parameters, resumes=name == RUN
         )
@@ -159,16 +159,16 @@ def make_snapshot(plan: Plan, out: Path) -> None:
 
 
 def make_network(plan: Plan, out: Path) -> None:
-    """Assemble the recipe from the blocks: write the network's file, and a file with the facts that a run needs."""
-    built = assemble(_recipe(plan), out / BLOCKS, unsafe=plan.unsafe)
-    parts = [part.model_dump(mode="json") for part in built.ingredients]
-    facts = {"name": built.name, "prm": built.prm, "ingredients": parts}
+    """Assemble the recipe from the blocks; write the network, and a file with the facts that a run needs."""
+    assembled = assemble(_recipe(plan), out / BLOCKS, unsafe=plan.unsafe)
+    parts = [part.model_dump(mode="json") for part in assembled.ingredients]
+    facts = {"name": assembled.name, "prm": assembled.prm, "ingredients": parts}
     write_text(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")
-    write_text(out / NETWORK, built.code)
+    write_text(out / NETWORK, assembled.code)
 
 
 def make_run(plan: Plan, out: Path) -> None:
-    """Train that network briefly, evaluate it on the test images, and write its files for LEMUR.
+    """Train the network briefly, evaluate it on the test images, and write its files for LEMUR.
 
     Raises: UserError with the reason if the run did not complete.
     """
@@ -176,12 +176,12 @@ def make_run(plan: Plan, out: Path) -> None:
     parts, recipe = tuple(map(Ingredient.model_validate, facts["ingredients"])), _recipe(plan)
     network = Network(facts["name"], (out / NETWORK).read_text(encoding="utf-8"), facts["prm"], parts, recipe)
     data = load_cifar10(plan.data)
-    there = len(data.train_labels)
+    available = len(data.train_labels)
     # A small data set keeps three quarters to train on.
-    held_out = min(plan.held_out, there // 4)
-    images = min(IMAGES, there - held_out) if plan.images is None else plan.images
+    held_out = min(plan.held_out, available // 4)
+    images = min(IMAGES, available - held_out) if plan.images is None else plan.images
     run = TrainingRun(network, recipe, plan.seed, data, held_out, images)
-    # On the CPU everywhere: the same figures with and without a GPU.
+    # Always on the CPU, so that the figures are the same with and without a GPU.
     resources = Resources(plan.jobs, "cpu", unsafe=plan.unsafe)
     record = train_once(run, out / RUN, resources=resources, force=True, library=out / BLOCKS)
     if record.status != "ok":
@@ -271,7 +271,7 @@ def pipeline_page(out: Path) -> Page:
     """Return the page of a pipeline run: its stages, with links to their pages, and the checks."""
     where = {"network": link(NETWORK, NETWORK), "verify": link(CHECKS, CHECKS)}
     where |= {name: page_link("open", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
-    rows: list[Sequence[Cell]] = [[name, summarise(out).text, where[name]] for name, summarise in SUMMARIES.items()]
+    rows: list[Sequence[Cell]] = [[name, summarize(out).text, where[name]] for name, summarize in SUMMARIES.items()]
     checks = json.loads((out / CHECKS).read_text(encoding="utf-8"))
     views = [
         table("Stages", ["stage", "what came out", "where"], rows),
@@ -291,55 +291,55 @@ def _recipe(plan: Plan) -> Recipe:
 
 
 def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
-    """Run every stage that needs it and print the results.
+    """Bring all stages up to date, and print the results.
 
-    Raises: UserError that names the stage.
+    Raises: UserError that names the failed stage.
     """
     if plan.data == HUB and not (out / STATE).exists():
         needed = "LEMUR 2.1.0 (99 MB), timm and segment-anything (3 MB), CIFAR-10 (144 MB)"
         note(f"downloads what is missing in {cache_folder()}: {needed}")
-    done = run_stages(plan_stages(plan), out, force=force)
+    outcomes = run_stages(plan_stages(plan), out, force=force)
     write_page(out, pipeline_page(out))
     if as_json:
-        print(json.dumps(summary(done, out)))
+        print(json.dumps(summary(outcomes, out)))
         return
-    print_table(done, out)
+    print_table(outcomes, out)
     print("\n".join(next_lines(out)))
 
 
-def summary(done: Sequence[Done], out: Path) -> Json:
+def summary(outcomes: Sequence[StageOutcome], out: Path) -> Json:
     """Return the run as JSON data."""
     stages = [
         {
-            "stage": one.stage.name,
-            "made": one.why is not None,
-            "why": one.why,
-            "seconds": one.seconds,
-            "where": [str(out / name) for name in one.stage.outputs],
-            "counts": dict(one.summary.counts),
+            "stage": outcome.stage.name,
+            "made": outcome.why is not None,
+            "why": outcome.why,
+            "seconds": outcome.seconds,
+            "where": [str(out / name) for name in outcome.stage.outputs],
+            "counts": dict(outcome.summary.counts),
         }
-        for one in done
+        for outcome in outcomes
     ]
-    return {"out": str(out), "seconds": round(sum(one.seconds for one in done), 3), "stages": stages}
+    return {"out": str(out), "seconds": round(sum(outcome.seconds for outcome in outcomes), 3), "stages": stages}
 
 
-def print_table(done: Sequence[Done], out: Path) -> None:
+def print_table(outcomes: Sequence[StageOutcome], out: Path) -> None:
     """Print the stages, one per row."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    shown.add_column("stage")
-    shown.add_column("seconds", justify="right")
-    shown.add_column("what came out")
-    shown.add_column("where", overflow="fold")
-    for one in done:
-        seconds = "kept" if one.why is None else f"{one.seconds:,.1f}"
-        shown.add_row(one.stage.name, seconds, one.summary.text, str(out / one.stage.outputs[0]))
-    # Rich would wrap a pipe at 80 columns.
+    stage_table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    stage_table.add_column("stage")
+    stage_table.add_column("seconds", justify="right")
+    stage_table.add_column("what came out")
+    stage_table.add_column("where", overflow="fold")
+    for outcome in outcomes:
+        seconds = "kept" if outcome.why is None else f"{outcome.seconds:,.1f}"
+        stage_table.add_row(outcome.stage.name, seconds, outcome.summary.text, str(out / outcome.stage.outputs[0]))
+    # Otherwise Rich wraps the output to a pipe at 80 columns.
     width = None if sys.stdout.isatty() else _WIDTH
-    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(shown)
+    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(stage_table)
 
 
 def next_lines(out: Path) -> list[str]:
-    """Return commands to try next, with existing names."""
+    """Return commands to try next, with names from this run."""
     parts = network_facts(out)["ingredients"]
     block = parts[0]["block"] if parts else "NAME"
     return [

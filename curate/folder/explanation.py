@@ -1,4 +1,4 @@
-"""The explanation of one network of a snapshot: its facts, the same as JSON, and as lines to print."""
+"""The explanation of one network of a snapshot: its facts, as JSON or as lines to print."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,20 +9,20 @@ from lemur_core.files import Json
 from lemur_core.files.markdown import make_visible, plural, ratio
 from manifests.records import Agreement, Decision, GraphRow, LemurRecord, Stage
 
-#: Entries of each list.
+#: Maximum number of entries shown from each list.
 SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """The record that a removed network is represented by."""
+    """The record that represents a removed network."""
 
     id: str
     name: str | None
     kept: bool
     split: str | None = None
     score: float | None = None
-    folder: str | None = None  # of a record that is published already
+    folder: str | None = None  # where the record is published, if it is not in this snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """The networks that a kept record represents: the number by stage, the nearest and the least similar ones."""
+    """The networks that a kept record represents: their numbers by stage, the most and the least similar ones."""
 
     networks: int
     by_stage: Mapping[str, int]
@@ -65,10 +65,10 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class GraphDifference:
-    """How the computations of a removed network and its canonical compare."""
+    """How the computation of a removed network compares with that of its canonical record."""
 
     agreement: Agreement
-    share: float  # of the subtrees that both have
+    share: float  # of subtrees that both have
     starts_alike: bool  # equal initialization of parameters
     trains_alike: bool  # equal train_setup and learn
     differences: Sequence[str]
@@ -107,7 +107,7 @@ class Explanation:
             facts[name] = None if row is None else {key: value for key, value in row if key in row.model_fields_set}
         if self.canonical is not None and self.canonical.folder is None:
             del facts["canonical"]["folder"]
-        # Older programs expect the comparison of graphs only where two different codes were compared.
+        # The comparison of graphs is stated only where two different codes were compared, as in earlier versions.
         if self.canonical is None or self.canonical.id == self.id:
             del facts["graph_difference"]
         return facts
@@ -115,27 +115,27 @@ class Explanation:
     @cached_property
     def lines(self) -> list[str]:
         """Return the lines to print."""
-        return [make_visible(line) for line in _format(self)]
+        return [make_visible(line) for line in _list_lines(self)]
 
 
 def describe_outcome(row: Decision | OtherName) -> str:
-    """Return whether a row was kept, or at which stage it was removed."""
+    """Describe whether a row was kept, or at which stage it was removed."""
     return "kept" if row.kept else f"removed at stage {row.stage}"
 
 
-def _format(facts: Explanation) -> list[str]:
+def _list_lines(facts: Explanation) -> list[str]:
     entries = [
         ("name", facts.name or "(none)"),
         ("id", facts.id or "none: the row has no usable code"),
-        ("outcome", _outcome_text(facts)),
+        ("outcome", _describe_kept(facts)),
     ]
     if facts.reason != "kept":
         entries.append(("reason", facts.reason))
-    entries += _canonical_text(facts)
+    entries += _list_canonical(facts)
     if facts.score is not None:
         entries.append(("score", f"{facts.score:.4f}"))
-    entries += _record_text(facts)
-    entries += _graph_text(facts)
+    entries += _list_record(facts)
+    entries += _list_graph(facts)
     further = facts.further_rows
     more = f", and {plural(further, 'further row')} of this network" if further else ""
     entries.append(("row", f"{facts.row:,}{more}"))
@@ -146,63 +146,52 @@ def _format(facts: Explanation) -> list[str]:
     entries += [("also named", f"{other.name}: {describe_outcome(other)}") for other in facts.other_names]
     lines = [f"{label:<12}{text}" for label, text in entries]
     if facts.stands_for is not None:
-        lines += _duplicates_text(facts.stands_for)
+        lines += _list_duplicates(facts.stands_for)
     if facts.diff is not None:
-        lines += ["", *(facts.diff or ["the codes differ in nothing that a line shows"])]
+        lines += ["", *(facts.diff or ["the codes have equal lines"])]
     return lines
 
 
-def _outcome_text(facts: Explanation) -> str:
+def _describe_kept(facts: Explanation) -> str:
     if facts.kept:
         rescued = {"prefix": " (for the support of its prefix)", "topup": " (as a top-up of its group)"}
         return "kept" + rescued.get(facts.rescued or "", "")
-    what = {
-        "invalid": "removed at stage invalid: it cannot be used",
-        "filter": "removed at stage filter: an option of the run left it out",
-        "leak": "removed at stage leak: no split could take it",
+    causes = {
+        "invalid": ": it cannot be used",
+        "filter": ": an option of the run left it out",
+        "leak": ": no split could take it",
     }
-    return what.get(facts.stage or "", f"removed at stage {facts.stage}")
+    return f"removed at stage {facts.stage}{causes.get(facts.stage or '', '')}"
 
 
-def _canonical_text(facts: Explanation) -> list[tuple[str, str]]:
+def _list_canonical(facts: Explanation) -> list[tuple[str, str]]:
     canonical = facts.canonical
     if canonical is None:
         return []
-    if not canonical.kept:
-        about = "not kept itself"
-    else:
-        about = f"kept, {canonical.split}, " + (
-            "no score" if canonical.score is None else f"score {canonical.score:.4f}"
-        )
-        about += f", in {canonical.folder}" if canonical.folder is not None else ""
+    about = "not kept itself"
+    if canonical.kept:
+        score = "no score" if canonical.score is None else f"score {canonical.score:.4f}"
+        folder = f", in {canonical.folder}" if canonical.folder is not None else ""
+        about = f"kept, {canonical.split}, {score}{folder}"
     entries = [("canonical", f"{canonical.name} ({about})")]
-    if canonical.id == facts.id:
-        entries.append(("", "the same code, character for character"))
-    else:
-        entries.append(("", canonical.id))
+    entries.append(("", "the same code, character for character" if canonical.id == facts.id else canonical.id))
     similarity = "not recorded" if facts.similarity is None else ratio(facts.similarity)
     if facts.threshold is not None:
         similarity += f" ({facts.stage} Jaccard; the threshold is {facts.threshold:g})"
     return [*entries, ("similarity", similarity)]
 
 
-def _record_text(facts: Explanation) -> list[tuple[str, str]]:
+def _list_record(facts: Explanation) -> list[tuple[str, str]]:
     record = facts.record
     if record is None:
         return []
     benchmark = " / ".join(value for value in (record.task, record.dataset, record.metric) if value is not None)
     epoch = "" if record.epoch is None else f", epoch {record.epoch}"
-    entries = [
-        ("split", record.split),
-        ("cluster", record.cluster),
-        (
-            "score",
-            "none: no accuracy is known" if record.score is None else f"{record.score:.4f}, from all its results",
-        ),
-    ]
+    score = "none: no accuracy is known" if record.score is None else f"{record.score:.4f}, from all its results"
+    entries = [("split", record.split), ("cluster", record.cluster), ("score", score)]
     if record.accuracy is not None:
         entries.append(("shown", f"{record.accuracy:.4f} on {benchmark}{epoch}: the row of best percentile"))
-    if record.best_accuracy is not None:  # older snapshots say none
+    if record.best_accuracy is not None:  # absent from older snapshots
         after = "" if record.best_epoch is None else f", epoch {record.best_epoch}"
         entries.append(("best", f"{record.best_accuracy:.4f} on {benchmark}{after}"))
     entries.append(("family", record.family))
@@ -214,7 +203,7 @@ def _record_text(facts: Explanation) -> list[tuple[str, str]]:
         entries.append(("runs", "yes: constructed and run forward once"))
     elif record.runs_error is not None:
         entries.append(("runs", f"{'no' if record.runs is False else 'not tried'}: {make_visible(record.runs_error)}"))
-    if record.license:  # older snapshots say none
+    if record.license:  # absent from older snapshots
         entries.append(("licence", make_visible(record.license)))
     if record.origin:
         near = f"{ratio(record.origin_similarity or 0.0)} to a class of it"
@@ -229,7 +218,7 @@ _AGREEMENT = {
 }
 
 
-def _graph_text(facts: Explanation) -> list[tuple[str, str]]:
+def _list_graph(facts: Explanation) -> list[tuple[str, str]]:
     row, difference = facts.graph, facts.graph_difference
     if row is None:
         return []
@@ -248,7 +237,7 @@ def _graph_text(facts: Explanation) -> list[tuple[str, str]]:
     return entries + [("", line) for line in difference.differences]
 
 
-def _duplicates_text(stands_for: Duplicates) -> list[str]:
+def _list_duplicates(stands_for: Duplicates) -> list[str]:
     total = stands_for.networks
     if not total:
         return [f"{'stands for':<12}itself alone"]

@@ -1,8 +1,8 @@
-"""Support for prefixes and families: choose the records to take first so that the kept set has enough of them.
+"""Support for prefixes and families: choose records to decide first, so that enough of each group are kept.
 
-A removed record is near a kept one, or it would have been kept; so raising a prefix's support means choosing another
-maximal independent set, not adding to one. The records chosen here are moved to the front of the order, and all
-records are decided again, so all guarantees hold as before.
+Every removed record is near a kept one, so raising the support of a prefix means choosing another maximal independent
+set, not adding to the present one. The records chosen here move to the front of the order, and all records are decided
+again, so that all guarantees hold as before.
 
 Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
@@ -23,7 +23,7 @@ Select = Callable[[Sequence[int]], dict[int, Verdict]]
 
 @dataclass(slots=True)
 class Rescue:
-    """The kept set after all minimum supports were met as far as possible."""
+    """The kept set after each minimum support was met as far as possible."""
 
     verdicts: dict[int, Verdict]
     rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix" or "topup"
@@ -53,12 +53,12 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
     while True:
         kept = {code for code, verdict in result.verdicts.items() if verdict.stage is None}
         short = [item for item in supports if _count(item, kept) < item.minimum and item.label not in heads]
-        # Each support is raised once: what its members allow is known after one attempt.
+        # Each support is raised once: a second attempt could not keep more of its members.
         if not short:
             break
         for support in short:
-            taken = [code for head in heads.values() for code in head]
-            heads[support.label] = _pick(support, taken, kept, features, select)
+            reserved = [code for head in heads.values() for code in head]
+            heads[support.label] = _choose_head(support, reserved, kept, features, select)
         seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
         chosen = set(seeds)
         result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
@@ -69,11 +69,11 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
             if code in kept and first[code].stage is not None:
                 result.rescued.setdefault(code, kinds[label])
     for item in supports:
-        have = _count(item, kept)
-        if have < item.minimum:
-            of = f"its {len(item.members):,} records are near-duplicates of each other or of what other groups need"
-            why = of if item.members else "it has no records"
-            result.shortfalls.append(f"{item.label}: {have} kept, {item.minimum} asked; {why}")
+        count = _count(item, kept)
+        if count < item.minimum:
+            near = f"its {len(item.members):,} records are near-duplicates of each other or of records of other groups"
+            why = near if item.members else "it has no records"
+            result.shortfalls.append(f"{item.label}: {count} kept, {item.minimum} required; {why}")
     return result
 
 
@@ -81,27 +81,31 @@ def _count(support: Support, kept: set[int]) -> int:
     return sum(code in kept for code in support.members)
 
 
-def _pick(support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select) -> list[int]:
-    """Choose members to put first: those kept already and more, none near another or near those of other groups."""
+def _choose_head(
+    support: Support, reserved: Sequence[int], kept: set[int], features: FeatureTable, select: Select
+) -> list[int]:
+    """Choose members to put first, kept ones and more, none near each other or near those of other groups."""
     own = [code for code in support.members if code in kept]
-    best = _independent(taken, [*own, *support.members], support.minimum, select)
+    best = _select_independent(reserved, [*own, *support.members], support.minimum, select)
     if support.kind == "topup":
         start = own[:1] or list(support.members[:1])
-        farthest = _independent(taken, _farthest_first(start, support.members, features), support.minimum, select)
+        farthest = _select_independent(
+            reserved, _farthest_first(start, support.members, features), support.minimum, select
+        )
         if len(farthest) > len(own):
             return farthest
     return best
 
 
-def _independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
-    others = set(taken)
+def _select_independent(reserved: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
+    others = set(reserved)
     ordered = [code for code in dict.fromkeys(candidates) if code not in others]
-    verdicts = select([*taken, *ordered])
+    verdicts = select([*reserved, *ordered])
     return [code for code in ordered if verdicts[code].stage is None][:wanted]
 
 
 def _farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
-    """Order members by falling distance from those before them; equal distances in the input order.
+    """Order members by decreasing distance from those before them; equal distances in input order.
 
     Distance is 1 minus the larger of the lexical and the structural Jaccard.
     """
@@ -110,9 +114,9 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
     nearest = dict.fromkeys(rest, 0.0)
     last = order[-1] if order else None
     while rest and last is not None and len(order) < _FARTHEST_LIMIT:
-        shingles, elements = _views(last, features)
+        shingles, elements = _read_features(last, features)
         for code in rest:
-            other_shingles, other_elements = _views(code, features)
+            other_shingles, other_elements = _read_features(code, features)
             similarity = max(jaccard(shingles, other_shingles), set_jaccard(elements, other_elements))
             nearest[code] = max(nearest[code], similarity)
         last = min(rest, key=nearest.__getitem__)
@@ -121,11 +125,11 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
     return [*order, *rest]
 
 
-#: Number of members ordered farthest first; the rest follow best first.
+#: Number of members to order farthest first; the rest follow, best first.
 _FARTHEST_LIMIT = 50
 
 
-def _views(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], frozenset[int]]:
+def _read_features(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], frozenset[int]]:
     return (
         features.shingles(int(features.shingle_set[code])),
         frozenset(features.elements[int(features.fingerprint[code])].tolist()),

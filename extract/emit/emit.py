@@ -301,7 +301,8 @@ def _finders(names: BlockNames, closure: Closure, graph: DependencyGraph) -> Ite
     """Yield the replacements of `importlib.import_module`, with the modules that are imported by strings."""
     for finder, modules in closure.modules_by_name.items():
         ours = names.of[graph.ours(MODULES)]
-        origin = sorted({*graph.library.packages(finder.module.source), *(name.partition(".")[0] for name in modules)})
+        tops = {name.partition(".")[0] for name in modules}
+        origin = sorted(tops.union(graph.library.list_packages(finder.module.source)))
         lines = "".join(f"    {name!r}: {names.of[modules[name]]},\n" for name in sorted(modules))
         yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
 

@@ -319,7 +319,7 @@ class Renderer:
         return "".join(f"{indent}{line}\n" for line in lines)
 
     def _keep_import(self, module: Module, alias: Alias, bound: str) -> str:
-        dotted = self.graph.library.absolute(module, alias)
+        dotted = self.graph.library.absolute_name(module, alias)
         assert dotted is not None
         return str(Import(dotted, alias.name, alias.whole or bound != dotted.split(".")[0], bound))
 
@@ -359,7 +359,7 @@ class Renderer:
             bound = self.names.of.get(Definition(module, bound), bound)
         if isinstance(target, External):
             if self._usable(module, entry, target):
-                dotted = self.graph.library.absolute(module, entry.alias) or ""
+                dotted = self.graph.library.absolute_name(module, entry.alias) or ""
                 if dotted.partition(".")[0] == target.package.partition(".")[0]:
                     return self._keep_import(module, entry.alias, bound)
                 return str(Import(target.package, target.name, target.whole, bound))  # the corpus re-exports it

@@ -38,7 +38,7 @@ from extract.minimize.cuts import LEFT_OUT
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import META_PRELOAD, Limits
-from lemur_core.sandbox.cached import CachedSandbox, may_pass
+from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from lemur_core.source.text import parse_code
@@ -167,7 +167,7 @@ def open_box(*, unsafe: bool = False) -> CachedSandbox:
         unsafe=unsafe,
         preload=META_PRELOAD,
         attempts=1,
-        usable=lambda _job, outcome: not may_pass(outcome),
+        usable=lambda _job, outcome: not is_transient(outcome),
     )
 
 

@@ -30,14 +30,15 @@ _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
 
 @dataclass(frozen=True, slots=True)
 class RebuildAnswer:
-    """The answer of the guest: from `written` on with `source`; for `equal` with everything except the reasons.
+    """The guest's answer. `source` is present from `written` on; an `equal` answer has all fields except the reasons.
 
     Args:
-        step: the last one reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph) or
-            `equal` (to the original).
+        step: the last step reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph)
+            or `equal` (to the original).
         cause: why it stopped there.
-        source: the generated code. fixed: its inputs whose sizes it fixes. free: it accepts other sizes.
-        error: the largest one of the values. bits: there is none. proved_free: other sizes were compared.
+        source: the generated code. fixed: inputs whose sizes it fixes. free: whether it accepts other sizes.
+        error: the largest difference of values. bits: whether all bits are equal.
+        proved_free: whether other sizes were compared, too.
         outside_state: buffers that are in no state dict.
         sizes_fail: the error of the size formulas, if only the code for the original sizes is right.
         no_original: why the original cannot be built.
@@ -68,7 +69,7 @@ REBUILD = SandboxStage[RebuildAnswer](
 class RebuildOutcome:
     """The outcome for one block: the last step reached and why it stopped there, in one line.
 
-    If the job itself failed, the step is `failed`, and the answer says no more.
+    If the job itself failed, the step is `failed`, and the answer adds nothing.
     """
 
     block: str
@@ -85,17 +86,13 @@ class RebuildOutcome:
     def kind(self) -> str:
         """The category of the cause."""
         if self.step == "read":
-            return "an operation without public form" if "operation" in self.cause else "what no graph holds"
-        kinds = {
-            "failed": "ended in the sandbox",
-            "written": "not equal",
-            "traced": "its original cannot be built here",
-        }
+            return "no public operation" if "operation" in self.cause else "a value that no graph holds"
+        kinds = {"failed": "ended in the sandbox", "written": "not equal", "traced": "no original to compare with"}
         return kinds.get(self.step, self.step)
 
 
 def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
-    """Count the blocks that were written, and those that are equal, bit-identical, proven at other sizes, and so on."""
+    """Count the blocks that were written, that are equal, equal in every bit, proven at other sizes, and so on."""
     answers = [item.answer for item in rewritten]
     equal = [answer for answer in answers if answer.step == "equal"]
     return {
@@ -110,7 +107,7 @@ def count_rewritten(rewritten: Sequence[RebuildOutcome]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RebuildJob:
-    """A spec to rebuild a block from, with the original if available.
+    """A spec to rebuild a block from, and the original if available.
 
     Args:
         stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
@@ -141,7 +138,7 @@ def rebuild_all(
     with CachedSandbox(
         index, workers=jobs, readable=list(runtime), unsafe=unsafe, preload=META_PRELOAD, entries=[REBUILD.guest]
     ) as box:
-        for reply in REBUILD.run(box, {spec.block: _request(spec, runtime) for spec in specs}):
+        for reply in REBUILD.run(box, {spec.block: _make_request(spec, runtime) for spec in specs}):
             if reply.answer is None:
                 cause = reply.failure(_MAX_CHARACTERS).error
                 yield RebuildOutcome(reply.key, "failed", cause, RebuildAnswer("read", cause))
@@ -150,10 +147,10 @@ def rebuild_all(
                 yield RebuildOutcome(reply.key, reply.answer.step, cause, reply.answer)
 
 
-def _request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
+def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
     original = None
     if spec.pair is not None:
-        # The same whether the block comes from its source or from a folder, which states less: one cached answer.
+        # Only what a folder states, too, so that a block from its source has the same cached answer.
         companions = [{"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions]
         stated = {"origin": sorted(spec.pair.origin), "companions": companions}
         original = asdict(spec.pair.run(runtime)) | stated
@@ -161,7 +158,7 @@ def _request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
 
 
 def format_header(block: str, about: Mapping[str, Any]) -> str:
-    """Return the header of a rebuilt file: its name, the origin of the computation, and the license."""
+    """Return the header of a rebuilt file: the block, the origin of the computation, and the license."""
     return "\n".join(
         [
             f"{about['name']}, written from what {block} computes.",
@@ -188,30 +185,29 @@ def rebuild_rows(
     rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
     codes = {row.name: row.code or "" for row in rows.values()}
     wanted = [rows[spec.block] for spec in specs if spec.block in rows]
-    # Nothing is kept out of this runtime: the originals are closed files, not their sources.
-    runtime = runtime_for(sorted({need for row in wanted for need in row.requires}), known=())
+    runtime = runtime_for(sorted({need for row in wanted for need in row.requires}))
 
-    def original(spec: Spec) -> RebuildJob:
+    def make_job(spec: Spec) -> RebuildJob:
         row = rows.get(spec.block)
-        return _original(spec, None if row is None or row.arguments is None else _pair(row, origins, codes))
+        return _make_job(spec, _pair_with_original(row, origins, codes) if row and row.arguments else None)
 
-    yield from rebuild_all(map(original, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
+    yield from rebuild_all(map(make_job, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
 
 
-def _original(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
+def _make_job(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
     assert spec.algorithm is not None
     return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
 
 
-def _pair(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> BlockWithOriginal:
+def _pair_with_original(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> BlockWithOriginal:
     arguments = json.loads(row.arguments or "")
-    named = [name for name in _names(arguments) if name in codes]
-    companions = tuple(CompanionCode(name=name, code=codes[name]) for name in named)
+    names = [name for name in _list_names(arguments) if name in codes]
+    companions = tuple(CompanionCode(name=name, code=codes[name]) for name in names)
     origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
     return BlockWithOriginal(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
 
 
-def _names(arguments: CallsToRun) -> list[str]:
+def _list_names(arguments: CallsToRun) -> list[str]:
     """Return the names in the expressions of the arguments."""
     names: set[str] = set()
     for call in (arguments["init"], arguments["forward"]):
@@ -232,12 +228,12 @@ def rebuild_to(
     Returns: one line that describes the comparison, or its facts as JSON.
     Raises: UserError if there is no such block, its spec has no graph, or the proof fails; then no file is written.
     """
-    # Checked first: the proof below takes a minute.
+    # Checked first, because the proof below takes a minute.
     if out.exists() and not force:
         raise UserError(f"{out}: exists; choose another name, or replace it with --force")
     spec = _find_spec(folder, wanted)
     if folder is None:
-        (outcome,) = rebuild_all([_original(spec, None)], jobs=1, unsafe=unsafe)
+        (outcome,) = rebuild_all([_make_job(spec, None)], jobs=1, unsafe=unsafe)
     else:
         (outcome,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
     if outcome.step not in ("equal", "traced"):

@@ -183,7 +183,7 @@ def validate_all(
 
     box = CachedSandbox(
         index,
-        passing=_TRANSIENT,
+        transient=_TRANSIENT,
         back_off=_BACK_OFF_SECONDS,
         usable=usable,
         workers=jobs,

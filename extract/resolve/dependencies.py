@@ -104,7 +104,7 @@ class DependencyGraph:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            statements = {s.number: s for s in (*module.binders(name), *module.changing(name))}
+            statements = {s.number: s for s in (*module.find_binders(name), *module.find_changes(name))}
             self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
@@ -159,7 +159,7 @@ class DependencyGraph:
         if statement.kind in {IMPORT, STAR}:
             self._link_import(module, statement, result)
             return result
-        result.local_targets = [self.library.target(module, entry.alias) for entry in statement.locals]
+        result.local_targets = [self.library.resolve_alias(module, entry.alias) for entry in statement.locals]
         for entry, target_of_local in zip(statement.locals, result.local_targets, strict=True):
             if isinstance(target_of_local, External) and not target_of_local.runtime and not entry.guarded:
                 # An import in a function is often optional: only what the metadata requires becomes a requirement.
@@ -179,7 +179,7 @@ class DependencyGraph:
             # What a dropped decorator reads is not needed.
             if any(d.start <= use.start < d.end for d in result.dropped):
                 continue
-            if use.name in errors and use.local < 0 and not module.binders(use.name):
+            if use.name in errors and use.local < 0 and not module.find_binders(use.name):
                 result.errors.append(use)
                 continue
             local = statement.locals[use.local] if use.local >= 0 else None
@@ -192,7 +192,7 @@ class DependencyGraph:
     def _link_import(self, module: Module, statement: Statement, result: StatementLinks) -> None:
         """Link an import inside a kept `if` or `try`: the name is bound there to the symbol that it refers to."""
         for alias in statement.aliases:
-            target = self.library.target(module, alias)
+            target = self.library.resolve_alias(module, alias)
             if isinstance(target, Definition):
                 result.alias_links.append(self.symbol(target))
             elif isinstance(target, External):
@@ -280,11 +280,11 @@ class DependencyGraph:
             return How.STAND_IN
         if consumed:
             return How.QUALIFIED
-        binders = module.binders(use.name) if alias is None else ()
+        binders = module.find_binders(use.name) if alias is None else ()
         if not binders and alias is None:
-            return How.LAZY_PACKAGE if module.for_types(use.name) else How.STAR
+            return How.LAZY_PACKAGE if module.find_type_only(use.name) else How.STAR
         imported = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
-        dotted = self.library.absolute(module, imported)
+        dotted = self.library.absolute_name(module, imported)
         if dotted == target.module.name:
             return How.DIRECT_IMPORT
         # The path from the imported module's name to its file is only a guess at the installed layout.
@@ -293,7 +293,7 @@ class DependencyGraph:
 
     def _missing(self, module: Module, use: Use, target: Missing) -> Problem:
         where = _place(module, use)
-        if module.binders(use.name) or use.local >= 0:
+        if module.find_binders(use.name) or use.local >= 0:
             return Problem(
                 Reason.UNRESOLVED_IMPORT, f"{where}: {'.'.join((use.name, *use.attributes))}: {target.where}"
             )
@@ -307,7 +307,7 @@ class DependencyGraph:
         if target.optional:
             yield NameLink(use, OptionalPackage(target.package, use.name), consumed, How.DIRECT_IMPORT)
             return
-        if consumed or alias is not None or not module.binders(use.name):
+        if consumed or alias is not None or not module.find_binders(use.name):
             # Reached through another module's attribute or a star import: import it from where it is defined.
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
@@ -325,11 +325,11 @@ class DependencyGraph:
     def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Imported]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
         needed: list[tuple[Imported, int]] = []
-        for statement in module.binders(use.name):
+        for statement in module.find_binders(use.name):
             for alias in statement.aliases:
                 if alias.bound != use.name:
                     continue
-                target = self.library.target(module, alias)
+                target = self.library.resolve_alias(module, alias)
                 if isinstance(target, External) and target.runtime == chosen.runtime:
                     symbol = Imported(target.package, target.name, target.whole or bool(target.name), use.name)
                     needed.append((symbol, len(target.package.split("."))))
@@ -349,13 +349,13 @@ class DependencyGraph:
         """Return the imports that an annotation's name needs; empty if it refers to no import of the runtime."""
         if not isinstance(target, External) or not target.runtime:
             return []
-        if not module.binders(use.name) or use.local >= 0:
+        if not module.find_binders(use.name) or use.local >= 0:
             return [Imported(target.package, target.name, True, use.name)] if target.name else []
         return self._list_imports(module, use, target)
 
     def _conditional(self, module: Module, name: str) -> bool:
         """Return whether a name is imported only under a condition."""
-        binders = module.binders(name)
+        binders = module.find_binders(name)
         return bool(binders) and all(statement.path for statement in binders if statement.kind == IMPORT)
 
     # -- native operators ----------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class DependencyGraph:
         if compiled and len(chain) > consumed and find_operator(chain[consumed]) is not None:
             return self._native(use, chain[consumed], consumed + 1)
         if isinstance(target, Missing) and not consumed and use.local < 0:
-            for statement in module.binders(use.name):
+            for statement in module.find_binders(use.name):
                 for alias in statement.aliases:
                     if alias.bound == use.name and alias.module.rpartition(".")[2] in {"_C", "_ext"}:
                         return self._native(use, alias.name, 0)
@@ -394,7 +394,7 @@ class DependencyGraph:
 
     def is_extension(self, target: Definition) -> bool:
         """Return whether a name is a loaded extension module: `ext_module = ext_loader.load_ext("_ext", [...])`."""
-        binders = target.module.binders(target.name)
+        binders = target.module.find_binders(target.name)
         return any(
             statement.kind == ASSIGN and use.attributes[-1:] == ("load_ext",)
             for statement in binders
@@ -419,7 +419,7 @@ class DependencyGraph:
             return True
         target = follow(self.library, module, chain)
         if isinstance(target, Definition):
-            binders = target.module.binders(target.name)
+            binders = target.module.find_binders(target.name)
             return all(s.kind == FUNCTION and s.registers for s in binders)
         return False
 
@@ -446,7 +446,7 @@ def _shape(target: Definition) -> set[str]:
     """Return the methods of a class and the names they bind, or the parameters (and locals) of a function."""
     facts = find_class_facts(target)
     methods = () if facts is None else facts.methods
-    return {*methods, *(name for statement in target.module.binders(target.name) for name in statement.shadows)}
+    return {*methods, *(name for statement in target.module.find_binders(target.name) for name in statement.shadows)}
 
 
 def _place(module: Module, at: Statement | Use) -> str:

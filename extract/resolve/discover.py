@@ -160,7 +160,7 @@ def follow(library: CorpusIndex, module: Module, chain: Sequence[str]) -> Target
 
 def _alias(library: CorpusIndex, target: Definition) -> Target | None:
     """Return the class behind `Name = Other`."""
-    binders = target.module.binders(target.name)
+    binders = target.module.find_binders(target.name)
     statement = binders[-1]
     if statement.kind != "assign" or statement.calls or statement.binds != (target.name,):
         return None

@@ -8,10 +8,10 @@ Example: what are `Norm`, `nn` and `fused` in net.py?
                                         except ImportError: fused = None
 
 `lookup(net, "Norm")` follows the import to `lib.layers`, where no statement binds the name, then the star import, and
-returns `Definition(lib.layers.norm, "Norm")`: a block copies from the file that defines a name, however long the way.
-`nn` is `External("torch", "nn")`, an import that stays. `fused` is the `None` of the handler, `Definition(lib.layers,
-"fused")`: it is outside of the declared runtime, and what else a machine has installed must not change a block. A name
-that nothing binds is `Missing`, with the lookup that failed.
+returns `Definition(lib.layers.norm, "Norm")`: a block copies from the file that defines a name, however many imports
+lead there. `nn` is `External("torch", "nn")`, an import that remains. `fused` is the `None` of the handler,
+`Definition(lib.layers, "fused")`: the package is outside of the declared runtime, and other packages that a machine
+happens to have must not change a block. A name that nothing binds is `Missing`, with the lookup that failed.
 
 Relative imports and packages are resolved only here.
 Source of the rules: https://docs.python.org/3/reference/import.html
@@ -39,7 +39,7 @@ FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy 
 
 
 class Module:
-    """A file of a source, with its facts and the branches that are taken."""
+    """A file of a source, with its facts and the branches that are taken when it is imported."""
 
     def __init__(self, library: "CorpusIndex", source: PackageSource, file: SourceFile) -> None:
         self.library = library
@@ -48,7 +48,7 @@ class Module:
         self.name = file.module
         self._facts: FileFacts | None = None
         self._text: bytes | None = None
-        self._changing: dict[str, list[Statement]] | None = None
+        self._changes: dict[str, list[Statement]] | None = None
         self._binders: dict[str, list[Statement]] | None = None
         self._type_only: dict[str, list[Statement]] = {}
         self._failed: dict[str, list[Statement]] = {}
@@ -73,7 +73,7 @@ class Module:
 
     @functools.cached_property
     def license(self) -> str:
-        """SPDX expression of the file: what its head says, with the license of its source."""
+        """SPDX expression of the file, from its head and the license of its source."""
         text, license_ = self.text.decode("utf-8", "replace"), self.source.license
         return license_of_code(text, license_, in_source=True) or license_
 
@@ -82,55 +82,55 @@ class Module:
         """Package that relative imports start from."""
         return self.name if self.file.is_package else self.name.rpartition(".")[0]
 
-    def binders(self, name: str) -> Sequence[Statement]:
-        """Return the statements, in branches that are taken, that bind a name."""
-        return self._names().get(name, ())
+    def find_binders(self, name: str) -> Sequence[Statement]:
+        """Return the statements in taken branches that bind a name."""
+        return self._bindings().get(name, ())
 
-    def changing(self, name: str) -> Sequence[Statement]:
-        """Return the statements, in branches that are taken, that change a name's object without binding the name."""
-        if self._changing is None:
-            self._changing = {}
+    def find_changes(self, name: str) -> Sequence[Statement]:
+        """Return the statements in taken branches that change the object of a name without binding the name."""
+        if self._changes is None:
+            self._changes = {}
             for statement in self.facts.statements:
                 if statement.touches and self.is_taken(statement):
                     for touched in set(statement.touches) - set(statement.binds):
-                        self._changing.setdefault(touched, []).append(statement)
-        return self._changing.get(name, ())
+                        self._changes.setdefault(touched, []).append(statement)
+        return self._changes.get(name, ())
 
     def list_bound(self) -> Iterable[str]:
-        """Return all names bound in branches that are taken."""
-        return self._names()
+        """Return all names that are bound in taken branches."""
+        return self._bindings()
 
-    def for_types(self, name: str) -> Sequence[Statement]:
-        """Return the statements that bind a name under TYPE_CHECKING only."""
-        self._names()
+    def find_type_only(self, name: str) -> Sequence[Statement]:
+        """Return the statements that bind a name only under TYPE_CHECKING."""
+        self._bindings()
         return self._type_only.get(name, ())
 
-    def list_failed(self, name: str) -> Sequence[Statement]:
-        """Return the imports of a name in a `try` that fail in the declared runtime."""
-        self._names()
+    def find_failed(self, name: str) -> Sequence[Statement]:
+        """Return the imports of a name inside a `try` that fail in the declared runtime."""
+        self._bindings()
         return self._failed.get(name, ())
 
-    def stars(self, *, types: bool = False) -> Iterable[Statement]:
-        """Yield the star imports, the last first; with `types`, also those under TYPE_CHECKING."""
+    def list_stars(self, *, types: bool = False) -> Iterable[Statement]:
+        """Yield the star imports, the last one first; with `types`, also those under TYPE_CHECKING."""
         for statement in reversed(self.facts.statements):
             if statement.kind == STAR and (types or self.is_taken(statement)):
                 yield statement
 
-    def _names(self) -> dict[str, list[Statement]]:
-        """Return the statements by the names they bind; store those in branches that are not taken separately."""
+    def _bindings(self) -> dict[str, list[Statement]]:
+        """Return the statements in taken branches by the names that they bind; store the others separately."""
         if self._binders is not None:
             return self._binders
         binders: dict[str, list[Statement]] = {}
         late: dict[str, list[Statement]] = {}
-        self._binders = binders  # set first: choosing a branch may look names up here, which are bound elsewhere
-        blocks = self.facts.blocks
-        tried = [s for s in self.facts.statements if any(blocks[block].static == "imports" for block, _ in s.path)]
-        numbers = {s.number for s in tried}
-        for statement in (*(s for s in self.facts.statements if s.number not in numbers), *tried):
+        self._binders = binders  # already set while it is filled: choosing a branch may look up other names here
+
+        def is_tried(statement: Statement) -> bool:
+            return any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
+
+        for statement in sorted(self.facts.statements, key=is_tried):  # the imports in a `try` last
             target = binders
             if not self.is_taken(statement):
-                in_try = any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
-                target = self._failed if in_try else self._type_only
+                target = self._failed if is_tried(statement) else self._type_only
             for name in statement.binds:
                 target.setdefault(name, []).append(statement)
             for name in statement.late:
@@ -143,11 +143,11 @@ class Module:
         return binders
 
     def is_taken(self, statement: Statement) -> bool:
-        """Return whether a statement is outside of all branches that are statically not taken."""
+        """Return whether a statement is outside of all branches that are known not to be taken."""
         return all(self.is_suite_taken(block, suite) for block, suite in statement.path)
 
     def is_suite_taken(self, number: int, suite: int) -> bool:
-        """Return whether one suite of a block can run (TYPE_CHECKING, `__main__`, a failed optional import)."""
+        """Return whether a suite can run: not under TYPE_CHECKING or `__main__`, nor for the other import outcome."""
         key = (number, suite)
         if key not in self._active:
             block = self.facts.blocks[number]
@@ -159,12 +159,12 @@ class Module:
         return self._active[key]
 
     def imports_work(self, number: int) -> bool:
-        """Return whether all imports in the body of a `try … except ImportError` succeed with the declared runtime."""
+        """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
         handlers_raise = self._handlers_only_raise(number)
         for statement in self.facts.statements:
             if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
                 for alias in statement.aliases:
-                    target = self.library.target(self, alias)
+                    target = self.library.resolve_alias(self, alias)
                     if (
                         isinstance(target, External)
                         and target.runtime
@@ -173,13 +173,13 @@ class Module:
                         continue
                     if isinstance(target, Missing) and alias.bound in EXTENSIONS:
                         continue  # its operators have replacements, or the block fails with their names
-                    # The import fails here. Without a fallback it is required: its fault is reported.
+                    # The import fails here. Without a fallback it is required, and its failure is reported.
                     if isinstance(target, Missing | External):
                         return handlers_raise
         return True
 
     def _handlers_only_raise(self, number: int) -> bool:
-        """Return whether neither the handlers nor the code above offer a fallback, so that the import is required."""
+        """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
         block = self.facts.blocks[number]
         tried: set[str] = set()
         handled: set[str] = set()
@@ -194,7 +194,7 @@ class Module:
 
 
 class Definition(NamedTuple):
-    """A name that statements of a module bind; a block that needs it gets a copy of their text."""
+    """A name bound by statements of a module; a block that needs it gets a copy of their text."""
 
     module: Module
     name: str
@@ -221,7 +221,7 @@ class Missing(NamedTuple):
     where: str
 
 
-_WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind names that appear in no statement
+_WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind names that no statement shows
 
 Target = Definition | External | Module | Missing
 
@@ -242,7 +242,7 @@ class CorpusIndex:
     _in_folders: dict[str, Mapping[str, Module | None]] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
-    _unsure: dict[tuple[int, str], Missing] = field(default_factory=dict)
+    _provisional: dict[tuple[int, str], Missing] = field(default_factory=dict)
     _cut: bool = False
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ class CorpusIndex:
                 if file.module:
                     self.modules.setdefault((source.name, file.module), module)
                     tops.add(file.module.split(".")[0])
-                    # A last name of several files is ambiguous: None marks it.
+                    # None marks a last name that several files share.
                     last = file.module.rpartition(".")[2]
                     key = (source.name, last)
                     self._suffixes[key] = None if key in self._suffixes else module
@@ -276,7 +276,7 @@ class CorpusIndex:
 
     # -- modules -------------------------------------------------------------------------------------------------
 
-    def absolute(self, module: Module, alias: Alias) -> str | None:
+    def absolute_name(self, module: Module, alias: Alias) -> str | None:
         """Return the absolute dotted name of an import's module; None if a relative import leaves its package."""
         if not alias.level:
             return alias.module
@@ -290,8 +290,8 @@ class CorpusIndex:
     def find_module(self, source: PackageSource, dotted: str) -> Module | None:
         """Return the module of that name: from the source, another source with that top package, or a folder.
 
-        A project may put any folder that is not a package on `sys.path`. What its metadata requires is not looked up
-        in such folders: Python, too, prefers an installed package to a folder without `__init__.py`.
+        A project may put any folder that is not a package on `sys.path`. Packages that its metadata requires are not
+        looked up in such folders: Python, too, prefers an installed package to a folder without `__init__.py`.
         """
         top = dotted.split(".")[0]
         if top == FOUNDATION:
@@ -311,11 +311,11 @@ class CorpusIndex:
         return in_folder
 
     def has_folder(self, source: PackageSource, top: str) -> bool:
-        """Return whether a source has a folder or file of this name, and requires no package of this name."""
+        """Return whether a source has a folder or file of this name and requires no package of the same name."""
         return top in self._in_folders.get(source.name, {}) and not is_stated(top, source.requires)
 
-    def packages(self, source: PackageSource) -> tuple[str, ...]:
-        """Return the top-level names of a source's own code; without the foundation, which every block needs."""
+    def list_packages(self, source: PackageSource) -> tuple[str, ...]:
+        """Return the top-level names of a source's own code, without torch, which every block needs."""
         return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
 
     def knows(self, source: PackageSource, dotted: str) -> bool:
@@ -336,9 +336,9 @@ class CorpusIndex:
 
     # -- names ---------------------------------------------------------------------------------------------------
 
-    def target(self, module: Module, alias: Alias) -> Target:
-        """Return what a name in an import statement refers to."""
-        dotted = self.absolute(module, alias)
+    def resolve_alias(self, module: Module, alias: Alias) -> Target:
+        """Return the target of a name in an import statement."""
+        dotted = self.absolute_name(module, alias)
         if dotted is None or (not dotted and not alias.name):
             return Missing(f"relative import leaves {module.package or module.file.path}")
         if not alias.name:
@@ -350,7 +350,7 @@ class CorpusIndex:
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = self.find_module(module.source, dotted)
-        # A name of the corpus without a file there: its layout may change on installation.
+        # The corpus has the package but no such file: its layout may change on installation.
         if holder is None and self.knows(module.source, dotted):
             holder = self._find_moved(module.source, dotted)
         if holder is None:
@@ -368,86 +368,86 @@ class CorpusIndex:
         return self.lookup(holder, alias.name)
 
     def follow(self, module: Module, chain: Sequence[str]) -> tuple[Target, tuple[str, ...]]:
-        """Return what a dotted name leads to through modules, and the attributes that are left."""
+        """Return the target of a dotted name, followed through modules, and the remaining attributes."""
         target, rest = self.lookup(module, chain[0]), tuple(chain[1:])
         while rest and isinstance(target, Module):
             target, rest = self.lookup(target, rest[0]), rest[1:]
         return target, rest
 
     def lookup(self, module: Module, name: str) -> Target:
-        """Return what a global name of a module refers to, through re-exports, star imports and lazy packages."""
+        """Return the target of a global name of a module, through re-exports, star imports and lazy packages."""
         key = (id(module), name)
         if key in self._memo:
             return self._memo[key]
-        if key in self._looking:  # a circular import: the outer lookup continues elsewhere
+        if key in self._looking:  # a circular import: the outer lookup tries other ways
             self._cut = True
             return Missing(f"circular import of {name} in {module.file.path}")
-        if key in self._unsure:
-            return self._unsure[key]
+        if key in self._provisional:
+            return self._provisional[key]
         self._looking.add(key)
         target = self._lookup(module, name)
         self._looking.discard(key)
-        # Within a cycle a failure is not final: it may come from the lookup that was cut short.
+        # Within a cycle a failure is not final: it may be due to the lookup that was cut short.
         if self._cut and self._looking and isinstance(target, Missing):
-            self._unsure[key] = target  # a lookup that starts here might succeed
+            self._provisional[key] = target  # a lookup that starts here might succeed
             return target
         if not self._looking:
             self._cut = False
-            self._unsure.clear()
+            self._provisional.clear()
         self._memo[key] = target
         return target
 
     def _lookup(self, module: Module, name: str) -> Target:
-        binders = module.binders(name)
+        binders = module.find_binders(name)
         if binders:
             return self.resolve_binding(module, name, binders)
-        for statement in module.stars():
+        for statement in module.list_stars():
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
         submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
         if submodule is not None:
             return submodule
-        for statement in reversed(module.list_failed(name)):
+        for statement in reversed(module.find_failed(name)):
             for alias in statement.aliases:
                 if alias.bound == name:
-                    tried = self.target(module, alias)
+                    tried = self.resolve_alias(module, alias)
                     package = tried.package if isinstance(tried, External) else alias.module or name
                     return External(package, alias.name, True, False, optional=True)
         # A lazy package (PEP 562) lists its contents under TYPE_CHECKING for the type checker.
-        for statement in reversed(module.for_types(name)):
+        for statement in reversed(module.find_type_only(name)):
             if statement.kind == IMPORT:
                 for alias in statement.aliases:
                     if alias.bound == name:
-                        target = self.target(module, alias)
+                        target = self.resolve_alias(module, alias)
                         if not isinstance(target, Missing):
                             return target
-        for statement in module.stars(types=True):
+        for statement in module.list_stars(types=True):
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
         return Missing(f"no {name} in {module.name or module.file.path}")
 
     def lacks(self, module: Module, name: str) -> bool:
-        """Return whether nothing in a module can bind a global name: no statement, function or unknown star import."""
+        """Return whether nothing in a module can bind a global name: no statement, function or opaque star import."""
         if any(name in (*s.binds, *s.late, *s.touches) for s in module.facts.statements):
             return False
         if _WRITES_NAMES.search(module.text):
             return False
-        holders = [self.target(module, statement.aliases[0]) for statement in module.stars()]
+        holders = [self.resolve_alias(module, statement.aliases[0]) for statement in module.list_stars()]
         known = all(isinstance(h, Module) or (isinstance(h, External) and h.runtime) for h in holders)
         return known and isinstance(self.lookup(module, name), Missing)
 
     def resolve_binding(self, module: Module, name: str, binders: Sequence[Statement]) -> Target:
-        """Return the target behind a name: resolved if only imports bind it, else the module's own definition."""
+        """Return the target of a name: what it is imported from if only imports bind it, else its definition here."""
         if all(statement.kind == IMPORT for statement in binders):
             targets: list[Target] = []
             for statement in binders:
                 alias = next(a for a in reversed(statement.aliases) if a.bound == name)
-                targets.append(self.target(module, alias))
+                targets.append(self.resolve_alias(module, alias))
             known = [t for t in targets if not isinstance(t, Missing)]
-            # The last import wins, as in Python, but one that works in the declared runtime is preferred to one that
-            # needs an optional package.
+            # The last import wins, as in Python, but one that works in the declared runtime is preferred to one of an
+            # optional package.
             usable = [t for t in known if not isinstance(t, External) or t.runtime]
             return (usable or known or targets)[-1]
         return Definition(module, name)
@@ -458,8 +458,8 @@ class CorpusIndex:
         if exports is not None:
             return list(exports)
         names = dict.fromkeys(name for name in module.list_bound() if not name.startswith("_"))
-        for statement in module.stars():
-            holder = self.target(module, statement.aliases[0])
+        for statement in module.list_stars():
+            holder = self.resolve_alias(module, statement.aliases[0])
             if isinstance(holder, Module) and id(holder) not in seen:
                 names.update(dict.fromkeys(self.public_names(holder, seen | {id(module)})))
         names.pop("*", None)
@@ -467,10 +467,10 @@ class CorpusIndex:
 
     def _through_star(self, module: Module, statement: Statement, name: str) -> Target | None:
         alias = statement.aliases[0]
-        holder = self.target(module, alias)
+        holder = self.resolve_alias(module, alias)
         if isinstance(holder, External):
             if holder.runtime:
-                dotted = self.absolute(module, alias)
+                dotted = self.absolute_name(module, alias)
                 if dotted is not None and name in RUNTIME_NAMES.star(dotted):
                     return External(dotted, name, False, True)
             return None
@@ -483,7 +483,7 @@ class CorpusIndex:
         return None if isinstance(target, Missing) else target
 
     def _find_moved(self, source: PackageSource, dotted: str) -> Module | None:
-        """Return the only module with these last two names, for code whose layout changes on installation."""
+        """Return the only module whose name ends with these two parts, for layouts that change on installation."""
         top, _, rest = dotted.partition(".")
         tail = ".".join(rest.split(".")[-2:])
         for other in (source, *self._tops.get(top, ())):
@@ -496,7 +496,7 @@ class CorpusIndex:
 
 
 def _visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
-    """Return whether other sources may import a top-level package of this one (not a script folder's `utils`)."""
+    """Return whether other sources may import a top-level package of this one (not `utils` of a script folder)."""
     if source.kind == "package":
         return True
     own = source.name.partition("@")[0].replace("-", "_").lower()
@@ -504,9 +504,9 @@ def _visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
 
 
 def _name_from_folders(modules: Iterable[Module]) -> dict[str, Module | None]:
-    """Return modules by their names from any folder below the root that is not a package.
+    """Return modules by their names relative to any folder that is not a package.
 
-    `python/acme/core/act.py` is `acme.core.act`, too. None marks packages, and names of several files.
+    `python/acme/core/act.py` is also `acme.core.act`. None marks packages, and names that several files share.
     """
     files = {module.file.path: module for module in modules}
     packages = {path.rpartition("/")[0] for path in files if is_package(path)}

@@ -62,7 +62,7 @@ class Registrations:
                 self._read.add(module)
                 self._look(module)
         # A statement above the container's own cannot fill it.
-        defined = min((statement.number for statement in target.module.binders(target.name)), default=0)
+        defined = min((statement.number for statement in target.module.find_binders(target.name)), default=0)
         fillings = [
             item
             for item in self._of.get(target, {}).values()
@@ -86,7 +86,7 @@ class Registrations:
             for statement in module.facts.statements:
                 if statement.kind in {IMPORT, STAR} and module.is_taken(statement):
                     for alias in statement.aliases:
-                        dotted = self._library.absolute(module, alias)
+                        dotted = self._library.absolute_name(module, alias)
                         if dotted:
                             imported.update(dict.fromkeys(self._with_packages(module, dotted)))
                             below = f"{dotted}.{alias.name}" if alias.name else ""
@@ -165,13 +165,13 @@ class Registrations:
         """Yield a changed container and, if one of its items changes, the containers that are its items."""
         yield head
         if change.chain[-1] == _ITEM:
-            for statement in head.module.binders(head.name):
+            for statement in head.module.find_binders(head.name):
                 if statement.kind == ASSIGN:
                     yield from self._containers(head.module, statement, statement.uses, AT_DEFINITION)
 
     def _records(self, head: Definition) -> bool:
         """Return whether a name is called for its side effect: the function of a decorator, or a class."""
-        binders = head.module.binders(head.name)
+        binders = head.module.find_binders(head.name)
         return find_class_facts(head) is not None or any(statement.registers for statement in binders)
 
     # -- what a call changes -------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Registrations:
 
     def _find_changed(self, head: Definition, rest: tuple[str, ...], depth: int) -> Iterator[Definition]:
         module = head.module
-        for statement in module.binders(head.name):
+        for statement in module.find_binders(head.name):
             if statement.kind == ASSIGN and depth < _DEPTH:  # `register = partial(_register, kind)`, `TABLE.register`
                 for use in statement.uses:
                     if use.when == AT_DEFINITION:
@@ -215,7 +215,7 @@ class Registrations:
 
     def _changes_argument(self, head: Definition, rest: Sequence[str]) -> bool:
         """Return whether a function fills a container that is passed as an argument."""
-        statements = head.module.binders(head.name)
+        statements = head.module.find_binders(head.name)
         return not rest and any(
             change.chain[0] == _ARGUMENT and change.when == AT_CALL and not change.method and change.how[0] != "."
             for statement in statements
@@ -228,7 +228,7 @@ class Registrations:
         for use in uses:
             if use.when == when and not use.called:
                 target, _ = self._resolve(module, (use.name, *use.attributes), statement, use)
-                if target is not None and all(s.kind == ASSIGN for s in target.module.binders(target.name)):
+                if target is not None and all(s.kind == ASSIGN for s in target.module.find_binders(target.name)):
                     yield target
 
     def _fills(self, target: Definition, how: str) -> bool:
@@ -238,13 +238,13 @@ class Registrations:
         kind = self._class_of_value(target)
         return kind is not None and any(
             change.method == how and change.chain[0] == _OWN
-            for statement in kind.module.binders(kind.name)
+            for statement in kind.module.find_binders(kind.name)
             for change in statement.changes
         )
 
     def _class_of_value(self, target: Definition) -> Definition | None:
         """Return the class of the corpus that an assigned name is an instance of."""
-        for statement in target.module.binders(target.name):
+        for statement in target.module.find_binders(target.name):
             for use in sorted(statement.uses, key=lambda use: use.start) if statement.kind == ASSIGN else ():
                 if use.called and use.when == AT_DEFINITION:
                     kind = follow(self._library, target.module, (use.name, *use.attributes))
@@ -286,7 +286,7 @@ class Registrations:
         if chain[0] in {_OWN, _ARGUMENT}:
             return None, ()
         if use is not None and statement is not None and use.local >= 0:
-            target = self._library.target(module, statement.locals[use.local].alias)
+            target = self._library.resolve_alias(module, statement.locals[use.local].alias)
         else:
             target = self._library.lookup(module, chain[0])
         rest = tuple(chain[1:])

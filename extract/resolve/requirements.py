@@ -1,4 +1,4 @@
-"""`required_repos.json`: what each closed file needs to run, and the origin of every part of it.
+"""`required_repos.json`: the requirements of each closed file, and the origin of every part of it.
 
 Requirements are PEP 508, with the versions that the source states, if any; `runtime` holds the exact versions of the
 declared runtime in which the blocks were validated. Locations are SWHIDs: `swh:1:cnt:` of each file, qualified by the
@@ -35,7 +35,7 @@ _IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", 
 
 def runtime_versions() -> dict[str, str]:
     """Return the installed versions of the declared runtime, without local build labels."""
-    return {name: _public(importlib.metadata.version(name)) for name in RUNTIME}
+    return {name: _strip_label(importlib.metadata.version(name)) for name in RUNTIME}
 
 
 def requirements_text(
@@ -45,46 +45,46 @@ def requirements_text(
 
     Args:
         files_of_block: (source, path) of every file that a block was extracted from, by block.
-        sources: sources that were opened; our own replacements need not be among them.
+        sources: the opened sources; our own replacements need not be among them.
     """
     by_name = {source.name: source for source in (replacement_source(), *sources)}
     blobs = {name: {file.path: file.blob for file in source.files} for name, source in by_name.items()}
     runtime = runtime_versions()
-    used: dict[str, set[str]] = {}
+    paths_used: dict[str, set[str]] = {}
     blocks = []
     for row in rows:
         if row.code is None:
             continue
         files = files_of_block.get(row.block) or ((row.source, row.path),)
         for name, path in files:
-            used.setdefault(name, set()).add(path)
+            paths_used.setdefault(name, set()).add(path)
         blocks.append(_block_entry(row, files, by_name))
-    head: dict[str, Any] = {
+    header: dict[str, Any] = {
         "format": FORMAT,
         "runtime": runtime,
-        "sources": {name: _source_entry(by_name[name]) for name in by_name if name in used},
+        "sources": {name: _source_entry(by_name[name]) for name in by_name if name in paths_used},
         "files": {
-            name: {path: f"swh:1:cnt:{blobs[name][path]}" for path in sorted(used[name])}
+            name: {path: f"swh:1:cnt:{blobs[name][path]}" for path in sorted(paths_used[name])}
             for name in by_name
-            if name in used
+            if name in paths_used
         },
     }
-    lines = [f" {json.dumps(key)}: {_indent(value)}," for key, value in head.items()]
+    lines = [f" {json.dumps(key)}: {_indent(value)}," for key, value in header.items()]
     entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in blocks)
     return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
 
 
 def qualify_swhid(row: Block, source: PackageSource) -> str:
-    """Return the identifier of a block's lines: its file, qualified by origin, source as anchor, path and lines."""
+    """Return the SWHID of a block's lines: its file, qualified by origin, source as anchor, path and lines."""
     file = Swhid.from_string(row.swhid)
     lines = row.start_line, row.end_line
     return str(Swhid("cnt", file.sha1, source.origin, source.swhid, f"/{row.path}", lines))
 
 
 def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> tuple[str, ...]:
-    """Return the requirements with the versions stated by the first source that names each of them; sorted.
+    """Return the requirements, sorted, each with the version stated by the first source that has one.
 
-    A requirement that already has a version, or that no source names, is returned unchanged, and so is a guess.
+    A requirement that is a guess, has a version, or is named by no source is returned unchanged.
     """
     ordered = list(sources)
     return tuple(sorted({_add_version(text, ordered) for text in requires}))
@@ -93,8 +93,8 @@ def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> t
 def list_runtime_imports(code: str) -> set[str]:
     """Return the packages of the declared runtime that a file imports, including imports inside functions."""
     packages = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
-    # Parsing costs more than the search: only if an indented import may be one of the runtime.
-    if any(match[2] not in packages for match in _IMPORT.finditer(code)):  # in a function, or only in a docstring
+    # Parsing costs more than the search, so it is left for imports in a function, or only in a docstring.
+    if any(match[2] not in packages for match in _IMPORT.finditer(code)):
         packages |= {name.partition(".")[0] for name, _ in list_imports(ast.parse(code))} & set(RUNTIME)
     return packages
 
@@ -112,22 +112,19 @@ def list_imports(tree: ast.AST) -> list[tuple[str, int]]:
 
 def _block_entry(row: Block, files: Files, by_name: Mapping[str, PackageSource]) -> dict[str, object]:
     source = by_name[row.source]
-    needed = list_runtime_imports(row.code or "") | {"torch"}  # the class is an nn.Module, however it is imported
-    names = list(dict.fromkeys([row.source, *(name for name, _ in files)]))
-    paths_by_source: dict[str, list[str]] = {name: [] for name in names}
+    runtime = list_runtime_imports(row.code or "") | {"torch"}  # the class is an nn.Module, however that is imported
+    paths: dict[str, list[str]] = {row.source: []}
     for name, path in files:
-        paths_by_source[name].append(path)
+        paths.setdefault(name, []).append(path)
+    sources = [by_name[name] for name in paths]
     return {
         "block": row.block,
-        "requires": [
-            *add_versions(needed, [by_name[name] for name in names]),
-            *add_versions(row.requires, [by_name[name] for name in names]),
-        ],
+        "requires": [*add_versions(runtime, sources), *add_versions(row.requires, sources)],
         "origin": source.origin or None,
         "swhid": qualify_swhid(row, source),
         "source_swhid": source.swhid or None,
         "license": row.license,
-        "made_from": {name: paths for name, paths in paths_by_source.items() if paths},
+        "made_from": {name: made_from for name, made_from in paths.items() if made_from},
     }
 
 
@@ -146,18 +143,18 @@ def _source_entry(source: PackageSource) -> dict[str, object]:
 
 
 def _add_version(text: str, sources: Sequence[PackageSource]) -> str:
-    wanted = Requirement(text)
-    if wanted.specifier or wanted.url or is_guess(text):
+    requirement = Requirement(text)
+    if requirement.specifier or requirement.url or is_guess(text):
         return text
-    name = canonicalize_name(wanted.name)
+    name = canonicalize_name(requirement.name)
     for source in sources:
         for stated in parse_requirements(source.requires):
             if canonicalize_name(stated.name) == name and stated.specifier:
-                return str(Requirement(f"{wanted.name}{stated.specifier}"))
+                return str(Requirement(f"{requirement.name}{stated.specifier}"))
     return text
 
 
-def _public(version: str) -> str:
+def _strip_label(version: str) -> str:
     try:
         return Version(version).public
     except InvalidVersion:

@@ -162,7 +162,7 @@ class Registries:
         """Return the registry at the root of a registry's parents."""
         seen = {target}
         while True:
-            statement = target.module.binders(target.name)[0]
+            statement = target.module.find_binders(target.name)[0]
             # Registries of one family have a parent; all are one table here.
             parents = [
                 parent
@@ -247,7 +247,7 @@ class Registries:
 
 def is_registry(target: Definition) -> bool:
     """Return whether a name is a registry object."""
-    binders = target.module.binders(target.name)
+    binders = target.module.find_binders(target.name)
     if len(binders) != 1 or binders[0].kind != ASSIGN or not binders[0].calls:
         return False
     reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0]

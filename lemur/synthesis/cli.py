@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lemur.synthesis.attempts.options import Ask, Sampling, Service, ShortTraining
+from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
 from lemur_core.files.errors import UsageError
 from manifests.options.parameters import takes_options
 from manifests.provenance.licenses import NOASSERTION, parse_expression
@@ -79,7 +79,7 @@ def synthesize(
     compare: _Compare = None,
     service: Service,
     sampling: Sampling,
-    ask: Ask,
+    options: AttemptOptions,
     against: _Against = None,
     train: _Train = None,
     data: _Data = "hf://datasets/uoft-cs/cifar10",
@@ -98,7 +98,7 @@ def synthesize(
         raise UsageError("--compare: pass it at least twice, or only --model")
     if register is not None and train is None:
         raise UsageError("--register: only trained networks are registered; add --train EPOCHS")
-    if not ask.blocks and not ask.goal and ask.parents is None:
+    if not options.blocks and not options.goal and options.parents is None:
         raise UsageError("--blocks 0: state what to write with --goal TEXT, or what to change with --parents")
     from lemur.synthesis.command import print_synthesis, run_synthesis  # loads torch
 
@@ -106,7 +106,7 @@ def synthesize(
         library,
         [model] if model is not None else list(compare or ()),
         out,
-        ask,
+        options,
         service,
         sampling=sampling,
         against=against or (),

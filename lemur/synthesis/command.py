@@ -12,7 +12,7 @@ from curate.published.reference_corpus import check_graphs
 from lemur.synthesis.attempts.asking import Asker, Model, TokenBudget
 from lemur.synthesis.attempts.loop import Tried, synthesize
 from lemur.synthesis.attempts.models import Endpoint, LocalModel, check_url, model_name
-from lemur.synthesis.attempts.options import Ask, Sampling, Service, ShortTraining
+from lemur.synthesis.attempts.options import AttemptOptions, Sampling, Service, ShortTraining
 from lemur.synthesis.attempts.plan import Attempt, digest_attempts, draw
 from lemur.synthesis.attempts.steps import Prover
 from lemur.synthesis.report import ModelCounts
@@ -34,7 +34,7 @@ def run_synthesis(
     library: Path,
     models: Sequence[str],
     out: Path,
-    ask: Ask,
+    options: AttemptOptions,
     service: Service,
     *,
     sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
@@ -60,7 +60,7 @@ def run_synthesis(
     cifar10 = load_cifar10(training.data) if training is not None else None
     if training is not None and training.db is not None and cifar10 is not None:
         check_enters(training.db, cifar10.label, PARAMETERS)
-    attempts, pool = draw(library, ask)
+    attempts, pool = draw(library, options)
     blocks = {one.spec.block for attempt in attempts for one in attempt.requested}
     note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'eligible block')}")
     references = list(dict.fromkeys([*against, library]))
@@ -72,18 +72,18 @@ def run_synthesis(
         for name, url in places:
             # Each model has a prover of its own: what another model wrote does not make its network known.
             with Prover(references, jobs=jobs, unsafe=unsafe) as prover:
-                answers = _ask_model(name, url, attempts, ask, sampling, service, prover)
+                answers = _ask_model(name, url, attempts, options, sampling, service, prover)
             tried += answers
             watch.lap(answers[0].record.model)
         if training is not None and cifar10 is not None:
-            trained = _train(tried, training, cifar10, seed=ask.seed, unsafe=unsafe)
+            trained = _train(tried, training, cifar10, seed=options.seed, unsafe=unsafe)
             watch.lap("training")
         names = list(dict.fromkeys(one.record.model for one in tried))
         return write_synthesis(
             out,
             tried,
-            parameters=_parameters(ask, sampling, names, service, training, digest_attempts(attempts)),
-            folders=[*references, *([ask.parents] if ask.parents else [])],
+            parameters=_parameters(options, sampling, names, service, training, digest_attempts(attempts)),
+            folders=[*references, *([options.parents] if options.parents else [])],
             trained=trained,
             epochs=training.epochs if training else None,
             license_=license_,
@@ -96,7 +96,7 @@ def _ask_model(
     name: str,
     url: str | None,
     attempts: Sequence[Attempt],
-    ask: Ask,
+    options: AttemptOptions,
     sampling: Sampling,
     service: Service,
     prover: Prover,
@@ -105,7 +105,7 @@ def _ask_model(
     budget = TokenBudget(service.tokens, service.seconds)
     model = _open(name, url, service, budget)
     with Asker(model, sampling, budget, again=service.again) as asker:
-        answers = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
+        answers = synthesize(attempts, asker, prover, rounds=options.rounds, planned=options.planned)
         if all(one.record.answer is None for one in answers):
             raise UserError(f"{model.name}: returned no answer at all: {answers[-1].record.error}; nothing was written")
         if asker.reused:
@@ -184,7 +184,7 @@ def _train(
 
 
 def _parameters(
-    ask: Ask,
+    options: AttemptOptions,
     sampling: Sampling,
     models: Sequence[str],
     service: Service,
@@ -194,15 +194,15 @@ def _parameters(
     """Return the parameters for the manifest, without URLs of models or folders of this machine."""
     return {
         "models": list(models),
-        "attempts": ask.attempts,
-        "rounds": ask.rounds,
-        "planned": ask.planned,
-        "seed": ask.seed,
-        "goal": ask.goal,
-        "blocks": ask.blocks,
-        "search": ask.query,
-        "spec": ask.spec and ask.spec.name,
-        "delta": ask.parents is not None,
+        "attempts": options.attempts,
+        "rounds": options.rounds,
+        "planned": options.planned,
+        "seed": options.seed,
+        "goal": options.goal,
+        "blocks": options.blocks,
+        "search": options.query,
+        "spec": options.spec and options.spec.name,
+        "delta": options.parents is not None,
         "sampling": asdict(sampling),
         "plan_sha256": plan,
         "token_budget": service.tokens,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lemur_core.describe.sentences import find_origin
 from lemur_core.graphs.graph import LEAVES, Graph, Node
 
-MAX_STEPS = 3_000  # of larger graphs, ancestors are not computed: they take a bit for each pair
+MAX_STEPS = 3_000  # no ancestors are computed for larger graphs: they take one bit per pair of nodes
 
 
 class DataFlow:
@@ -27,23 +27,23 @@ class DataFlow:
         self.live = self._find_live()
         self._ancestors = self._find_ancestors()
         self.users: dict[int, list[int]] = {}
-        for place in self.live:
-            for ref in self.nodes[place].inputs:
-                self.users.setdefault(ref.node, []).append(place)
+        for index in self.live:
+            for ref in self.nodes[index].inputs:
+                self.users.setdefault(ref.node, []).append(index)
 
     def _find_live(self) -> list[int]:
         """Return the operations that depend on an input, in order; all operations if there is no input."""
-        reached: set[int] = {place for place, node in enumerate(self.nodes) if node.op == "input"}
-        # A part of a network may compute from parameters alone, and would have no description.
+        reached: set[int] = {index for index, node in enumerate(self.nodes) if node.op == "input"}
+        # A part of a network that computes from parameters alone would have no description otherwise.
         whole = not reached
-        backward = {place for place, node in enumerate(self.nodes) if node.op == "cotangent"}
+        backward = {index for index, node in enumerate(self.nodes) if node.op == "cotangent"}
         live = []
-        for place, node in enumerate(self.nodes):
+        for index, node in enumerate(self.nodes):
             if any(ref.node in backward for ref in node.inputs) and node.op != "custom_gradient":
-                backward.add(place)  # custom backward code is not described
+                backward.add(index)  # custom backward code is not described
             elif node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
-                reached.add(place)
-                live.append(place)
+                reached.add(index)
+                live.append(index)
         self.reached = reached
         return live
 
@@ -51,17 +51,17 @@ class DataFlow:
         """Return the ancestors of each operation, as bits."""
         ancestors: dict[int, int] = {}
         if len(self.live) <= MAX_STEPS:
-            for place in sorted(self.reached):
-                bits = 1 << place
-                for ref in self.nodes[place].inputs:
+            for index in sorted(self.reached):
+                bits = 1 << index
+                for ref in self.nodes[index].inputs:
                     bits |= ancestors.get(ref.node, 0)
-                ancestors[place] = bits
+                ancestors[index] = bits
         return ancestors
 
-    def leads_to(self, one: int, other: int) -> bool:
-        """Return whether the second value is computed from the first one."""
+    def leads_to(self, source: int, target: int) -> bool:
+        """Return whether `target` is computed from `source`."""
         # Always False in a graph with more than MAX_STEPS operations, whose ancestors are unknown.
-        return one != other and bool(self._ancestors.get(other, 0) >> one & 1)
+        return source != target and bool(self._ancestors.get(target, 0) >> source & 1)
 
 
 # -- attention --------------------------------------------
@@ -75,7 +75,7 @@ _SCORED = RESHAPING | {"mul", "div", "add", "sub", "masked_fill", "where", "clam
 class Attention:
     """One attention: what it reads, how its scores are changed, and the nodes that it covers."""
 
-    place: int  # index of the weighted sum
+    index: int  # the node of the weighted sum
     read: list[int]  # queries, keys, values
     steps: list[str]
     heads: int | None
@@ -85,12 +85,12 @@ class Attention:
 def find_attention(flow: DataFlow) -> dict[int, Attention]:
     """Return the attentions by the node of their weighted sum."""
     attentions: dict[int, Attention] = {}
-    for place in flow.live:
-        node = flow.nodes[place]
+    for index in flow.live:
+        node = flow.nodes[index]
         if node.op == "attention":
-            attentions[place] = _read_behind(flow, _from_attention(flow, place, node))
+            attentions[index] = _read_behind(flow, _from_attention(flow, index, node))
         elif node.op == "_softmax":
-            match = _from_softmax(flow, place)
+            match = _from_softmax(flow, index)
             if match is not None:
                 attentions[match[0]] = _read_behind(flow, match[1])
     return attentions
@@ -110,22 +110,22 @@ def _trace_back(flow: DataFlow, attention: Attention, through: frozenset[str]) -
     before: list[int] = []
     while before != read:  # the parts of one value become free only together
         before = list(read)
-        for number, place in enumerate(read):
-            node = flow.nodes[place]
+        for number, index in enumerate(read):
+            node = flow.nodes[index]
             factor = node.get("other")
-            if not set(flow.users.get(place, ())) <= within | {attention.place} or place not in flow.reached:
+            if not set(flow.users.get(index, ())) <= within | {attention.index} or index not in flow.reached:
                 continue
             if node.op == "mul" and isinstance(factor, float):
                 scales[number] = f"scaled by {factor:.4g}"
             elif node.op not in through:
                 continue
-            within.add(place)
+            within.add(index)
             read[number] = node.inputs[0].node
     steps = [attention.steps[0], *dict.fromkeys(filter(None, scales.values())), *attention.steps[1:]]
-    return Attention(attention.place, read, steps, attention.heads, frozenset(within))
+    return Attention(attention.index, read, steps, attention.heads, frozenset(within))
 
 
-def _from_attention(flow: DataFlow, place: int, node: Node) -> Attention:
+def _from_attention(flow: DataFlow, index: int, node: Node) -> Attention:
     steps = [f"scores scaled by {node.get('scale'):.4g}"]
     if node.get("is_causal"):
         steps.append("only what came before")
@@ -134,43 +134,43 @@ def _from_attention(flow: DataFlow, place: int, node: Node) -> Attention:
     shape = flow.graph.type_of(node.get("query")).shape
     heads = shape[1] if len(shape) == 4 else None
     read = [node.get(name).node for name in ("query", "key", "value")]
-    return Attention(place, read, steps, heads, frozenset())
+    return Attention(index, read, steps, heads, frozenset())
 
 
 def _from_softmax(flow: DataFlow, softmax: int) -> tuple[int, Attention] | None:
     """Return scores before a softmax and a weighted sum after it, both matrix products of values."""
-    within, steps, place = {softmax}, ["softmax"], flow.nodes[softmax].inputs[0].node
-    while flow.nodes[place].op in _SCORED:
-        node = flow.nodes[place]
-        within.add(place)
+    within, steps, index = {softmax}, ["softmax"], flow.nodes[softmax].inputs[0].node
+    while flow.nodes[index].op in _SCORED:
+        node = flow.nodes[index]
+        within.add(index)
         step, onward = _describe_score(flow, node)
         steps += step
         # Scores that something else reads as well are not a step inside the attention.
-        if onward is None or len(flow.users.get(place, ())) != 1:
+        if onward is None or len(flow.users.get(index, ())) != 1:
             return None
-        place = onward
-    if flow.nodes[place].op != "matmul" or not all(ref.node in flow.reached for ref in flow.nodes[place].inputs):
+        index = onward
+    if flow.nodes[index].op != "matmul" or not all(ref.node in flow.reached for ref in flow.nodes[index].inputs):
         return None
-    within.add(place)
-    scores = place
-    place = softmax
+    within.add(index)
+    scores = index
+    index = softmax
     while True:
-        following = flow.users.get(place, [])
+        following = flow.users.get(index, [])
         if len(following) != 1:
             return None
-        before, place = place, following[0]
-        if flow.nodes[place].op == "matmul":
+        before, index = index, following[0]
+        if flow.nodes[index].op == "matmul":
             break
-        if flow.nodes[place].op not in RESHAPING | {"dropout", "mul"}:
+        if flow.nodes[index].op not in RESHAPING | {"dropout", "mul"}:
             return None
-        within.add(place)
+        within.add(index)
     query, key = (ref.node for ref in flow.nodes[scores].inputs)
-    values = next((ref.node for ref in flow.nodes[place].inputs if ref.node != before), key)
+    values = next((ref.node for ref in flow.nodes[index].inputs if ref.node != before), key)
     # With four dimensions: batch, heads, queries, keys.
     shape = flow.nodes[scores].outputs[0].shape
     heads = shape[1] if len(shape) == 4 else None
     read = [query, key, values]
-    return place, Attention(place, read, ["scores", *reversed(steps)], heads, frozenset(within))
+    return index, Attention(index, read, ["scores", *reversed(steps)], heads, frozenset(within))
 
 
 def _describe_score(flow: DataFlow, node: Node) -> tuple[list[str], int | None]:
@@ -181,7 +181,7 @@ def _describe_score(flow: DataFlow, node: Node) -> tuple[list[str], int | None]:
         return [f"scaled by {factor if node.op == 'mul' else 1 / factor:.4g}"], following
     if node.op == "add":
         others = [ref.node for ref in node.inputs if ref.node not in flow.reached]
-        learned = any(find_origin(flow.graph, place) == "learned" for place in others)
+        learned = any(find_origin(flow.graph, index) == "learned" for index in others)
         return ["plus a learned bias" if learned else "plus a mask"], following
     if node.op in ("masked_fill", "where"):
         return ["masked"], live[-1] if node.op == "where" and live else following

@@ -1,15 +1,15 @@
-"""Fold what repeats: runs of equal phrases in a sentence, and runs of sentences that repeat except for widths.
+"""Fold repeats: runs of equal phrases in a sentence, and runs of sentences that differ only in widths.
 
     conv; relu; conv; relu; conv; relu      becomes      3 times (conv, then relu)
 
-A sentence refers to another by its distance, `[-1]`, so that sentences which repeat are equal texts; the distances
-become numbers at the end.
+A sentence refers to another by its distance, `[-1]`, so that repeated sentences are equal texts; the distances become
+numbers at the end.
 """
 
 import re
 from collections.abc import Sequence
 
-from lemur_core.describe.sentences import plain, without_widths
+from lemur_core.describe.sentences import remove_marks, remove_widths
 
 MAX_SENTENCES = 16
 _MAX_PERIOD = 12  # of repeating sentences
@@ -22,9 +22,9 @@ def fold_phrases(phrases: Sequence[str]) -> list[str]:
     for period in range(2, len(folded) // 2 + 1):
         start = 0
         while start + 2 * period <= len(folded):
-            key = [without_widths(item) for item in folded[start : start + period]]
+            key = [remove_widths(item) for item in folded[start : start + period]]
             times = 1
-            while [without_widths(i) for i in folded[start + times * period : start + (times + 1) * period]] == key:
+            while [remove_widths(i) for i in folded[start + times * period : start + (times + 1) * period]] == key:
                 times += 1
             once = folded[start : start + period]
             exact = all(folded[start + n * period : start + (n + 1) * period] == once for n in range(times))
@@ -37,10 +37,10 @@ def fold_phrases(phrases: Sequence[str]) -> list[str]:
 
 
 def fold_sentences(texts: list[str]) -> list[tuple[int, str]]:
-    """Number the sentences; a run that repeats except for widths is folded, with the range of its numbers."""
+    """Number the sentences, and fold each run that differs only in widths into one with the range of its numbers."""
     folded: list[tuple[int, str]] = []
     start = 0
-    keys = [without_widths(text) for text in texts]
+    keys = [remove_widths(text) for text in texts]
     while start < len(texts):
         best, times = 0, 1
         for period in range(1, min(_MAX_PERIOD, (len(texts) - start) // 2) + 1):
@@ -75,14 +75,14 @@ def _span(start: int, end: int) -> str:
 
 
 def number_sentences(sentences: list[tuple[int, str]]) -> list[str]:
-    """Add the numbers to sentences if there are several."""
-    # The line that counts the others takes the place of one.
+    """Prefix each sentence with its number if there are several."""
+    # The line that counts the remaining sentences replaces one.
     shown = sentences if len(sentences) <= MAX_SENTENCES else sentences[: MAX_SENTENCES - 1]
     lines = []
     for number, text in shown:
         sentence = _REFERENCE.sub(lambda match, here=number: f"({here + int(match[1]) + 1})", text)  # type: ignore[misc]
         prefix = f"({number + 1}) " if len(sentences) > 1 and not sentence.startswith("(") else ""
-        lines.append(prefix + plain(sentence) + ".")
+        lines.append(prefix + remove_marks(sentence) + ".")
     if len(sentences) > len(shown):
         lines.append(f"And {len(sentences) - len(shown)} further sentences.")
     return lines

@@ -23,19 +23,19 @@ def channels_last(rank: int) -> Layout:
     return "N" + _SPACE[rank - 2] + "C" if 3 <= rank <= 5 else "NC"[:rank] + "?" * max(0, rank - 2)
 
 
-def derive_layout(graph: Graph, place: int) -> Layout | None:
+def derive_layout(graph: Graph, index: int) -> Layout | None:
     """Infer the layout of an input with three to five dimensions from the operations on it and on elementwise results.
 
     A normalization over the last dimension alone, or a linear layer over it, makes it the channels; a convolution or a
     batch normalization makes the second dimension the channels.
 
-    Args: place: index of the input in `graph.nodes`.
+    Args: index: position of the input in `graph.nodes`.
     Returns: one letter per dimension, such as `NCHW`; None if neither occurs, or for another number of dimensions.
     """
-    rank = len(graph.nodes[place].outputs[0].shape)
+    rank = len(graph.nodes[index].outputs[0].shape)
     if not 3 <= rank <= 5:
         return None
-    for node, position in _find_uses(graph, place):
+    for node, position in _find_uses(graph, index):
         if node.op in _LAST and position == 0 and _is_over_last(node):
             return channels_last(rank)
         if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm") and position == 0:

@@ -1,6 +1,6 @@
 """Describe single operations in words, independent of names in any source.
 
-Widths stand between `‹` and `›`, so that repeats with other widths can be recognized; `plain` removes the marks.
+Widths are marked with `‹` and `›`, so that repeats with other widths can be recognized; `remove_marks` drops the marks.
 """
 
 import re
@@ -71,23 +71,23 @@ _PADS = re.compile(r"(constant|reflection|replication)_pad")
 SILENT = frozenset({"cast", "expand", "to_dense"})
 
 
-def plain(words: str) -> str:
+def remove_marks(words: str) -> str:
     """Remove the marks around widths."""
     return words.replace("‹", "").replace("›", "")
 
 
-def without_widths(words: str) -> str:
+def remove_widths(words: str) -> str:
     """Remove the widths."""
     return _WIDTHS.sub("", words)
 
 
-def sizes(values: Sequence[Any]) -> str:
-    """Write `3×3`."""
-    return "×".join(str(value) for value in values)
+def format_sizes(values: Sequence[Any]) -> str:
+    """Format sizes as in `3×3`."""
+    return "×".join(map(str, values))
 
 
-def dimensions(layout: Layout, dims: Sequence[int]) -> str:
-    """Write `H and W`; `the last dimension` where the layout does not tell."""
+def name_dimensions(layout: Layout, dims: Sequence[int]) -> str:
+    """Name dimensions as in `H and W`, or by position (`the last dimension`) if the layout is unknown."""
     rank = len(layout)
     names = []
     for dim in sorted(dim % rank if rank else dim for dim in dims):
@@ -101,15 +101,15 @@ def dimensions(layout: Layout, dims: Sequence[int]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def find_origin(graph: Graph, place: int) -> str:
-    """Return the origin of a value that depends on no input: `random`, `learned` (by parameters), `fixed`."""
-    waiting, seen, learned = [place], set[int](), False
+def find_origin(graph: Graph, index: int) -> str:
+    """Return the origin of a value that depends on no input: `random`, `learned` (from parameters) or `fixed`."""
+    waiting, seen, learned = [index], set[int](), False
     while waiting:
-        place = waiting.pop()
-        if place in seen:
+        index = waiting.pop()
+        if index in seen:
             continue
-        seen.add(place)
-        node = graph.nodes[place]
+        seen.add(index)
+        node = graph.nodes[index]
         if node.get("draw") is not None:
             return "random"
         learned |= node.op == "parameter"
@@ -117,9 +117,9 @@ def find_origin(graph: Graph, place: int) -> str:
     return "learned" if learned else "fixed"
 
 
-def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
-    """Describe one operation on one value; empty if there is nothing to say."""
-    node = graph.nodes[place]
+def describe(graph: Graph, index: int, layouts: Sequence[Layout]) -> str:
+    """Describe one operation on one value; return an empty text if it is not worth mentioning."""
+    node = graph.nodes[index]
     source = node.inputs[0] if node.inputs else None
     before = layouts[source.node] if source is not None else ""
     if node.op in SILENT:
@@ -139,13 +139,10 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
     if match := _POOLS.match(node.op):
         return _pool(node, match)
     if match := _RESIZES.match(node.op):
-        target = node.outputs[0].shape[2:]
-        return (
-            f"resized to ‹{sizes(target)}›, {match[1].removesuffix('1d').removesuffix('2d').replace('_', ' ').strip()}"
-        )
+        kind = match[1].removesuffix("1d").removesuffix("2d").replace("_", " ").strip()
+        return f"resized to ‹{format_sizes(node.outputs[0].shape[2:])}›, {kind}"
     if match := _PADS.match(node.op):
-        kind = {"constant": "padded", "reflection": "padded by reflection", "replication": "padded by repetition"}
-        return kind[match[1]]
+        return "padded" + {"constant": "", "reflection": " by reflection", "replication": " by repetition"}[match[1]]
     # No rule: the operation's name, without its library (`torchvision::nms`).
     return node.op.rpartition("::")[2].strip("_").replace("_", " ")
 
@@ -169,48 +166,42 @@ def _reduction(node: Node, layout: Layout) -> str:
     dims = node.get("dim")
     dims = dims if isinstance(dims, tuple) else () if dims is None else (dims,)
     count = f"‹{node.get('k')}› " if node.op == "topk" else ""
-    return f"{count}{_REDUCTIONS[node.op]} over {dimensions(layout, dims or range(len(layout)))}"
+    return f"{count}{_REDUCTIONS[node.op]} over {name_dimensions(layout, dims or range(len(layout)))}"
 
 
 def _pool(node: Node, match: re.Match[str]) -> str:
     kind = {"avg": "average", "max": "maximum", "lp": "power-average", "fractional_max": "maximum"}[match[2]]
     if match[1]:
-        return f"{kind} pooling to {sizes(node.outputs[0].shape[2:])}"
+        return f"{kind} pooling to {format_sizes(node.outputs[0].shape[2:])}"
     kernel = node.get("kernel_size") or ()
     kernel = kernel if len(kernel) > 1 else tuple(kernel) * int(match[3])
     stride = node.get("stride") or kernel
-    step = f", stride {_each(stride)}" if set(stride) != {1} else ""
-    return f"{sizes(kernel)} {kind} pooling{step}"
+    step = f", stride {_format_each(stride)}" if set(stride) != {1} else ""
+    return f"{format_sizes(kernel)} {kind} pooling{step}"
 
 
-def _each(values: Sequence[int]) -> str:
-    return str(values[0]) if len(set(values)) == 1 else sizes(values)
+def _format_each(values: Sequence[int]) -> str:
+    return str(values[0]) if len(set(values)) == 1 else format_sizes(values)
 
 
 def _convolution(graph: Graph, node: Node, _layout: Layout) -> str:
     kernel, groups = node.get("kernel"), node.get("groups")
     before, after = graph.type_of(node.inputs[0]).shape[1], node.outputs[0].shape[1]
     kind = "transposed " if node.get("transposed") else ""
-    text = (
-        f"{kind}{sizes(kernel)} filter ‹{before} to {after}›"
-        if len(kernel) > 1
-        else (f"{kind}filter of length {kernel[0]}, ‹{before} to {after}›")
-    )
+    shape = f"{format_sizes(kernel)} filter" if len(kernel) > 1 else f"filter of length {kernel[0]},"
+    text = f"{kind}{shape} ‹{before} to {after}›"
     if groups > 1:
         text += ", each channel by itself" if groups == before else f", {groups} groups"
     for name in ("stride", "dilation"):
         if set(node.get(name)) != {1}:
-            text += f", {name} {_each(node.get(name))}"
-    # Padding that keeps the size is expected; only another one is mentioned.
+            text += f", {name} {_format_each(node.get(name))}"
+    # Padding that keeps the size is the usual case; only other padding is mentioned.
     usual = tuple(rate * (size - 1) // 2 for rate, size in zip(node.get("dilation"), kernel, strict=True))
     padding = node.get("padding")
     if padding not in (usual, "same") and not node.get("transposed"):
-        text += ", no padding" if not any(padding) else f", padding {_each(padding)}"
-    return (
-        text
-        if graph.nodes[node.get("weight").node].op == "parameter"
-        else f"{text}, {find_origin(graph, node.get('weight').node)} weights"
-    )
+        text += ", no padding" if not any(padding) else f", padding {_format_each(padding)}"
+    weight = node.get("weight").node
+    return text if graph.nodes[weight].op == "parameter" else f"{text}, {find_origin(graph, weight)} weights"
 
 
 def _linear(graph: Graph, node: Node, layout: Layout) -> str:
@@ -223,13 +214,10 @@ def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
     kind = "layer" if node.op == "layer_norm" else "root-mean-square"
     over = len(node.get("normalized_shape") or ())
     rank = len(graph.type_of(node.inputs[0]).shape)
-    where = (
-        "the last dimension"
-        if over == 1 and rank < 4
-        else f"the last of {rank} dimensions"
-        if over == 1
-        else (f"the last {over} dimensions")
-    )
+    if over == 1:
+        where = "the last dimension" if rank < 4 else f"the last of {rank} dimensions"
+    else:
+        where = f"the last {over} dimensions"
     return f"{kind} normalisation over {where}"
 
 
@@ -245,14 +233,14 @@ def _permute(graph: Graph, node: Node, layout: Layout) -> str:
 
 
 def _window(graph: Graph, node: Node) -> str:
-    """Describe rows and columns that are split, or merged, at the same time."""
+    """Describe rows and columns that are split into windows, or windows that are merged."""
     source = graph.nodes[node.inputs[0].node]
     if source.op != "reshape":
         return ""
     whole, parts, shape = graph.type_of(source.inputs[0]).shape, source.outputs[0].shape, node.outputs[0].shape
     if whole[:3] == (parts[0], parts[1] * parts[2], parts[3] * parts[4]):
-        return f"cut into windows of {sizes(shape[3:5])}"
-    return f"windows of {sizes((shape[2], shape[4]))} put together"
+        return f"cut into windows of {format_sizes(shape[3:5])}"
+    return f"windows of {format_sizes((shape[2], shape[4]))} put together"
 
 
 def _reshape(graph: Graph, node: Node, layout: Layout) -> str:
@@ -271,7 +259,7 @@ def _reshape(graph: Graph, node: Node, layout: Layout) -> str:
 def _slice(graph: Graph, node: Node, layout: Layout) -> str:
     dim, start, end, step = (node.get(name) for name in ("dim", "start", "end", "step"))
     size = graph.type_of(node.inputs[0]).shape[dim]
-    where = dimensions(layout, [dim])
+    where = name_dimensions(layout, [dim])
     if step > 1:
         return f"each {step}nd of {where}" if step == 2 else f"one in {step} of {where}"
     if start == 0:
@@ -281,7 +269,9 @@ def _slice(graph: Graph, node: Node, layout: Layout) -> str:
 
 def _roll(_graph: Graph, node: Node, layout: Layout) -> str:
     shifts, dims = node.get("shifts"), node.get("dims")
-    return f"rolled by {' and '.join(str(s) for s in shifts)} along {dimensions(layout, dims)}" if dims else "rolled"
+    return (
+        f"rolled by {' and '.join(str(s) for s in shifts)} along {name_dimensions(layout, dims)}" if dims else "rolled"
+    )
 
 
 def _clamp(_graph: Graph, node: Node, _layout: Layout) -> str:
@@ -315,14 +305,16 @@ _RULES: dict[str, Callable[[Graph, Node, Layout], str]] = {
     "group_norm": lambda _graph, node, _layout: f"group normalisation, ‹{node.get('num_groups')}› groups",
     "stop_gradient": lambda *_: "no gradient goes back from here",
     "custom_gradient": lambda *_: "a gradient of its own",
-    "flip": lambda _graph, node, layout: f"reversed along {dimensions(layout, node.get('dims'))}",
+    "flip": lambda _graph, node, layout: f"reversed along {name_dimensions(layout, node.get('dims'))}",
     "pixel_shuffle": lambda _graph, node, _layout: f"channels to pixels, by {node.get('upscale_factor')}",
     "pixel_unshuffle": lambda _graph, node, _layout: f"pixels to channels, by {node.get('downscale_factor')}",
     "channel_shuffle": lambda _graph, node, _layout: f"channels shuffled among {node.get('groups')} groups",
     "native_channel_shuffle": lambda _graph, node, _layout: f"channels shuffled among {node.get('groups')} groups",
-    "embedding": lambda graph, node, _layout: f"looks up rows of ‹{sizes(graph.type_of(node.get('weight')).shape)}›",
-    "im2col": lambda _graph, node, _layout: f"windows of {sizes(node.get('kernel_size'))} unfolded",
-    "col2im": lambda _graph, node, _layout: f"windows of {sizes(node.get('kernel_size'))} folded together",
+    "embedding": lambda graph, node, _layout: (
+        f"looks up rows of ‹{format_sizes(graph.type_of(node.get('weight')).shape)}›"
+    ),
+    "im2col": lambda _graph, node, _layout: f"windows of {format_sizes(node.get('kernel_size'))} unfolded",
+    "col2im": lambda _graph, node, _layout: f"windows of {format_sizes(node.get('kernel_size'))} folded together",
     "index_select": lambda *_: "picked by index",
     "gather": lambda *_: "picked by index",
     "index": lambda *_: "picked by index",

@@ -1,4 +1,4 @@
-"""The status of a run in tasks, read from its work folder: nothing is changed there, and no executor is needed."""
+"""The status of a distributed run, read from its work folder without changing it and without an executor."""
 
 import json
 import shutil
@@ -25,8 +25,8 @@ class TaskStatus:
     """One task that has started and not finished.
 
     Attributes:
-        state: "running", or "failed", also if its process was killed.
-        where: host, process and start.
+        state: "running" or "failed"; a task whose process was killed has failed.
+        where: its host, process and start time.
         reason: why it failed.
         log: the last lines of its log.
     """
@@ -40,7 +40,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:
-    """One step: how many of its tasks are done, run, have failed and wait, and those that run or have failed."""
+    """One step: how many of its tasks are done, running, failed and waiting; `started` are those running or failed."""
 
     name: str
     tasks: int
@@ -53,7 +53,7 @@ class StepStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run: who works in its folder (none, an address has no lock), its jobs in the queue by state, and its steps."""
+    """A run: the process that holds its folder (a remote one has no lock), its queued jobs by state, and its steps."""
 
     work: str
     held_by: str | None
@@ -66,40 +66,40 @@ def read_status(work: str, *, lines: int) -> RunStatus:
 
     Args:
         work: the folder or address that was given as `--work`.
-        lines: the number of lines of the log of each task that runs or has failed.
-    Returns: the steps in the order of the run; tasks that wait have no log.
-    Raises: UserError if no run has begun there, or Slurm does not answer.
+        lines: the number of log lines to read for each task that is running or has failed.
+    Returns: the steps in the order of the run; waiting tasks have no log.
+    Raises: UserError if no run was started there, or Slurm does not answer.
     """
     files = Exchange(work)
     try:
-        begun = files.has(PLAN)
+        exists = files.has(PLAN)
     except Exception as error:  # each file system raises its own exceptions
         message = str(error).partition("\n")[0]
         raise UserError(f"{work}: cannot be read: {type(error).__name__}: {message}") from error
-    if not begun:
+    if not exists:
         raise UserError(
             f"{work}: holds no run in tasks; name the --work of a command with --executor (default: OUT.work)"
         )
     jobs = list_jobs(files)
     holder = None if files.remote else find_holder(files.here / LOCK)
-    named = {name: f"{STEPS}/{name}/{ABOUT}" for name in files.folders(STEPS)}
-    about = [(name, facts) for name, file in named.items() if (facts := _read_facts(files, file, "number", "tasks"))]
-    about.sort(key=lambda step: step[1]["number"])
+    paths = {name: f"{STEPS}/{name}/{ABOUT}" for name in files.folders(STEPS)}
+    steps = [(name, facts) for name, path in paths.items() if (facts := _read_facts(files, path, "number", "tasks"))]
+    steps.sort(key=lambda step: step[1]["number"])
     view = _RunView(files, jobs, files.remote or holder is not None, lines)
-    steps = tuple(view.read_step(name, facts["tasks"]) for name, facts in about)
-    return RunStatus(str(files), holder, dict(Counter(jobs.values())), steps)
+    statuses = tuple(view.read_step(name, facts["tasks"]) for name, facts in steps)
+    return RunStatus(str(files), holder, dict(Counter(jobs.values())), statuses)
 
 
 def status_text(status: RunStatus) -> str:
     """Format the status of a run as `lemur status` prints it.
 
     Args: status: from `read_status`.
-    Returns: a line for each step, and below it those of its tasks that run or have failed.
+    Returns: a line for each step, followed by its tasks that are running or have failed.
     """
     at_work = [status.held_by] if status.held_by else []
     at_work += [f"{count} {state.lower()} in Slurm's queue" for state, count in sorted(status.jobs.items())]
     width = max((len(step.name) for step in status.steps), default=4)
-    lines = [f"{status.work}: {'; '.join(at_work) or 'no process is at work that can be seen from here'}"]
+    lines = [f"{status.work}: {'; '.join(at_work) or 'no process at work is visible from here'}"]
     lines.append(f"{'step':<{width}} {'done':>6} {'running':>8} {'failed':>7} {'waiting':>8}")
     for step in status.steps:
         lines.append(f"{step.name:<{width}} {step.done:>6} {step.running:>8} {step.failed:>7} {step.waiting:>8}")
@@ -124,9 +124,9 @@ class _RunView:
         done = self._ranks(name, DONE)
         started = tuple(self._read_task(name, rank) for rank in sorted(self._ranks(name, STARTED) - done))
         states = Counter(task.state for task in started)
-        shown = tuple(task for task in started if task.state != "waiting")
+        at_work = tuple(task for task in started if task.state != "waiting")
         running, failed = states["running"], states["failed"]
-        return StepStatus(name, tasks, len(done), running, failed, tasks - len(done) - running - failed, shown)
+        return StepStatus(name, tasks, len(done), running, failed, tasks - len(done) - running - failed, at_work)
 
     def _ranks(self, step: str, folder: str) -> set[int]:
         names = (name.rpartition("/")[2] for name in self.files.names(f"{STEPS}/{step}/{folder}"))
@@ -138,10 +138,10 @@ class _RunView:
             return TaskStatus(rank, "waiting", "", "", ())
         job = facts.get("job")
         where = process_text(facts) + (f", job {job}" if job else "")
-        state, reason = self._judge(facts)
+        state, reason = self._find_state(facts)
         return TaskStatus(rank, state, where, reason, tuple(self._read_log(step, rank)) if state != "waiting" else ())
 
-    def _judge(self, facts: Json) -> tuple[str, str]:
+    def _find_state(self, facts: Json) -> tuple[str, str]:
         queued = self.jobs.get(facts.get("job", ""))
         if queued is not None and queued not in _RUNNING:
             return "waiting", ""  # Slurm has put it back into the queue
@@ -158,7 +158,7 @@ class _RunView:
 
 
 def _read_facts(files: Exchange, name: str, *keys: str) -> Json | None:
-    """Return what a small file of a run says; None if it has been removed meanwhile. Raises: UserError if damaged."""
+    """Read a small JSON file of a run; None if it has just been removed. Raises: UserError if it is damaged."""
     try:
         facts = json.loads(files.read_text(name))
     except FileNotFoundError:
@@ -166,28 +166,28 @@ def _read_facts(files: Exchange, name: str, *keys: str) -> Json | None:
     except ValueError:
         facts = None
     if not isinstance(facts, dict) or not all(key in facts for key in keys):
-        raise UserError(f"{files}: {name} is damaged; start the run again after removing it")
+        raise UserError(f"{files}: {name} is damaged; remove it, and start the run again")
     return facts
 
 
 def list_jobs(work: Exchange) -> dict[str, str]:
-    """Return the jobs of a run that are in Slurm's queue, with their states; each task of an array has its own id.
+    """Return the states of a run's jobs in Slurm's queue, by job id; each task of an array has its own id.
 
     Raises: UserError if Slurm does not answer.
     """
     queued = work.read_text(JOBS).strip() if work.has(JOBS) else ""
     if not queued or shutil.which("squeue") is None:
         return {}
-    listed = run_slurm("squeue", "--noheader", "--array", "--format=%A %T", f"--jobs={queued}")
-    if listed.returncode and "Invalid job id" not in listed.stderr:  # that is of jobs that have left the queue
+    queue = run_slurm("squeue", "--noheader", "--array", "--format=%A %T", f"--jobs={queued}")
+    if queue.returncode and "Invalid job id" not in queue.stderr:  # reported for jobs that have left the queue
         raise UserError(
-            f"{work}: squeue fails: {(listed.stderr.strip() or 'no reason given').splitlines()[-1]}; try again"
+            f"{work}: squeue fails: {(queue.stderr.strip() or 'no reason given').splitlines()[-1]}; try again"
         )
-    return dict(line.split(maxsplit=1) for line in listed.stdout.splitlines() if len(line.split()) == 2)
+    return dict(line.split(maxsplit=1) for line in queue.stdout.splitlines() if len(line.split()) == 2)
 
 
 def run_slurm(*command: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command of Slurm and return what it prints; nothing if it is not installed."""
+    """Run a Slurm command and return its result; one with empty output if Slurm is not installed."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Markdown in which any name or line of code is shown literally and breaks nothing around it."""
+"""Markdown in which any name or line of code appears literally and cannot break the text around it."""
 
 import math
 import re
@@ -22,7 +22,7 @@ def percent(part: float, whole: float) -> str:
 
     Args:
         part: from 0 to `whole`.
-        whole: 0 if there is nothing to take a share of.
+        whole: 0 or more.
     Returns: one decimal; 0 and 100 only for exact values, else `< 0.1 %` or `> 99.9 %`; a dash if `whole` is 0.
     """
     if not whole:
@@ -30,7 +30,7 @@ def percent(part: float, whole: float) -> str:
     value = 100 * part / whole
     if value in (0, 100):
         return f"{value:.0f} %"
-    # Rounded, these would be 0.0 and 100.0, as if there were none, or no others.
+    # Rounded to 0.0 or 100.0, these would look exact.
     if value < 0.05:
         return "< 0.1 %"
     return "> 99.9 %" if value >= 99.95 else f"{value:.1f} %"
@@ -45,31 +45,29 @@ def ratio(value: float) -> str:
     return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
+def plural(number: int, singular: str, many: str | None = None) -> str:
     """Format a number with its noun: `1 record`, `2 records`, `1 family`, `2 families`.
 
-    Args:
-        one: the singular.
-        many: the plural; None for the singular with an s.
-    Returns: both words; the number with separators.
+    Args: many: the plural; by default the singular with an s.
+    Returns: the number, with separators, and the noun.
     """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def article(noun: str) -> str:
-    """Prefix the article: `a snapshot`, `an extraction`.
+    """Prefix the indefinite article: `a snapshot`, `an extraction`.
 
-    Args: noun: pronounced as it is spelled: only its first letter decides.
+    Args: noun: a word whose first letter decides, unlike that of `hour` or `unit`.
     Returns: both words.
     """
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded.
+    """Return whether a text can be encoded as UTF-8.
 
-    Args: text: of any origin; the name of a file that is not UTF-8 has lone surrogates in place of its bytes.
-    Returns: False if it holds a lone surrogate.
+    Args: text: of any origin; file names that are not UTF-8 contain lone surrogates.
+    Returns: False if the text contains a lone surrogate.
     """
     try:
         text.encode()
@@ -117,7 +115,7 @@ def block(lines: Sequence[str], language: str) -> list[str]:
     """Format lines as a fenced block that none of them can close.
 
     Args:
-        lines: without line ends, of any content.
+        lines: any text, without line endings.
         language: for highlighting; empty for none.
     Returns: the lines of Markdown, and an empty one.
     """

@@ -31,7 +31,7 @@ _TABLES = ("outcomes (key TEXT PRIMARY KEY, outcome BLOB NOT NULL)",)
 ATTEMPTS = 3  # in all, if a transient failure ends a job; other failures would repeat
 
 #: Statuses that a busy machine may cause.
-PASSING = frozenset({Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY})
+TRANSIENT = frozenset({Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY})
 _WIDENED = frozenset({Status.TIMEOUT, Status.CRASHED})
 
 _ROOT = Path(__file__).parents[2]  # the folder of our packages
@@ -53,7 +53,7 @@ class CachedSandbox:
     Args:
         store: None for the user's cache folder.
         limits: the default limits of a job.
-        passing: transient statuses: a job that ends with one is run again, up to `attempts` times in all.
+        transient: statuses after which a job is run again, up to `attempts` times in all.
         back_off: seconds; the pause is twice as long before the second attempt, and doubles with each further one.
         usable: returns whether a stored outcome is still valid for its job.
         options: further options of `Sandbox`.
@@ -64,14 +64,14 @@ class CachedSandbox:
         store: Store | None = None,
         *,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
-        passing: frozenset[Status] = PASSING,
+        transient: frozenset[Status] = TRANSIENT,
         attempts: int = ATTEMPTS,
         back_off: float = 1.0,
         usable: Callable[[Job, Outcome], bool] = lambda _job, _outcome: True,
         **options: Any,
     ) -> None:
         self.limits = limits
-        self._passing, self._attempts, self._back_off, self._usable = passing, attempts, back_off, usable
+        self._transient, self._attempts, self._back_off, self._usable = transient, attempts, back_off, usable
         self._options = options
         self._box: Sandbox | None = None
         self._open = ExitStack()
@@ -109,7 +109,7 @@ class CachedSandbox:
             while known:
                 yield known.popleft()
             job, key = running.popleft()
-            if may_pass(outcome, self._passing) and attempts > 1:
+            if is_transient(outcome, self._transient) and attempts > 1:
                 again.append((job, key))
             else:
                 yield self._keep(key, outcome)
@@ -134,7 +134,7 @@ class CachedSandbox:
 
         for outcome in self.run(track(), attempts=1):
             job = pending.pop(outcome.key)
-            if may_pass(outcome, _WIDENED):
+            if is_transient(outcome, _WIDENED):
                 again.append(replace(job, limits=_widen(job.limits or self.limits)))
             else:
                 yield outcome
@@ -145,7 +145,7 @@ class CachedSandbox:
         for attempt in range(1, attempts):
             time.sleep(self._back_off * 2**attempt)
             (outcome,) = self._outcomes(iter([job]))
-            if not may_pass(outcome, self._passing):
+            if not is_transient(outcome, self._transient):
                 break
         return outcome
 
@@ -186,13 +186,13 @@ class CachedSandbox:
         return outcome
 
 
-def may_pass(outcome: Outcome, passing: frozenset[Status] = PASSING) -> bool:
-    """Return whether a job may end otherwise in another attempt.
+def is_transient(outcome: Outcome, transient: frozenset[Status] = TRANSIENT) -> bool:
+    """Return whether another attempt may end differently.
 
-    Args: passing: the statuses that a busy machine may cause.
+    Args: transient: the statuses that a busy machine may cause.
     Returns: False also for a job that waited: in another attempt it would wait again.
     """
-    return outcome.status in passing and not outcome.waited
+    return outcome.status in transient and not outcome.waited
 
 
 def _widen(limits: Limits) -> Limits:

@@ -28,7 +28,7 @@ def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
 
     Args:
         raw: the bytes of the file, in the encoding that it declares.
-        builtins: include reads of built-in names; by default only of those that the file binds itself.
+        builtins: include reads of built-in names; by default only of those that the file rebinds.
     Returns: facts whose offsets refer to the normalized text (see `normalise`).
     Raises: SyntaxError, as `parse_code`.
     """
@@ -46,7 +46,7 @@ class _FactsVisitor:
         self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with their statement numbers
 
     def read(self, tree: ast.Module, known: frozenset[str]) -> FileFacts:
-        self._suite(tree.body, ())
+        self._visit_suite(tree.body, ())
         bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
         blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
@@ -56,30 +56,30 @@ class _FactsVisitor:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__"
             for alias in node.names
         ]
-        nested = [one for node, number in self.scopes for one in find_nested_classes(tree, node, number, _class_facts)]
+        nested = [item for node, number in self.scopes for item in find_nested_classes(tree, node, number, _read_class)]
         return FileFacts(statements, blocks, tuple(self.classes), _read_exports(tree), tuple(future), tuple(nested))
 
-    def _suite(self, body: Sequence[ast.stmt], path: Path) -> None:
+    def _visit_suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
         for node in body:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__":
                 previous_line = node.end_lineno or node.lineno
                 continue
-            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _separable(self.lines, node):
-                self._block(node, path)
+            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _is_separable(self.lines, node):
+                self._visit_block(node, path)
             else:
-                self._leaf(node, path, node.lineno == previous_line)
+                self._visit_statement(node, path, node.lineno == previous_line)
             previous_line = node.end_lineno or node.lineno
 
     # -- blocks --------------------------------------------------------------------------------------------------
 
-    def _block(self, node: ast.If | ast.Try, path: Path) -> None:
+    def _visit_block(self, node: ast.If | ast.Try, path: Path) -> None:
         index = len(self.blocks)
         names = ScopeNames(self.lines)
         suites: list[tuple[str, Sequence[ast.stmt]]] = [("body", node.body)]
         errors: list[str] = []
         if isinstance(node, ast.If):
-            kind, static = "if", _static_test(node.test)
+            kind, static = "if", _evaluate_test(node.test)
             names.visit(node.test)
         else:
             importing = any(isinstance(item, ast.Import | ast.ImportFrom) for item in node.body)
@@ -92,19 +92,19 @@ class _FactsVisitor:
         suites.append(("else", node.orelse))
         if isinstance(node, ast.Try):
             suites.append(("finally", node.finalbody))
-        spans = tuple((role, *self._span(body)) for role, body in suites)
-        start, end = self._line_span(node)
+        spans = tuple((role, *self._find_span(body)) for role, body in suites)
+        start, end = self._find_line_span(node)
         block = ConditionalBlock(index, kind, start, end, path, (), spans, static, tuple(errors))
         self.blocks.append((block, names))
         for number, (_, body) in enumerate(suites):
-            self._suite(body, (*path, (index, number)))
+            self._visit_suite(body, (*path, (index, number)))
 
-    def _span(self, body: Sequence[ast.stmt]) -> tuple[int, int]:
+    def _find_span(self, body: Sequence[ast.stmt]) -> tuple[int, int]:
         if not body:
             return 0, 0
-        return self._line_span(body[0])[0], self._line_span(body[-1])[1]
+        return self._find_line_span(body[0])[0], self._find_line_span(body[-1])[1]
 
-    def _line_span(self, node: ast.stmt) -> tuple[int, int]:
+    def _find_line_span(self, node: ast.stmt) -> tuple[int, int]:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         assert node.end_lineno is not None
         return self.lines.start(self._with_comments(first, node.col_offset)), self.lines.start(node.end_lineno + 1)
@@ -121,17 +121,17 @@ class _FactsVisitor:
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    def _leaf(self, node: ast.stmt, path: Path, same_line: bool) -> None:
-        before = self.drafts.pop() if same_line and self.drafts else None  # `a = 1; b = 2`: one statement of ours
+    def _visit_statement(self, node: ast.stmt, path: Path, same_line: bool) -> None:
+        before = self.drafts.pop() if same_line and self.drafts else None  # `a = 1; b = 2` counts as one statement
         index = len(self.drafts)
         if isinstance(node, ast.ClassDef) and before is None:
-            self.classes.append(_class_facts(node, index))
+            self.classes.append(_read_class(node, index))
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None:
             self.scopes.append((node, index))
         draft, names = before or (None, ScopeNames(self.lines))
         names.visit(node)
-        start, end = self._line_span(node)
-        kind = _kind(node)
+        start, end = self._find_line_span(node)
+        kind = _find_kind(node)
         aliases = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
         only_imports = bool(aliases)
         if draft is not None:
@@ -155,7 +155,7 @@ class _FactsVisitor:
             stores=names.stores,
             aliases=aliases,
             locals=() if only_imports else names.locals,
-            decorators=tuple(self._decorators(names.decorated)),
+            decorators=tuple(self._list_decorators(names.decorated)),
             calls=names.calls,
             types=tuple(dict.fromkeys(names.types)),
             shadows=names.shadows,
@@ -165,14 +165,14 @@ class _FactsVisitor:
         )
         self.drafts.append((statement, names))
 
-    def _decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
+    def _list_decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
         for item in nodes:
             call = item if isinstance(item, ast.Call) else None
             keys: list[str] = []
             if call is not None:
                 for argument in (*call.args, *(w.value for w in call.keywords if w.arg in {"name", "module", None})):
-                    listed = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-                    keys += [c.value for c in listed if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+                    elements = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+                    keys += [c.value for c in elements if isinstance(c, ast.Constant) and isinstance(c.value, str)]
             assert item.end_lineno is not None
             start, end = self.lines.start(item.lineno), self.lines.start(item.end_lineno + 1)
             yield Decorator(
@@ -198,9 +198,9 @@ def split_dotted_name(node: ast.expr) -> tuple[str, ...]:
 def returns_its_argument(node: ast.FunctionDef) -> bool:
     """Return whether a function returns its first argument unchanged, or an inner function that does.
 
-    Such a decorator registers what it decorates; removing it does not change the behavior of the class itself.
+    Such a decorator only registers a class or function; removing it does not change the decorated object itself.
     """
-    own = list(_own_nodes(node))
+    own = list(_list_own_nodes(node))
     returned = [item.value for item in own if isinstance(item, ast.Return)]
     if not returned or any(not isinstance(value, ast.Name) for value in returned):
         return False
@@ -211,12 +211,12 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
         if name in inner:
             if not returns_its_argument(inner[name]):
                 return False
-        elif first is None or name != first.arg or _changes(own, name):
+        elif first is None or name != first.arg or _is_changed(own, name):
             return False
     return True
 
 
-def _own_nodes(node: ast.FunctionDef) -> Iterator[ast.AST]:
+def _list_own_nodes(node: ast.FunctionDef) -> Iterator[ast.AST]:
     """Yield the nodes of a function's body, without those of inner functions and classes."""
     waiting: list[ast.AST] = list(node.body)
     while waiting:
@@ -226,41 +226,38 @@ def _own_nodes(node: ast.FunctionDef) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(item))
 
 
-def _changes(nodes: Sequence[ast.AST], name: str) -> bool:
+def _is_changed(nodes: Sequence[ast.AST], name: str) -> bool:
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
             return True
-        if (
-            isinstance(node, ast.Attribute)
-            and not isinstance(node.ctx, ast.Load)
-            and split_dotted_name(node)[:1] == (name,)
-        ):
+        stored = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        if stored and split_dotted_name(node)[:1] == (name,):
             return True
         if isinstance(node, ast.Call) and split_dotted_name(node.func) == ("setattr",):
             return True
     return False
 
 
-def _separable(lines: Lines, node: ast.If | ast.Try) -> bool:
-    """Return whether the statements of a block can be taken one by one, as whole lines."""
+def _is_separable(lines: Lines, node: ast.If | ast.Try) -> bool:
+    """Return whether each statement of a block can be copied separately, as whole lines."""
     if isinstance(node, ast.If) and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node.test)):
         return False  # the test binds a name
-    return _spread(lines, node)
+    return _begins_on_new_lines(lines, node)
 
 
-def _spread(lines: Lines, node: ast.If | ast.Try) -> bool:
+def _begins_on_new_lines(lines: Lines, node: ast.If | ast.Try) -> bool:
     """Return whether every suite begins on a new line."""
     handlers = node.handlers if isinstance(node, ast.Try) else []
     for body in (node.body, *(handler.body for handler in handlers), node.orelse, getattr(node, "finalbody", [])):
         if body is node.orelse and len(body) == 1 and isinstance(node, ast.If) and isinstance(body[0], ast.If):
-            if not _spread(lines, body[0]):
+            if not _begins_on_new_lines(lines, body[0]):
                 return False
         elif body and lines.line(body[0].lineno)[: body[0].col_offset].strip():
             return False
     return True
 
 
-def _kind(node: ast.stmt) -> str:
+def _find_kind(node: ast.stmt) -> str:
     match node:
         case ast.ImportFrom() if any(alias.name == "*" for alias in node.names):
             return STAR
@@ -275,9 +272,9 @@ def _kind(node: ast.stmt) -> str:
     return OTHER
 
 
-def _static_test(test: ast.expr) -> str:
+def _evaluate_test(test: ast.expr) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return {"never": "always", "always": "never"}.get(_static_test(test.operand), "")
+        return {"never": "always", "always": "never"}.get(_evaluate_test(test.operand), "")
     name = split_dotted_name(test)[-1:]
     if name == ("TYPE_CHECKING",):
         return "never"
@@ -286,7 +283,7 @@ def _static_test(test: ast.expr) -> str:
     return ""
 
 
-def _class_facts(node: ast.ClassDef, statement: int) -> ClassFacts:
+def _read_class(node: ast.ClassDef, statement: int) -> ClassFacts:
     methods: list[str] = []
     abstract: list[str] = []
     for item in node.body:

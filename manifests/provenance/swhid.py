@@ -32,7 +32,7 @@ class Swhid:
         if not _SHA1_RE.fullmatch(self.sha1):
             raise ValueError(f"{self.sha1!r} is not a SHA-1 in lower-case hexadecimal")
         if self.lines is not None and not 1 <= self.lines[0] <= self.lines[1]:
-            raise ValueError(f"lines {self.lines[0]}-{self.lines[1]}: lines count from 1, the first one comes first")
+            raise ValueError(f"lines {self.lines[0]}-{self.lines[1]}: not a range of line numbers, which start at 1")
 
     @classmethod
     def from_string(cls, text: str) -> Self:
@@ -47,7 +47,7 @@ class Swhid:
         for item in match["qualifiers"].split(";")[1:]:
             key, _, value = item.partition("=")
             if key in values or key not in ("origin", "anchor", "path", "lines"):
-                raise ValueError(f"{text!r}: qualifier {key!r} is unknown or is there twice")
+                raise ValueError(f"{text!r}: qualifier {key!r} is unknown or occurs twice")
             values[key] = unquote(value, errors="strict") if key in ("origin", "path") else value
         lines = _read_lines(values.pop("lines")) if "lines" in values else None
         return cls(match["kind"], match["sha1"], lines=lines, **values)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ class Swhid:
 def blob_sha1(data: bytes) -> str:
     """Return the SHA-1 of a file's bytes as a git blob, in hex.
 
-    Args: data: the bytes as they are on disk; line ends count.
+    Args: data: the bytes as they are on disk, with unchanged line endings.
     Returns: 40 digits, as `git hash-object` prints them.
     """
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
@@ -86,7 +86,7 @@ def content_swhid(data: bytes) -> str:
 def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
     """Return the SHA-1 of a folder of plain files as a git tree, in hex.
 
-    Args: files: path relative to the folder with forward slashes, and `blob_sha1`; in any order.
+    Args: files: in any order: the path relative to the folder, with forward slashes, and the `blob_sha1`.
     Raises: ValueError if a path is not a plain relative path, occurs twice, or is both a file and a folder.
     """
     root: _Folder = {}
@@ -96,12 +96,12 @@ def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
             raise ValueError(f"{path!r} is not a plain relative path")
         folder = root
         for part in parents:
-            below = folder.setdefault(part, {})
-            if not isinstance(below, dict):
+            subfolder = folder.setdefault(part, {})
+            if not isinstance(subfolder, dict):
                 raise ValueError(f"{path!r}: {part!r} is a file")
-            folder = below
+            folder = subfolder
         if name in folder:
-            raise ValueError(f"{path!r} is there twice")
+            raise ValueError(f"{path!r} occurs twice")
         folder[name] = blob
     return _hash_folder(root)
 
@@ -137,5 +137,5 @@ def _escape(value: str) -> str:
 def _read_lines(text: str) -> tuple[int, int]:
     match = _LINES_RE.fullmatch(text)
     if match is None:
-        raise ValueError(f"lines={text}: write one line or FIRST-LAST, from 1")
+        raise ValueError(f"lines={text}: give one line number or FIRST-LAST, counted from 1")
     return int(match["first"]), int(match["last"] or match["first"])

@@ -1,6 +1,6 @@
-"""Access the Hugging Face Hub through its own client: names, time limits, retries, errors as lines with advice.
+"""Access the Hugging Face Hub through its own client: names, time limits, retries, and errors as one line with advice.
 
-The client takes 0.4 s to import: import this file where the Hub is certain to be needed.
+The client takes 0.4 s to import: import this module only where the Hub is certain to be needed.
 
 The token comes from the client's login or environment; the user is never prompted for it, and no message contains it.
 """
@@ -45,23 +45,23 @@ def find_status(error: BaseException) -> int | None:
     return None
 
 
-def may_pass(error: BaseException) -> bool:
-    """Return whether a retry may succeed: the connection failed, or the server reports that it is busy or broken."""
+def is_temporary(error: BaseException) -> bool:
+    """Return whether a retry may succeed: there was no connection, or the server is busy or broken."""
     status = find_status(error)
     if status is not None:
         return status in _TEMPORARY or status >= 500
-    # Covers the transport errors of whichever HTTP library this release of the client uses.
+    # The transport errors of whichever HTTP library this release of the client uses.
     transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
     chain = list(_chain(error))
     if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
         return False
     return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
-        "Consistency check failed" in str(error)  # the client's words for a truncated download
+        "Consistency check failed" in str(error)  # how the client reports a truncated download
     )
 
 
 def translate_error(what: str, error: Exception, again: str) -> UserError:
-    """Convert an error of the client into a UserError: one line with advice."""
+    """Convert an error of the client about `what` into a UserError: one line with advice."""
     if isinstance(error, UserError):
         return error
     status = find_status(error)
@@ -69,7 +69,7 @@ def translate_error(what: str, error: Exception, again: str) -> UserError:
         return RetryableError(
             f"{what}: the Hub's client is offline by its settings; unset HF_HUB_OFFLINE, and run again"
         )
-    if may_pass(error):
+    if is_temporary(error):
         where = "" if status else "the Hub cannot be reached: "
         return RetryableError(f"{what}: {where}{describe_error(error)}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
@@ -87,13 +87,13 @@ def translate_error(what: str, error: Exception, again: str) -> UserError:
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         return UserError(
-            f"{what}: {where}{error.strerror or describe_error(error)}; free space, or choose another place"
+            f"{what}: {where}{error.strerror or describe_error(error)}; free space, or choose another folder"
         )
     return UserError(f"{what}: {describe_error(error)}")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the server's message about an error, else the client's: one line, without the token."""
+    """Return the server's message about an error, or else the client's, as one line without the token."""
     deepest = list(_chain(error))[-1] if find_status(error) is None else error
     text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
     line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
@@ -103,15 +103,15 @@ def describe_error(error: BaseException) -> str:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__
 
 
 @contextlib.contextmanager
 def hub_errors(spec: str, advice: str) -> Iterator[None]:
-    """Convert errors of this block about `spec` into one line.
+    """Convert errors in the `with` block into one line about `spec`.
 
     Args:
         spec: what is read, as the user wrote it; the message begins with it.
@@ -124,7 +124,7 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
 
     content = (DatasetsError, ArrowException, ValueError, RuntimeError)
     try:
-        with _retries_in_one_line(spec):
+        with _shorten_retries(spec):
             yield
     except (*content, OSError, EOFError, *HfHubHTTPError.__bases__) as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -136,11 +136,11 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _retries_in_one_line(spec: str) -> Iterator[None]:
-    """Replace the client's two lines about each retry by one line, at the first retry."""
+def _shorten_retries(spec: str) -> Iterator[None]:
+    """Replace the two lines that the client prints about every retry with a single line at the first one."""
     noted = False
 
-    def passes(record: logging.LogRecord) -> bool:
+    def keep(record: logging.LogRecord) -> bool:
         nonlocal noted
         if not _RETRIES.search(record.getMessage()):
             return True
@@ -150,11 +150,11 @@ def _retries_in_one_line(spec: str) -> Iterator[None]:
         return False
 
     logger = logging.getLogger(_RETRY_LOGGER)
-    logger.addFilter(passes)
+    logger.addFilter(keep)
     try:
         yield
     finally:
-        logger.removeFilter(passes)
+        logger.removeFilter(keep)
 
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ class Hub:
             what: the repository and the action, for messages.
             again: what a rerun does, for the message after the last attempt.
 
-        Raises: RetryableError if the last attempt failed like that, too; UserError for any other failure of the Hub.
+        Raises: RetryableError if the last attempt, too, failed temporarily; UserError for other failures of the Hub.
         """
         for delay in (*self.delays, None):
             try:
@@ -199,10 +199,10 @@ class Hub:
             except UserError:
                 raise
             except Exception as error:
-                if delay is None or not may_pass(error):
+                if delay is None or not is_temporary(error):
                     raise translate_error(what, error, again) from error
                 self.wait(what, error, delay)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def wait(self, what: str, error: Exception, seconds: float) -> None:
         """Report the error, and sleep before the next attempt."""
@@ -210,14 +210,14 @@ class Hub:
         self.sleep(seconds)
 
     def limit_waiting(self) -> None:
-        """Set our time limit on the client, which recreates its session after some errors."""
+        """Set our time limit on the client's session, which the client replaces after some errors."""
         hooks = get_session().event_hooks["request"]
         if not any(isinstance(hook, _Limit) for hook in hooks):
             hooks.append(_Limit(self.answer_seconds))
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Silence the client's warnings, show its bars only on a terminal, and limit waiting until the block ends."""
+        """Silence the client, show its progress bars only on a terminal, and limit waiting until the block ends."""
         forced = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
         quiet = not (sys.stderr.isatty() or forced or are_progress_bars_disabled())
         level = hub_logging.get_verbosity()
@@ -236,22 +236,22 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Adds the time limits that a request lacks; the client sets none for most of them."""
+    """A hook that adds the time limits that a request lacks; the client sets none for most requests."""
 
     seconds: float
 
     def __call__(self, request: Any) -> None:
-        limits = request.extensions.get("timeout", {})
-        wanted = {"connect": 10.0, "read": self.seconds, "write": self.seconds, "pool": None}
+        own = request.extensions.get("timeout", {})
+        ours = {"connect": 10.0, "read": self.seconds, "write": self.seconds, "pool": None}
         request.extensions["timeout"] = {
-            key: value if limits.get(key) is None else limits[key] for key, value in wanted.items()
+            key: value if own.get(key) is None else own[key] for key, value in ours.items()
         }
 
 
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
 #: The format of a commit hash.
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
+_INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
 
 
 def parse_dataset(spec: str) -> tuple[str, str | None]:
@@ -268,7 +268,7 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
 
 
 def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
-    """Check that repository, branch and tag are valid names on the Hub, where present.
+    """Check that repository, branch and tag, if any, are valid names on the Hub.
 
     Source: https://git-scm.com/docs/git-check-ref-format
     Raises: UsageError if one is invalid.
@@ -299,4 +299,4 @@ def check_repository(repo_id: str) -> None:
 
 
 def _may_be_ref(name: str) -> bool:
-    return bool(name) and not (_NO_REF.search(name) or COMMIT.fullmatch(name) or name.startswith("refs/"))
+    return bool(name) and not (_INVALID_REF.search(name) or COMMIT.fullmatch(name) or name.startswith("refs/"))

@@ -252,7 +252,7 @@ def _make_branch(repository: Repository, remote: Remote, *, private: bool) -> Re
     return remote
 
 
-_AGAIN = "what was fetched is kept"
+_AGAIN = "finished downloads are kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.folders.formats import SNAPSHOT
 from manifests.folders.manifest import FILE_NAME, Manifest, is_of_page, read_manifest
-from manifests.publish.hub import Hub, find_status, may_pass
+from manifests.publish.hub import Hub, find_status, is_temporary
 from manifests.publish.staged import ATTRIBUTES
 
 _CHUNK = 1 << 20
@@ -251,7 +251,7 @@ class Repository:
                     .oid
                 )
             except Exception as error:
-                moved = may_pass(error) or find_status(error) in _MOVED
+                moved = is_temporary(error) or find_status(error) in _MOVED
                 first = self._first_since(remote.head) if moved else None
                 if first is None:
                     raise

@@ -364,7 +364,7 @@ def test_status_names_what_is_done_runs_and_failed(tmp_path: Path) -> None:
     (tmp_path / "work" / "steps" / "emit" / "tasks" / "copy").touch()  # somebody's
     assert read_status(str(tmp_path / "work"), lines=2) == status
     (tmp_path / "work" / "steps" / "emit" / "tasks" / "00001").write_text("[]")
-    with pytest.raises(UserError, match="work: steps/emit/tasks/00001 is damaged; start the run again"):
+    with pytest.raises(UserError, match="work: steps/emit/tasks/00001 is damaged; remove it, and start the run again"):
         read_status(str(tmp_path / "work"), lines=2)
 
 

@@ -122,7 +122,7 @@ def test_formulas_that_do_not_hold_are_left_out(
 def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, RebuildOutcome]) -> None:
     assert told["table"].step == "read"
     assert told["table"].rebuilds == "a constant of float32 50 whose values no graph holds"
-    assert told["table"].kind == "what no graph holds"
+    assert told["table"].kind == "a value that no graph holds"
     counts = count_rewritten([told["table"], told["blur"]])
     assert counts == {"specs": 2, "written": 1, "equal": 1, "in_every_bit": 1, "other_sizes": 1, "same_graph": 1}
 

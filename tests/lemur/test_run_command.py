@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemur.runner import STATE, Done, Stage, Summary, run_stages
+from lemur.runner import STATE, Stage, StageOutcome, Summary, run_stages
 from lemur.stages import (
     EPOCHS,
     NETWORK,
@@ -99,7 +99,7 @@ NAMES = ("numbers", "powers", "total")
 MOMENTS = ("start", "middle", "end")
 
 
-def made(done: Sequence[Done]) -> list[str]:
+def made(done: Sequence[StageOutcome]) -> list[str]:
     return [one.stage.name for one in done if one.why is not None]
 
 

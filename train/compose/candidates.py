@@ -14,7 +14,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Limits
-from lemur_core.sandbox.cached import CachedSandbox, may_pass
+from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.records import Block
 from train.compose.arguments import build_from_recipe, list_builds
@@ -189,7 +189,7 @@ class Prober(CachedSandbox):
             limits=LIMITS,
             unsafe=unsafe,
             attempts=1,
-            usable=lambda _job, outcome: not may_pass(outcome),
+            usable=lambda _job, outcome: not is_transient(outcome),
         )
 
     def ask(

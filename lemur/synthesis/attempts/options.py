@@ -14,14 +14,14 @@ _MODEL, _REQUEST = "The model", "The request"
 class Sampling:
     """How an answer is sampled; `max_tokens` limits its length."""
 
-    temperature: Annotated[float, Option("0: the likeliest.", metavar="T", least=0, most=2, panel=_MODEL)] = 0.7
+    temperature: Annotated[float, Option("0: no randomness.", metavar="T", least=0, most=2, panel=_MODEL)] = 0.7
     top_p: Annotated[float, Option("Nucleus sampling (top-p).", metavar="P", least=0.01, most=1, panel=_MODEL)] = 0.95
-    max_tokens: Annotated[int, Option("Of one answer.", metavar="N", least=16, panel=_MODEL)] = 4096
+    max_tokens: Annotated[int, Option("Maximum tokens per answer.", metavar="N", least=16, panel=_MODEL)] = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How to reach models. `url`: endpoint of models that name none; None: they are on this machine."""
+    """How to reach the models. `url`: the endpoint of models given without one; None if they are on this machine."""
 
     url: Annotated[
         str | None,
@@ -34,7 +34,9 @@ class Service:
     ] = "LEMUR_MODEL_KEY"
     at_once: Annotated[int, Option("Parallel requests.", flag="--concurrency", metavar="N", least=1, panel=_MODEL)] = 4
     retries: Annotated[int, Option("Retries after temporary errors.", metavar="N", least=0, panel=_MODEL)] = 5
-    timeout: Annotated[float, Option("Of one request.", metavar="SECONDS", least=1, most=86_400, panel=_MODEL)] = 600.0
+    timeout: Annotated[float, Option("Limit per request.", metavar="SECONDS", least=1, most=86_400, panel=_MODEL)] = (
+        600.0
+    )
     tokens: Annotated[
         int | None,
         Option("Token budget of all prompts and answers.", flag="--token-budget", metavar="N", least=1, panel=_MODEL),
@@ -47,24 +49,24 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The requests to models, and the blocks in them: those of a file of specs, of a search, or all of a library.
+class AttemptOptions:
+    """What to request of the models, with blocks from a file of specs, from a search, or from the whole library.
 
     Raises: UsageError if both a file and a search select the blocks.
     """
 
-    attempts: Annotated[int, Option("Attempts.", flag="--n", metavar="N", least=1, panel=_REQUEST)] = 8
+    attempts: Annotated[int, Option("Number of attempts.", flag="--n", metavar="N", least=1, panel=_REQUEST)] = 8
     spec: Annotated[
-        Path | None, Option("Blocks in this file, written by lemur search --spec.", metavar="FILE", panel=_REQUEST)
+        Path | None, Option("Use the blocks in this file, from lemur search --spec.", metavar="FILE", panel=_REQUEST)
     ] = None
     query: Annotated[
-        str | None, Option("Blocks that match this query.", flag="--search", metavar="QUERY", panel=_REQUEST)
+        str | None, Option("Use the blocks that match this query.", flag="--search", metavar="QUERY", panel=_REQUEST)
     ] = None
     goal: Annotated[str, Option("The purpose of the network.", metavar="TEXT", panel=_REQUEST)] = ""
-    blocks: Annotated[int, Option("Blocks in each network.", metavar="K", least=0, most=8, panel=_REQUEST)] = 1
+    blocks: Annotated[int, Option("Number of blocks per network.", metavar="K", least=0, most=8, panel=_REQUEST)] = 1
     parents: Annotated[
         Path | None,
-        Option("Request changes to its networks, which the model sees.", metavar="SNAPSHOT", panel=_REQUEST),
+        Option("Let the model change networks of this snapshot.", metavar="SNAPSHOT", panel=_REQUEST),
     ] = None
     rounds: Annotated[
         int, Option("Maximum number of repair rounds.", metavar="R", least=0, most=10, panel=_REQUEST)
@@ -79,7 +81,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ShortTraining:
-    """A short training of accepted networks. `db`: the LEMUR database that they are added to."""
+    """A short training of the accepted networks. `db`: the LEMUR database to add them to."""
 
     data: str
     epochs: int = 1

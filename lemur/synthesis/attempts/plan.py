@@ -1,8 +1,8 @@
-"""Plan the attempts: the blocks of each, drawn from a library by seed, and the network that a delta changes.
+"""Plan the attempts: the blocks of each, drawn from a library by seed, and the network to change, if any.
 
 A block is eligible if its conformance can be checked and its facts may leave this machine: it ran with constructor
 arguments that are plain values, takes and returns one tensor, has a graph, and has a permissive license. Several models
-share one plan, so that their attempts are paired.
+share one plan, so that each attempt can be compared across models.
 """
 
 import ast
@@ -16,7 +16,7 @@ from typing import Any
 
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
-from lemur.synthesis.attempts.options import Ask
+from lemur.synthesis.attempts.options import AttemptOptions
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
@@ -36,7 +36,7 @@ class RequestedBlock:
 
     spec: Spec
     arguments: Mapping[str, Any]
-    source: str  # never shown to a model: originality is measured against it
+    source: str  # never shown to a model: the originality of its answer is measured by comparison with this
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class RequestedBlock:
 
 @dataclass(frozen=True, slots=True)
 class ParentNetwork:
-    """A kept network of a snapshot that a delta changes. It is shown to the model."""
+    """A kept network of a snapshot, shown to the model to be changed."""
 
     nn: str
     id: str
@@ -55,7 +55,7 @@ class ParentNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The request of one of N attempts. `seed` is passed to the model."""
+    """What one attempt requests; `seed` is passed to the model."""
 
     number: int
     requested: tuple[RequestedBlock, ...]
@@ -64,64 +64,64 @@ class Attempt:
     seed: int
 
 
-def draw(library: Path, ask: Ask) -> tuple[list[Attempt], int]:
+def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
     """Draw the attempts; also return the number of eligible blocks. Each block is used once before any is repeated.
 
-    Raises: UserError if no block is eligible, or there is no parent.
+    Raises: UserError if no block, or no network to change, is eligible.
     """
-    pool = _pool(library, ask) if ask.blocks else []
-    if ask.blocks and not pool:
+    pool = _list_eligible(library, options) if options.blocks else []
+    if options.blocks and not pool:
         raise UserError(
             f"{library}: no block is eligible: none of the selected ones ran with plain arguments, one tensor in and"
-            " one out, and has a graph and a permissive licence; select others, or use --blocks 0 with --goal"
+            " one out, and has a graph and a permissive license; select others, or use --blocks 0 with --goal"
         )
-    networks = [] if ask.parents is None else list(_parents(ask.parents))
-    if ask.parents is not None and not networks:
-        raise UserError(f"{ask.parents}: no kept network of at most {_PARENT_LINES} lines without trained weights")
-    generator = random.Random(ask.seed)
-    blocks, changed = _rounds(pool, generator), _rounds(networks, generator)
-    drawn = []
-    for number in range(ask.attempts):
+    networks = [] if options.parents is None else list(_list_parents(options.parents))
+    if options.parents is not None and not networks:
+        raise UserError(f"{options.parents}: no kept network of at most {_PARENT_LINES} lines without trained weights")
+    generator = random.Random(options.seed)
+    shuffled, parents = _cycle(pool, generator), _cycle(networks, generator)
+    attempts = []
+    for number in range(options.attempts):
         selected: dict[str, RequestedBlock] = {}
-        # By name: one file cannot define two classes of the same name.
-        while len(selected) < min(ask.blocks, len({one.name for one in pool})):
-            one = next(blocks)
-            selected.setdefault(one.name, one)
-        parent = next(changed) if networks else None
-        drawn.append(Attempt(number, tuple(selected.values()), parent, ask.goal, ask.seed + number))
-    return drawn, len(pool)
+        # Keyed by name: a file cannot define two classes with the same name.
+        while len(selected) < min(options.blocks, len({block.name for block in pool})):
+            block = next(shuffled)
+            selected.setdefault(block.name, block)
+        parent = next(parents) if networks else None
+        attempts.append(Attempt(number, tuple(selected.values()), parent, options.goal, options.seed + number))
+    return attempts, len(pool)
 
 
-def _rounds(pool: Sequence[Any], generator: random.Random) -> Iterator[Any]:
-    """Yield all of them in a random order, then all again in another, endlessly."""
+def _cycle(pool: Sequence[Any], generator: random.Random) -> Iterator[Any]:
+    """Yield the whole pool in random order, endlessly, in a new order each time."""
     while pool:
         yield from generator.sample(pool, len(pool))
 
 
-def _pool(library: Path, ask: Ask) -> list[RequestedBlock]:
+def _list_eligible(library: Path, options: AttemptOptions) -> list[RequestedBlock]:
     EXTRACTION.open(library)
     wanted = None
-    if ask.spec is not None:
-        wanted = set(read_block_names(ask.spec))
-    elif ask.query is not None:
-        wanted = {hit["block"] for hit in search(open_index(library), ask.query, Filters(), _HITS).hits}
+    if options.spec is not None:
+        wanted = set(read_block_names(options.spec))
+    elif options.query is not None:
+        wanted = {hit["block"] for hit in search(open_index(library), options.query, Filters(), _HITS).hits}
     try:
-        known = _rows(library)
+        rows = _read_rows(library)
         with (library / SPECS).open(encoding="utf-8") as lines:
-            pool = [one for line in lines if (one := _make_eligible(json.loads(line), known, wanted)) is not None]
+            blocks = [_make_eligible(json.loads(line), rows, wanted) for line in lines]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{library}: damaged: {str(error).splitlines()[0]}; run `lemur verify`, or extract it again"
         ) from error
-    if ask.spec is not None and wanted and not wanted & known.keys():
-        raise UserError(f"{ask.spec}: none of its blocks is in {library}; pass specs of that library")
-    return pool
+    if options.spec is not None and wanted and not wanted & rows.keys():
+        raise UserError(f"{options.spec}: none of its blocks is in {library}; pass specs of that library")
+    return [block for block in blocks if block is not None]
 
 
 def read_block_names(path: Path) -> Iterable[str]:
-    """Return the blocks that a file of specs names: candidates written by `lemur search --spec`, or JSON Lines.
+    """Return the names of the blocks in a file of specs: candidates written by `lemur search --spec`, or JSON Lines.
 
-    Raises: UserError if it is neither.
+    Raises: UserError if the file is neither.
     """
     check_plain(path)
     try:
@@ -144,25 +144,25 @@ def _parse_specs(text: str) -> list[Any]:
     return specs if isinstance(specs, list) else [specs]
 
 
-def _rows(library: Path) -> dict[str, Block]:
+def _read_rows(library: Path) -> dict[str, Block]:
     rows = EXTRACTION.rows(library, Block, ("block", "level", "arguments", "license", "lean_license", "code"))
     return {row.block: row for row in rows if row.level in _RUNS}
 
 
-def _make_eligible(facts: Json, known: Mapping[str, Block], wanted: set[str] | None) -> RequestedBlock | None:
-    row = known.get(facts["block"])
+def _make_eligible(facts: Json, rows: Mapping[str, Block], wanted: set[str] | None) -> RequestedBlock | None:
+    row = rows.get(facts["block"])
     if row is None or row.arguments is None or (wanted is not None and facts["block"] not in wanted):
         return None
     spec, arguments = Spec.model_validate(facts), json.loads(row.arguments)
-    # A block that does nothing cannot be missed, and a class named Net would be the network.
+    # A network can drop a block that does nothing unnoticed, and a block named Net would be taken for the network.
     if spec.algorithm is None or spec.algorithm.returns != "tensor" or spec.identity_in_eval or spec.name == "Net":
         return None
-    if not is_permissive(row.lean_license or row.license) or not _plain(arguments):
+    if not is_permissive(row.lean_license or row.license) or not _has_plain_arguments(arguments):
         return None
     return RequestedBlock(spec, arguments, row.code or "")
 
 
-def _plain(arguments: Mapping[str, Any]) -> bool:
+def _has_plain_arguments(arguments: Mapping[str, Any]) -> bool:
     """Return whether the constructor arguments are literals, and the call takes one tensor."""
     init, call = arguments["init"], arguments["forward"]
     try:
@@ -174,18 +174,18 @@ def _plain(arguments: Mapping[str, Any]) -> bool:
     return arguments.get("method", "forward") == "forward" and len(inputs) == 1 and inputs[0].startswith("torch.randn(")
 
 
-def _parents(snapshot: Path) -> Iterator[ParentNetwork]:
+def _list_parents(snapshot: Path) -> Iterator[ParentNetwork]:
     SNAPSHOT.open(snapshot)
     for row in SNAPSHOT.rows(snapshot, LemurRecord, ("id", "nn", "nn_code", "pretrained", "task")):
-        few = row.nn_code.count("\n") < _PARENT_LINES
-        if few and row.nn_code and not row.pretrained and row.task == "img-classification":
+        short = row.nn_code.count("\n") < _PARENT_LINES
+        if short and row.nn_code and not row.pretrained and row.task == "img-classification":
             yield ParentNetwork(row.nn, row.id, row.nn_code)
 
 
 def digest_attempts(attempts: Sequence[Attempt]) -> str:
-    """Return SHA-256 of the requests."""
-    rows = [
-        [one.number, [block.spec.block for block in one.requested], one.parent and one.parent.id, one.goal, one.seed]
-        for one in attempts
-    ]
+    """Return the SHA-256 of the requests."""
+    rows = []
+    for attempt in attempts:
+        blocks, parent = [block.spec.block for block in attempt.requested], attempt.parent and attempt.parent.id
+        rows.append([attempt.number, blocks, parent, attempt.goal, attempt.seed])
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """The prompts: LEMUR's contract, measured facts about the requested blocks, and errors.
 
-Facts come from source-free specs: no source of a block is shown. Because they originate in foreign repositories, they
-are formatted as JSON, without control and bidirectional characters, after a sentence that says that they are data. A
+Facts come from source-free specs: no source of a block is shown. Because they come from foreign repositories, they are
+formatted as JSON, without control and bidirectional characters, after a sentence which states that they are data. A
 network to change is shown in full.
 """
 
@@ -79,17 +79,17 @@ PLAN_SCHEMA: Json = {
 
 
 def list_facts(block: RequestedBlock) -> Json:
-    """Return the facts about a block for the prompt: its call, its outputs, its components."""
+    """Return the facts about a block that the prompt states: its call, its outputs, its components."""
     spec, algorithm = block.spec, block.spec.algorithm
     assert algorithm is not None
     return {
         "class": spec.name,
         "summary": spec.summary,
         "constructor": [
-            {name: value for name, value in one.model_dump().items() if value is not None} for one in spec.constructor
+            {key: value for key, value in parameter if value is not None} for parameter in spec.constructor
         ],
         "called_as": format_call(block.name, block.arguments),
-        "forward": [one.name for one in spec.forward],
+        "forward": [parameter.name for parameter in spec.forward],
         "layout": spec.layout,
         "shapes": [{"in": list(case.inputs.values()), "out": list(case.outputs)} for case in spec.cases],
         "parameters": spec.parameters,
@@ -101,14 +101,14 @@ def list_facts(block: RequestedBlock) -> Json:
 
 
 def format_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return the constructor call with these arguments: `SEModule(64, rd_channels=16)`."""
+    """Format the constructor call with these arguments, as in `SEModule(64, rd_channels=16)`."""
     init = arguments["init"]
     return f"{name}({', '.join([*init['args'], *(f'{key}={text}' for key, text in init['kwargs'].items())])})"
 
 
 def first_messages(attempt: Attempt, plan: str | None = None) -> list[Message]:
-    """Return the prompt of an attempt. Args: plan: the model's own plan, JSON."""
-    parts = [_task(attempt)]
+    """Return the prompt of an attempt. Args: plan: the model's own plan as JSON, if it was asked for one."""
+    parts = [_write_task(attempt)]
     if plan is not None:
         parts.append(f"Your plan, to be carried out:\n{plan}")
     return [
@@ -122,26 +122,26 @@ def plan_messages(attempt: Attempt) -> list[Message]:
     instruction = (
         "Plan the network first. Answer with JSON: `idea`, and `stages` of channels, depth and the blocks used."
     )
-    return [_message("system", SYSTEM), _message("user", f"{_task(attempt)}\n\n{instruction}")]
+    return [_message("system", SYSTEM), _message("user", f"{_write_task(attempt)}\n\n{instruction}")]
 
 
 def repair_messages(before: Sequence[Message], answer: str, fault: Json, *, delta: bool) -> list[Message]:
     """Return the prompt after a failed step: the first prompt, the last answer, and the error."""
     form = "changes to the given file" if delta else "whole file"
-    instruction = f"The answer does not pass. Error:\n{_json(fault)}\nMend it and answer with the {form} again."
-    # Without earlier repairs: the prompt stays within the context, and old faults are not repeated.
+    instruction = f"The answer does not pass. Error:\n{_format_json(fault)}\nMend it and answer with the {form} again."
+    # Earlier repairs are left out, so that the prompt stays within the context and old faults are not repeated.
     return [*before[:2], _message("assistant", answer), _message("user", instruction)]
 
 
 def opening(attempt: Attempt) -> str:
-    """Return the beginning of the file that a model without a chat template continues: the request, as comments."""
-    facts = [f"# {line}" for one in attempt.requested for line in _clean(one.spec.summary).splitlines()]
+    """Return the beginning of a file, with the request as comments, that a model without chat template continues."""
+    facts = [f"# {line}" for block in attempt.requested for line in _clean(block.spec.summary).splitlines()]
     goal = [f"# {_clean(attempt.goal)}"] if attempt.goal else []
     return "\n".join([*goal, *facts, "import torch\nimport torch.nn as nn\n"])
 
 
-def _task(attempt: Attempt) -> str:
-    names = ", ".join(one.name for one in attempt.requested)
+def _write_task(attempt: Attempt) -> str:
+    names = ", ".join(block.name for block in attempt.requested)
     shapes = "×".join(map(str, IN_SHAPE))
     parts = [
         f"Write a network for images of {shapes} and {CLASSES} classes" + (f" that uses {names}." if names else ".")
@@ -152,7 +152,7 @@ def _task(attempt: Attempt) -> str:
         parts[0] = f"Change this network{f' so that it uses {names}' if names else ''}:"
         parts.insert(1, f"```python\n{attempt.parent.code}\n```")
     if attempt.requested:
-        parts.append(f"{_FACTS}\n{_json([list_facts(one) for one in attempt.requested])}")
+        parts.append(f"{_FACTS}\n{_format_json([list_facts(block) for block in attempt.requested])}")
     return "\n\n".join(parts)
 
 
@@ -160,10 +160,10 @@ def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     return _clean(json.dumps(value, ensure_ascii=False, indent=1))
 
 
 def _clean(text: str) -> str:
-    """Remove control, format and private characters, so that the visible text is what the model reads."""
-    return "".join(sign for sign in text if sign == "\n" or unicodedata.category(sign)[0] != "C")
+    """Remove control, format and private-use characters, so that the model reads exactly the visible text."""
+    return "".join(char for char in text if char == "\n" or unicodedata.category(char)[0] != "C")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .child import KEY_BYTES, LENGTH_BYTES, MAX_VALUE_BYTES
 from .jobs import Limits, Status
-from .usage import OverLimitError, Rest, Scratch, count_threads, list_processes
+from .usage import OverLimitError, Scratch, SleepMeter, count_threads, list_processes
 
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
@@ -36,7 +36,7 @@ class Running:
     started: float = field(default_factory=time.monotonic)
     verdict: tuple[Status, str] | None = None
     waited: bool = False
-    rest: Rest = field(default_factory=Rest)
+    sleep: SleepMeter = field(default_factory=SleepMeter)
     tails: dict[int, bytearray] = field(default_factory=dict)
     written: Scratch = field(init=False)
 
@@ -56,7 +56,7 @@ class Running:
     @property
     def asleep(self) -> bool:
         """Return whether it has slept for so long that another job can compute in its place."""
-        return self.rest.asleep >= _ASLEEP_SECONDS
+        return self.sleep.asleep >= _ASLEEP_SECONDS
 
     def take(self, descriptor: int) -> int | None:
         """Read available data once, keeping only the tail of prints. Returns: the size; 0 at the end of the stream,
@@ -95,13 +95,13 @@ class Running:
         """End it if its wall time is over."""
         if now >= self.deadline:
             message = f"ran longer than {self.limits.wall_seconds:g} seconds (wall)"
-            self.end(Status.TIMEOUT, message, waited=self.rest.prevails)
+            self.end(Status.TIMEOUT, message, waited=self.sleep.mostly_waited)
 
     def inspect(self, now: float) -> None:
         """End it if its scratch space or number of threads exceeds the limit, or if it only waits."""
         processes = list_processes(self.process)
-        self.rest.watch(processes, now)
-        if self.rest.asleep >= self.limits.idle_seconds:
+        self.sleep.watch(processes, now)
+        if self.sleep.asleep >= self.limits.idle_seconds:
             self.end(Status.TIMEOUT, f"used almost no CPU for {self.limits.idle_seconds:g} seconds", waited=True)
         try:
             self.written.check(processes)

@@ -1,6 +1,6 @@
-"""The use of resources by a job, as the kernel reports it: space on disk, threads, CPU time, and whether it waits.
+"""Resource usage of a job, as the kernel reports it: disk space, threads, CPU time, and whether it sleeps.
 
-A job is the process that the server forked and, if it is not confined, the processes that this one started.
+A job is the process that the server forked and, if it is not confined, the descendants of that process.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +16,19 @@ from .jobs import Limits
 
 _NAME_BYTES = 4096  # charged for each name, so that empty files are not free
 _LONGEST_PATH = 3500  # the kernel's limit is 4095 bytes
-_SPARE_BYTES = 256 * 2**20  # who has written more is ended when the disk has less left
-_LOOK_SECONDS = 1.0
-_TAKEN_BYTES = 16 * 2**20
-_MAKES_UP = 4.0  # seconds of sleep for each of CPU
+_SPARE_BYTES = 256 * 2**20  # a job that has written more is ended when the disk has less than this left
+_SAMPLE_SECONDS = 1.0
+_LOST_BYTES = 16 * 2**20  # if the disk has lost more since the last reading, the mapped files are read again at once
+_SLEEP_PER_CPU = 4.0  # seconds of sleep that each CPU second cancels
 _EXITING = 0x4  # the kernel's PF_EXITING, set before the process closes its files
 _DELETED = " (deleted)"
-_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)  # a mapping of a file: its inode, its path
+_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)  # inode and path of a mapped file
 
 
 class OverLimitError(Exception):
     """A job has written more than it may, or files that cannot be counted.
 
-    The message says which, without what was counted: that differs from run to run.
+    The message names the limit and never the count, which differs from run to run.
     """
 
 
@@ -44,7 +44,7 @@ def list_processes(leader: int) -> list[int]:
 
 
 class Scratch:
-    """The files that a job has written: in its folder, and those without a name any more that are open or mapped."""
+    """The files that a job has written: those in its folder, and deleted ones that are still open or mapped."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._limits = folder, limits
@@ -52,7 +52,7 @@ class Scratch:
         self._mapped_at, self._free = 0.0, 0
 
     def check(self, processes: Sequence[int]) -> None:
-        """Count. Raises: OverLimitError if it is too much; if folders are nested too deeply, or cannot be read."""
+        """Measure the files. Raises: OverLimitError if they are too large, too many, too deep or cannot be read."""
         sizes = self._measure_named()
         for process in processes:
             sizes |= _measure_open(process)
@@ -90,19 +90,19 @@ class Scratch:
         return sizes
 
     def _find_mapped(self, processes: Sequence[int]) -> list[int | str]:
-        """Return the inodes of mapped files without a name.
+        """Return the inodes of deleted files that are mapped.
 
-        The list is long, so it is read every second, and at once when the disk has lost space.
+        The list of mappings is long, so it is read once a second, or at once if the disk has lost space.
         """
         free, now = free_bytes(self._folder), time.monotonic()
-        if self._free - free > _TAKEN_BYTES or now - self._mapped_at >= _LOOK_SECONDS:
+        if self._free - free > _LOST_BYTES or now - self._mapped_at >= _SAMPLE_SECONDS:
             self._mapped = [inode for process in processes for inode in _list_mapped(self._folder, process)]
             self._mapped_at, self._free = now, free
         return self._mapped
 
 
 def _measure_open(process: int) -> dict[int | str, int]:
-    """Return the sizes of open files without a name, by inode."""
+    """Return the sizes of deleted files that are open, by inode."""
     sizes: dict[int | str, int] = {}
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{process}/fd").iterdir():
@@ -114,7 +114,7 @@ def _measure_open(process: int) -> dict[int | str, int]:
 
 
 def _list_mapped(folder: Path, process: int) -> list[int | str]:
-    """Return the inodes of mapped files without a name that were in the folder."""
+    """Return the inodes of mapped files that were deleted from the folder."""
     text = _read(f"/proc/{process}/maps")
     # Few jobs map a file of their own, and the list is long.
     if f"{folder}/" not in text:
@@ -130,13 +130,13 @@ def available_memory() -> int:
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a process has ended, or is about to: it no longer runs, but may not have been waited for."""
-    fields = next(_split_stat([_read(f"/proc/{process}/stat")]), None)
-    return fields is None or bool(int(fields[6]) & _EXITING)
+    """Return whether a process has ended or is exiting, even if nobody has waited for it yet."""
+    fields = _split_stat(_read(f"/proc/{process}/stat"))
+    return not fields or bool(int(fields[6]) & _EXITING)
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the space that is left on the disk of a folder; 0 if the folder is missing."""
+    """Return the free space on the disk of a folder, in bytes; 0 if the folder is missing."""
     try:
         status = os.statvfs(folder)
     except FileNotFoundError:  # an unconfined job can remove its own
@@ -149,73 +149,70 @@ def count_threads(processes: Sequence[int]) -> int:
     return sum(len(_list_threads(process)) for process in processes)
 
 
-class Rest:
-    """The time that a job has slept and not computed.
+class SleepMeter:
+    """Measures how long a job has slept instead of computing.
 
-    A thread that could run counts as computing, so a busy machine puts no job to sleep, and so does one that waits for
-    a disk. Each second of CPU makes up for four of sleep: a job that wakes up for moments sleeps nevertheless.
+    A thread that could run or waits for a disk counts as computing, so that no job seems asleep because the machine is
+    busy. Each CPU second cancels only four seconds of sleep, so that a job that wakes up for moments still sleeps.
     """
 
     def __init__(self) -> None:
         self.asleep = self.runnable = self.watched = 0.0  # seconds
-        self._cpu_seconds, self._looked = 0.0, time.monotonic()
+        self._cpu_seconds, self._sampled = 0.0, time.monotonic()
 
     @property
-    def prevails(self) -> bool:
+    def mostly_waited(self) -> bool:
         """Return whether the job could compute for less than half of the time."""
         return self.runnable < self.watched / 2
 
     def watch(self, processes: Sequence[int], now: float) -> None:
-        """Look at the job once a second; more frequent calls do nothing."""
-        if now - self._looked < _LOOK_SECONDS:
+        """Sample the job at most once a second; more frequent calls do nothing."""
+        if now - self._sampled < _SAMPLE_SECONDS:
             return
         activity = read_activity(processes)
-        # A server that was held up itself has seen nothing of the job in the meantime.
-        elapsed = min(now - self._looked, 2 * _LOOK_SECONDS)
+        # If the server itself was held up, it does not know what the job did in the meantime.
+        elapsed = min(now - self._sampled, 2 * _SAMPLE_SECONDS)
         used = max(0.0, activity.cpu_seconds - self._cpu_seconds)
-        self._looked, self._cpu_seconds = now, activity.cpu_seconds
+        self._sampled, self._cpu_seconds = now, activity.cpu_seconds
         self.watched += elapsed
         if activity.runnable:
             self.runnable += elapsed
         elif activity.sleeps:
             self.asleep += elapsed
-        self.asleep = max(0.0, self.asleep - _MAKES_UP * used)
+        self.asleep = max(0.0, self.asleep - _SLEEP_PER_CPU * used)
 
 
 class Activity(NamedTuple):
-    """A job at one moment: the CPU seconds that it has used, and the states of its threads."""
+    """A job at one moment: the CPU seconds that it has used so far, and the states of its threads."""
 
     cpu_seconds: float
     states: str
 
     @property
     def runnable(self) -> bool:
-        """Return whether it computes, or would if the machine were not busy."""
+        """Return whether the job computes, or would if the machine were not busy."""
         return "R" in self.states
 
     @property
     def sleeps(self) -> bool:
-        """Return whether it neither computes nor waits for a disk. True of none without /proc."""
+        """Return whether the job neither computes nor waits for a disk; False without /proc."""
         return bool(self.states) and not self.runnable and "D" not in self.states
 
 
 def read_activity(processes: Sequence[int]) -> Activity:
-    """Return what these processes do now."""
+    """Return the current activity of these processes."""
     ticks, states = 0, ""
     for process in processes:
-        # The CPU time of threads and children that have ended is only in the account of the whole process.
-        for fields in _split_stat([_read(f"/proc/{process}/stat")]):
-            ticks += sum(map(int, fields[11:15]))
-        for fields in _split_stat(_read(thread / "stat") for thread in _list_threads(process)):
-            states += fields[0]
+        # The CPU time of threads and children that have ended is only in the figures of the whole process.
+        ticks += sum(map(int, _split_stat(_read(f"/proc/{process}/stat"))[11:15]))
+        for thread in _list_threads(process):
+            states += "".join(_split_stat(_read(thread / "stat"))[:1])
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), states)
 
 
-def _split_stat(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the fields of such files after the name, which is in parentheses and may hold anything."""
-    for text in texts:
-        if fields := text.rpartition(")")[2].split():
-            yield fields
+def _split_stat(text: str) -> list[str]:
+    """Return the fields of a stat file after the process name, which is in parentheses and may hold anything."""
+    return text.rpartition(")")[2].split()
 
 
 def _list_threads(process: int) -> list[Path]:

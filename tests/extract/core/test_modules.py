@@ -40,7 +40,7 @@ def test_relative_imports(corpus: Any, name: str, package: bool, statement: str,
     (found,) = module.facts.statements
     assert module.name == name
     assert module.file.is_package == package
-    assert library.absolute(module, found.aliases[0]) == expected
+    assert library.absolute_name(module, found.aliases[0]) == expected
 
 
 PACKAGE = """
@@ -205,7 +205,7 @@ def test_a_package_whose_try_looks_into_itself(corpus: Any) -> None:
     """
     library = corpus(files).library
     package = library.by_path["src", "p/__init__.py"]
-    assert package.binders("conv")
+    assert package.find_binders("conv")
     assert spoken(library.lookup(package, "late")) == "p.late"
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.attempts.options import Ask, Service
+from lemur.synthesis.attempts.options import AttemptOptions, Service
 from lemur.synthesis.attempts.plan import Attempt, RequestedBlock, draw
 from lemur.synthesis.attempts.prompts import first_messages, opening, plan_messages, repair_messages
 from lemur.synthesis.attempts.steps import STEPS, NetworkProposal, Prover, conformance
@@ -57,7 +57,7 @@ def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> NetworkProposal:
 @pytest.fixture(scope="session")
 def gate(library: Path) -> RequestedBlock:
     """The block of the library whose parameters are few."""
-    attempts, _ = draw(library, Ask(2))
+    attempts, _ = draw(library, AttemptOptions(2))
     return next(one for attempt in attempts for one in attempt.requested if one.name == "SqueezeGate")
 
 
@@ -230,5 +230,5 @@ def test_graphs_of_another_release_are_refused_before_a_request(library: Path, t
         )
     service = Service(url="http://127.0.0.1:9/v1", retries=0)
     with pytest.raises(UserError, match=r"other: .*torch 1\.0.*; extract it again, or use that torch"):
-        run_synthesis(other, ["some"], tmp_path / "out", Ask(1), service)
+        run_synthesis(other, ["some"], tmp_path / "out", AttemptOptions(1), service)
     assert not (tmp_path / "out").exists()

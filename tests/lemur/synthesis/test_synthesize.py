@@ -24,7 +24,7 @@ import pytest
 from curate.compute import graphs
 from lemur.folders import trace, verify_folder
 from lemur.synthesis.attempts import steps
-from lemur.synthesis.attempts.options import Ask, Service, ShortTraining
+from lemur.synthesis.attempts.options import AttemptOptions, Service, ShortTraining
 from lemur.synthesis.attempts.steps import STEPS
 from lemur.synthesis.command import run_synthesis
 from lemur_core.sandbox import Limits
@@ -186,9 +186,11 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
         def run(out: Path, models: Sequence[str] = ("scripted",), **more: Any) -> Any:
             training = more.pop("training", None)
-            ask = Ask(**{"attempts": N, "rounds": 1, **more})
+            options = AttemptOptions(**{"attempts": N, "rounds": 1, **more})
             named = [f"{model}@{server.url}" for model in models]
-            return run_synthesis(blocks, named, out, ask, Service(retries=0), training=training, license_="MIT", jobs=1)
+            return run_synthesis(
+                blocks, named, out, options, Service(retries=0), training=training, license_="MIT", jobs=1
+            )
 
         counts = run(place / "out")
         rows = pq.read_table(place / "out" / "attempts.parquet").to_pylist()

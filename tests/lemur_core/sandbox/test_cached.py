@@ -13,7 +13,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import (
     ATTEMPTS,
-    PASSING,
+    TRANSIENT,
     CachedSandbox,
     code_digest,
     describe_failure,
@@ -74,7 +74,7 @@ def ask(keys: Iterable[str], **options: Any) -> list[Outcome]:
 def test_what_may_be_passing_is_tried_again(answers: Answers, pauses: list[float], status: Status) -> None:
     """At the end, when all else is done, after pauses that grow."""
     answers.prepared["a"] = [status]
-    runs = ATTEMPTS if status in PASSING else 1
+    runs = ATTEMPTS if status in TRANSIENT else 1
     found = ask("ab", back_off=0.5)
     assert answers.ran == ["a", "b", *"a" * (runs - 1)]
     assert pauses == [1.0, 2.0][: runs - 1]
@@ -87,7 +87,7 @@ def test_an_attempt_that_comes_through_ends_the_retries(answers: Answers, pauses
     assert [one.status for one in ask("a")] == [Status.OK]
     assert pauses == [2.0, 4.0]
     answers.prepared["b"] = [Status.OUT_OF_MEMORY]
-    assert ask("b", passing=frozenset({Status.TIMEOUT}))[0].status is Status.OUT_OF_MEMORY
+    assert ask("b", transient=frozenset({Status.TIMEOUT}))[0].status is Status.OUT_OF_MEMORY
     answers.prepared["c"] = [Status.TIMEOUT]
     assert ask("c", attempts=1)[0].status is Status.TIMEOUT
     assert len(pauses) == 2

@@ -58,7 +58,7 @@ def test_a_lasting_fault_leaves_nothing_and_a_rerun_resumes(
 ) -> None:
     before = set(os.listdir(tmp_path))
     server.faults = [server.Fault(step, 503, nth=4 if step == "download" else 1, times=10_000)]
-    with pytest.raises(RetryableError, match="run the same command again: what was fetched is kept"):
+    with pytest.raises(RetryableError, match="run the same command again: finished downloads are kept"):
         fetch()
     assert set(os.listdir(tmp_path)) - before <= {"hub-cache"}
     server.faults = []
