@@ -96,7 +96,7 @@ TRACE = SandboxStage[NetGraphs | NetUnrecorded | NetFailure](
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
 _DATASET = {"img-classification": "cifar-10"}
-_DROPOUT = 0.25  # a rate that a record states is no part of what its network computes; whether it drops is
+_DROPOUT = 0.25  # a rate that a record states is not part of what its network computes; whether it drops is
 
 
 @dataclass(frozen=True, slots=True)

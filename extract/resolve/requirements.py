@@ -124,7 +124,7 @@ def _block_entry(row: Block, files: Files, by_name: Mapping[str, PackageSource])
         "swhid": qualify_swhid(row, source),
         "source_swhid": source.swhid or None,
         "license": row.license,
-        "made_from": {name: made_from for name, made_from in paths.items() if made_from},
+        "made_from": {name: used for name, used in paths.items() if used},
     }
 
 

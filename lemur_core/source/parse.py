@@ -230,8 +230,11 @@ def _is_changed(nodes: Sequence[ast.AST], name: str) -> bool:
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
             return True
-        stored = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-        if stored and split_dotted_name(node)[:1] == (name,):
+        if (
+            isinstance(node, ast.Attribute)
+            and not isinstance(node.ctx, ast.Load)
+            and split_dotted_name(node)[:1] == (name,)
+        ):
             return True
         if isinstance(node, ast.Call) and split_dotted_name(node.func) == ("setattr",):
             return True

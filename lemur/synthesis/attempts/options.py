@@ -34,9 +34,7 @@ class Service:
     ] = "LEMUR_MODEL_KEY"
     at_once: Annotated[int, Option("Parallel requests.", flag="--concurrency", metavar="N", least=1, panel=_MODEL)] = 4
     retries: Annotated[int, Option("Retries after temporary errors.", metavar="N", least=0, panel=_MODEL)] = 5
-    timeout: Annotated[float, Option("Limit per request.", metavar="SECONDS", least=1, most=86_400, panel=_MODEL)] = (
-        600.0
-    )
+    timeout: Annotated[float, Option("Per request.", metavar="SECONDS", least=1, most=86_400, panel=_MODEL)] = 600.0
     tokens: Annotated[
         int | None,
         Option("Token budget of all prompts and answers.", flag="--token-budget", metavar="N", least=1, panel=_MODEL),
@@ -50,7 +48,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOptions:
-    """What to request of the models, with blocks from a file of specs, from a search, or from the whole library.
+    """The requests to the models, with blocks from a file of specs, from a search, or from the whole library.
 
     Raises: UsageError if both a file and a search select the blocks.
     """

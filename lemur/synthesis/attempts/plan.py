@@ -55,7 +55,7 @@ class ParentNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt requests; `seed` is passed to the model."""
+    """The request of one attempt; `seed` is passed to the model."""
 
     number: int
     requested: tuple[RequestedBlock, ...]
