@@ -115,6 +115,8 @@ def place(tmp_path: Path, library: Path, snapshot: Path, real_codes: list[str]) 
     (folder / "new.jsonl").write_text(rows_of(real_codes[60:64], "new"), encoding="utf-8")
     (folder / "newer.jsonl").write_text(rows_of(real_codes[64:68], "newer"), encoding="utf-8")
     (folder / "net.py").write_text(NET)
+    (folder / "nets").mkdir()
+    (folder / "nets" / "net.py").write_text(NET)
     (folder / "spec.json").write_text(
         next(line for line in (library / "specs.jsonl").read_text().splitlines() if "SEModule" in line)
     )
