@@ -19,7 +19,7 @@ from extract.emit.emit import Emitted
 from extract.minimize.header import MinimizedFile, make_minimized_columns, write_header
 from extract.minimize.stage import RunnableBlock, minimize_all
 from extract.model.categories import find_category
-from extract.model.results import Result, RunFacts, at_least, by_size, code_columns
+from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.name_resolution import BoundFile, compare_bindings
 from extract.proofs.rebuild import RebuildJob, count_rewritten, rebuild_all
 from extract.proofs.runtime import BlockRuntime, original_folders, runtime_for
@@ -231,7 +231,7 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         f"{item.block}: not as the original: {item.detail}" for item in comparisons if item.fidelity == "mismatch"
     )
     reasons = Counter(item.detail[:_MAX_REASON] for item in comparisons if item.fidelity is None)
-    context.facts.details["not_compared"] = by_size(reasons)
+    context.facts.details["not_compared"] = sort_by_size(reasons)
 
 
 def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -261,7 +261,7 @@ def trace(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     traces = list(trace_all(pairs, context.index, **context.sandbox))
     for item in traces:
         running[item.block].traced = item.answer
-    context.facts.details["no_graph"] = by_size(Counter(item.error for item in traces if item.error is not None))
+    context.facts.details["no_graph"] = sort_by_size(Counter(item.error for item in traces if item.error is not None))
 
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -274,7 +274,7 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         block.graphs = add_rebuild_outcome(graphs, item.rebuilds, item.answer.sizes_fail)
     context.facts.details["rebuilt"] = count_rewritten(rewritten)
     reasons = Counter(item.kind for item in rewritten if item.rebuilds is not True)
-    context.facts.details["not_rebuilt"] = by_size(reasons)
+    context.facts.details["not_rebuilt"] = sort_by_size(reasons)
 
 
 def _original(block: PendingBlock, graphs: Mapping[str, Any], pair: BlockWithOriginal) -> RebuildJob:

@@ -233,7 +233,7 @@ def check_reply(guest: str, reply: Reply[Any]) -> None:
     """What is read is clean, and can be used."""
     if reply.answer is None:
         assert reply.outcome.status is Status.CRASHED
-        assert reply.outcome.error.startswith("answered nonsense: ")
+        assert reply.outcome.error.startswith("invalid answer: ")
         assert len(reply.outcome.error) <= 200
     USES.get(guest, str)(reply)
     text = asdict(reply.answer) if is_dataclass(reply.answer) else str(reply.answer)
@@ -275,5 +275,5 @@ def test_an_odd_answer_is_nonsense_on_recall_too(value: Any) -> None:
         for guest, stage in STAGES.items():
             jobs = [Job("name", guest, {}, stage.limits)]
             (reply,) = stage.run_jobs(box, jobs)
-            assert reply.outcome.reused or reply.outcome.error.startswith("answered nonsense")
+            assert reply.outcome.reused or reply.outcome.error.startswith("invalid answer")
             check_reply(guest, reply)

@@ -1,7 +1,7 @@
 """`lemur verify` and `lemur trace` for training runs, ablations and searches.
 
-Verification checks that files, records and manifest agree; a trace leads from a run through the blocks in its network
-to the source lines of each. No code in the folder is executed, and no weights are loaded.
+Verification checks that files, records and manifest agree; a trace leads from a run through the blocks of its network
+to their source lines. No code in the folder is executed, and no weights are loaded.
 """
 
 import difflib
@@ -24,15 +24,15 @@ _NEAR = 5
 
 
 def find(folder: Path, wanted: str) -> RowTrace:
-    """Find the whole run (`net`, or the name of its network), or one block in it by slot, id, qualified or bare name.
+    """Find the whole run (by `net` or the name of its network), or a block in it by slot, id, qualified or bare name.
 
     Raises: UserError, with similar names, if nothing has that name.
     """
     record, blocks = _read(folder)
     whole = [NET.removesuffix(".py"), record.name]
-    chosen = blocks if wanted in whole else [block for block in blocks if wanted in _names(block)]
+    chosen = blocks if wanted in whole else [block for block in blocks if wanted in _list_names(block)]
     if not chosen and wanted not in whole:
-        names = sorted({*whole, *(name for block in blocks for name in _names(block))})
+        names = sorted({*whole, *(name for block in blocks for name in _list_names(block))})
         near = difflib.get_close_matches(wanted, names, _NEAR) or [*dict.fromkeys(whole), *(b.slot for b in blocks)]
         raise UserError(
             f"{wanted}: neither the network of this run nor a block in it; similar names: {', '.join(near)}"
@@ -41,7 +41,7 @@ def find(folder: Path, wanted: str) -> RowTrace:
 
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
-    """Return the run if its network has this digest, or a block in it that has; None otherwise."""
+    """Return the run if its network, or else a block in it, has this digest; None otherwise."""
     record, blocks = _read(folder)
     if record.code_sha256 == sha256:
         return _trace_run(folder, record, blocks)
@@ -63,11 +63,11 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> R
         del network["recorded"]
     links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
     stated = {part.slot: part for part in record.ingredients}
-    links += [_block(block, stated.get(block.slot)) for block in blocks]
+    links += [_make_block_link(block, stated.get(block.slot)) for block in blocks]
     return RowTrace(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
-def _block(block: Inlined, part: Ingredient | None) -> FolderLink:
+def _make_block_link(block: Inlined, part: Ingredient | None) -> FolderLink:
     facts: Json = {
         "slot": f"{block.slot} ({NET}, from line {block.line} on)",
         "source": f"{block.block.partition('::')[0]} {block.path}",
@@ -81,7 +81,7 @@ def _block(block: Inlined, part: Ingredient | None) -> FolderLink:
     return FolderLink("block", block.block, facts)
 
 
-def _names(block: Inlined) -> set[str]:
+def _list_names(block: Inlined) -> set[str]:
     """Return the names by which a block of a run can be looked up."""
     qualname = block.block.rpartition("::")[2]
     return {block.block, qualname, qualname.rpartition(".")[2], block.slot, block.code_sha256}
@@ -95,11 +95,11 @@ def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
 
 
 def find_in_study(folder: Path, wanted: str) -> RowTrace:
-    """Find the run whose folder has this name; `NAME/BLOCK` is one block of its network.
+    """Find a run by the name of its folder, or with `NAME/BLOCK` a block of its network.
 
     Raises: UserError, with similar names, if nothing has that name.
     """
-    runs = [path.name for path in _runs(folder)]
+    runs = [path.name for path in _list_runs(folder)]
     name, _, block = wanted.partition("/")
     if name not in runs:
         near = difflib.get_close_matches(name, runs, _NEAR, 0.3) or runs[:_NEAR]
@@ -107,24 +107,24 @@ def find_in_study(folder: Path, wanted: str) -> RowTrace:
             f"{wanted}: no run of this {read_manifest(folder).kind} has that name; similar names: {', '.join(near)}"
         )
     run = folder / RUNS / name
-    return _with_manifest(folder, run, find(run, block or "net"))
+    return _add_manifest(folder, run, find(run, block or "net"))
 
 
 def find_code_in_study(folder: Path, sha256: str) -> RowTrace | None:
-    """Return the first run with this digest, of its network or of a block in it; None if there is none."""
-    for run in _runs(folder):
+    """Return the first run whose network, or a block in it, has this digest; None if there is none."""
+    for run in _list_runs(folder):
         traced = find_code(run, sha256)
         if traced is not None:
-            return _with_manifest(folder, run, traced)
+            return _add_manifest(folder, run, traced)
     return None
 
 
-def _with_manifest(folder: Path, run: Path, traced: RowTrace) -> RowTrace:
+def _add_manifest(folder: Path, run: Path, traced: RowTrace) -> RowTrace:
     of_run = FolderLink("in", run.relative_to(folder).as_posix(), {})
     return RowTrace((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
 
 
-def _runs(folder: Path) -> list[Path]:
+def _list_runs(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
 
 

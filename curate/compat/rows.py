@@ -1,4 +1,4 @@
-"""The input rows as nn-dup's stages use them, with the distinct sets of their codes as rows of sparse matrices."""
+"""The input rows in the form that nn-dup's stages use, with the distinct sets of their codes in sparse matrices."""
 
 import math
 import re
@@ -20,9 +20,12 @@ _BLOCK_CELLS = 4_000_000  # cells of a dense block of Jaccards: 32 MB
 
 @dataclass(frozen=True, slots=True)
 class DistinctSets:
-    """The distinct sets among many.
+    """The distinct sets of an input.
 
-    `number[i]` is the number of the i-th input set, equal for equal sets; `elements[j]` is the element of column j.
+    Attributes:
+        number: number of the distinct set that the i-th input set equals.
+        matrix: one row per distinct set, one column per element.
+        elements: element of column j.
     """
 
     number: Ints
@@ -38,7 +41,7 @@ class DistinctSets:
 
     def jaccards(self, rows: Ints, columns: Ints) -> Iterator[tuple[int, Floats]]:
         """Yield exact Jaccards of sets against sets as dense blocks, each with the index in `rows` of its first row."""
-        # In blocks of a bounded size: the whole matrix of a corpus would take gigabytes.
+        # The blocks have a bounded size, because the whole matrix of a corpus takes gigabytes.
         height = max(1, _BLOCK_CELLS // max(1, len(columns)))
         other = self.matrix[columns].T.tocsr()
         for start in range(0, len(rows), height):
@@ -60,7 +63,7 @@ class DistinctSets:
 
 
 def distinct_sets(items: Iterable[Iterable[Hashable]], both_empty: float) -> DistinctSets:
-    """Number the distinct sets among the items (iterables of elements, which may repeat) by first appearance."""
+    """Number the distinct sets among the items by first appearance; the elements of an item may repeat."""
     column_of: dict[Hashable, int] = {}
     number_of: dict[bytes, int] = {}
     number: list[int] = []
@@ -81,7 +84,7 @@ def distinct_sets(items: Iterable[Iterable[Hashable]], both_empty: float) -> Dis
 
 
 def shingle_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
-    """Return each code's shingle set: all runs of ten tokens; one shorter run if there are fewer; none without tokens.
+    """Return each code's shingle set: all runs of ten tokens, or a single shorter run if there are fewer tokens.
 
     Two empty sets count as equal.
     """
@@ -92,7 +95,7 @@ def shingle_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
 
 
 def layer_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
-    """Return each code's set of (layer, count) and (hyperparameter, value) pairs. Two empty sets count as unlike."""
+    """Return each code's set of (layer, count) and (hyperparameter, value) pairs. Two empty sets count as different."""
     return distinct_sets(((*code.layer_bag, *code.hyperparameters) for code in features), both_empty=0.0)
 
 
@@ -128,16 +131,16 @@ def prepare_rows(
     features: Sequence[NnDupFeatures],
     code_sha: Sequence[str],
 ) -> Rows:
-    """Look up and number everything once per code, then assign it to the rows."""
+    """Compute everything once per code, then assign it to the rows."""
     usable = [code if code >= 0 else None for code in code_index]
     plain = {name: normalise_name(name) for name in set(names)}
     shingles, layers = shingle_sets(features), layer_sets(features)
-    fingerprints = _numbers(code.fingerprint for code in features)
+    fingerprints = _number_items(code.fingerprint for code in features)
     keys = [
         (_quality_key(accuracy), 0 if code is None else -features[code].length, name)
         for name, code, accuracy in zip(names, usable, accuracies, strict=True)
     ]
-    place_of = {key: place for place, key in enumerate(sorted(set(keys)))}
+    rank_of = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     family = {
         (name, code): "" if code is None else get_family(name, features[code])
         for name, code in set(zip(names, usable, strict=True))
@@ -146,35 +149,35 @@ def prepare_rows(
         names=[plain[name] for name in names],
         code=["" if code is None else code_sha[code] for code in usable],
         families=[family[pair] for pair in zip(names, usable, strict=True)],
-        quality=[place_of[key] for key in keys],
+        quality=[rank_of[key] for key in keys],
         fingerprint=[-1 if code is None else fingerprints[code] for code in usable],
         shingles=shingles,
-        shingles_of=_spread(shingles, usable),
+        shingles_of=_assign_to_rows(shingles, usable),
         layers=layers,
-        layers_of=_spread(layers, usable),
+        layers_of=_assign_to_rows(layers, usable),
     )
 
 
 def normalise_name(name: str) -> str:
-    """Normalize a name or prefix as nn-dup compares it: lower case, only letters and digits."""
+    """Normalize a name or prefix as nn-dup does: lower case, only letters and digits."""
     return _OTHER.sub("", name.lower())
 
 
 def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
     """Return the index of the first prefix that a name begins with (all normalized); None if there is none."""
-    return next((place for place, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
+    return next((index for index, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
 
 
 def _quality_key(accuracy: float | None) -> float:
     return math.inf if accuracy is None or math.isnan(accuracy) else -accuracy
 
 
-def _numbers(items: Iterable[Hashable]) -> list[int]:
-    """Number each item among the distinct ones."""
+def _number_items(items: Iterable[Hashable]) -> list[int]:
+    """Return the number of each item among the distinct items."""
     number_of: dict[Hashable, int] = {}
     return [number_of.setdefault(item, len(number_of)) for item in items]
 
 
-def _spread(sets: DistinctSets, codes: Sequence[int | None]) -> list[int]:
+def _assign_to_rows(sets: DistinctSets, codes: Sequence[int | None]) -> list[int]:
     numbers = sets.number.tolist()
     return [-1 if code is None else numbers[code] for code in codes]

@@ -47,8 +47,9 @@ _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "differ
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
 _LARGEST = 12  # groups in a chart
-#: At most this many records are listed and removed codes compared; if there are more, how many of each record.
+#: At most so many records are listed, and so many removed codes are compared.
 _RECORDS, _REMOVED = 5_000, 20_000
+#: Limits of compared codes per record, tried in this order until all fit.
 _MOST = (10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1)
 
 #: The columns of `decisions.parquet` that describe a code.
@@ -63,17 +64,17 @@ _RECORD_COLUMNS = (
 
 
 def snapshot_page(folder: Path, manifest: Manifest) -> Page:
-    """Build the page of a snapshot from its tables: some columns of all rows, whole rows only for what it lists."""
+    """Build the page of a snapshot from some columns of its tables, and from whole rows only of the listed records."""
     decisions = _best_decisions(folder)
     records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, _COUNTED)
     stages = Counter(dict(zip(*_count_values(pc.fill_null(decisions["stage"], "kept")), strict=True)))
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
     kept, codes = records.num_rows, stages.total()
     views = [
-        facts("Overview", _overview(manifest, kept, codes)),
-        _funnel(stages, rows),
-        *(_similarities(decisions, stage) for stage in ("lexical", "structural")),
-        _splits(records, stages["leak"]),
+        facts("Overview", _list_overview(manifest, kept, codes)),
+        _chart_stages(stages, rows),
+        *(_chart_similarities(decisions, stage) for stage in ("lexical", "structural")),
+        _tabulate_splits(records, stages["leak"]),
         *(_groups(manifest, name, title) for name, title in (("prefixes", "By prefix"), ("families", "By family"))),
     ]
     removed = decisions.filter(pc.and_(pc.invert(decisions["kept"]), pc.is_valid(decisions["canonical"])))
@@ -84,8 +85,8 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
         numbers=("stands for", "score"),
-        entries=[_entry(row, *duplicates[row.id]) for row in listed],
-        views=_views(folder, listed, duplicates, str(manifest.details.get("license"))),
+        entries=[_make_entry(row, *duplicates[row.id]) for row in listed],
+        views=_list_views(folder, listed, duplicates, str(manifest.details.get("license"))),
         total=kept,
         elsewhere="data/records",
         order="stands for",
@@ -101,7 +102,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
     return Page(f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library)
 
 
-def _overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]]:
+def _list_overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]]:
     parameters, graphs = manifest.parameters, manifest.counts.get("graphs", {})
     return [
         ("source", parameters.get("source")),
@@ -119,7 +120,7 @@ def _overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]
 
 
 def _best_decisions(folder: Path) -> pa.Table:
-    """Return one decision per code, its best: kept, else the first one that is not a repeat evaluation."""
+    """Return the best decision on each code: kept, or else the first that is not a repeat evaluation."""
     decisions = read_table([folder / "decisions.parquet"], Decision, _COLUMNS)
     decisions = decisions.filter(
         pc.and_(pc.is_valid(decisions["id"]), pc.not_equal(pc.fill_null(decisions["stage"], ""), "repeat"))
@@ -134,12 +135,12 @@ def _best_decisions(folder: Path) -> pa.Table:
 
 
 def _count_values(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """Return the values of a column, and how often each occurs."""
+    """Return the distinct values of a column and their counts."""
     counts = pc.value_counts(column)
     return counts.field("values").to_pylist(), counts.field("counts").to_pylist()
 
 
-def _funnel(stages: Counter[str], rows: int) -> View:
+def _chart_stages(stages: Counter[str], rows: int) -> View:
     left, kept = stages.total(), stages["kept"]
     lines = [("distinct codes", float(left), float(left), count(left))]
     for stage, label in _STAGES.items():
@@ -147,20 +148,20 @@ def _funnel(stages: Counter[str], rows: int) -> View:
             before, left = left, left - stages[stage]
             lines.append((label, float(left), float(before), f"−{count(stages[stage])}"))
     lines.append(("kept", float(kept), float(kept), count(kept)))
-    intro = f"Codes that are left after each step; light, what it took off. {plural(rows, 'row')} hold them."
+    intro = f"Codes that remain after each step; in a light color, those removed. They come from {plural(rows, 'row')}."
     return bars("From rows to records", lines, intro)
 
 
-def _similarities(decisions: pa.Table, stage: str) -> View:
+def _chart_similarities(decisions: pa.Table, stage: str) -> View:
     """Chart the similarity of removed codes to their canonical records."""
     values = decisions.filter(pc.equal(decisions["stage"], stage))["similarity"].drop_null().to_numpy()
     bins, numbers = np.unique(np.minimum((values * 100 + 1e-9).astype(int), 100), return_counts=True)
     rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
-    intro = "Removed codes by similarity to the kept record that stands for them, rounded down."
+    intro = "Removed codes by similarity to the kept record that represents them, rounded down."
     return bars(f"{stage.capitalize()} similarity", rows, intro)
 
 
-def _splits(records: pa.Table, leaks: int) -> View:
+def _tabulate_splits(records: pa.Table, leaks: int) -> View:
     groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
     _, splits = _count_values(groups["cluster"])
     rows = []
@@ -170,7 +171,7 @@ def _splits(records: pa.Table, leaks: int) -> View:
         rows.append([split, number, percent(number, records.num_rows), len(own), int(own.max(initial=0))])
     leak_note = f" {plural(leaks, 'code')} near to two published splits left out." if leaks else ""
     intro = (
-        "What is alike, by text, structure or graph, is one group and stays in one split:"
+        "Codes that are alike by text, structure or graph form a group, which stays in one split:"
         f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{leak_note}"
     )
     return table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
@@ -191,7 +192,7 @@ def _groups(manifest: Manifest, name: str, title: str) -> View:
 
 
 def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[LemurRecord]:
-    """Return the whole rows of the records with most duplicates, similar texts next to each other."""
+    """Return the whole rows of the records with the most duplicates, similar texts next to each other."""
     numbers = np.zeros(records.num_rows, int)
     ids = records["id"].combine_chunks()
     counts = pc.value_counts(removed["canonical"])
@@ -205,12 +206,12 @@ def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[
 
 
 def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict[str, tuple[int, list[Decision]]]:
-    """Return the number of duplicates of each record, and the ones to compare: all, unless there are too many."""
+    """Return for each record the number of its duplicates, and those to compare: all, unless there are too many."""
     duplicates = removed.filter(
         pc.is_in(removed["canonical"], value_set=pa.array([row.id for row in listed], pa.string()))
     )
     numbers = Counter(dict(zip(*_count_values(duplicates["canonical"]), strict=True)))
-    # The largest number for each record with which all of them fit.
+    # The largest limit per record with which all of them fit.
     limit = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
     duplicates = duplicates.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
     groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
@@ -221,7 +222,7 @@ def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict
     return {name: (numbers[name], rows) for name, rows in chosen.items()}
 
 
-def _entry(row: LemurRecord, number: int, removed: Sequence[Decision]) -> Entry:
+def _make_entry(row: LemurRecord, number: int, removed: Sequence[Decision]) -> Entry:
     return Entry(
         name=row.nn or row.id[:16],
         note=f"{row.family} · group {row.cluster}",
@@ -237,37 +238,37 @@ def _entry(row: LemurRecord, number: int, removed: Sequence[Decision]) -> Entry:
     )
 
 
-def _views(
+def _list_views(
     folder: Path,
     listed: Sequence[LemurRecord],
     duplicates: Mapping[str, tuple[int, list[Decision]]],
     shared: str,
 ) -> Iterator[list[View]]:
-    """Yield the views of each record, without code that may not be published. Args: shared: the folder's license."""
+    """Yield the views of each record, without code that may not be published. Args: shared: license of the folder."""
     wanted = {row.id for row in listed}
     others = {duplicate.id or "" for _, removed in duplicates.values() for duplicate in removed}
     columns = ("id", "nn_code", "license")
     texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
     texts |= _pack_codes(SNAPSHOT.rows(folder, Removed, columns, ids=others), shared)
-    graphs = _graphs(folder, wanted & texts.keys())
+    graphs = _read_graphs(folder, wanted & texts.keys())
     results = _read_results(folder, wanted)
     for row in listed:
         number, removed = duplicates[row.id]
-        drawn, text = graphs.get(row.id), _text(texts, row.id)
-        views = [facts("Record", _record(row))]
+        drawn, text = graphs.get(row.id), _unpack(texts, row.id)
+        views = [facts("Record", _list_record_facts(row))]
         if row.id in results:
             head = ["task", "dataset", "metric", "results", "best", "epoch: value"]
-            views.append(table("Results", head, results[row.id], "All results, by data set; of equal ones one."))
+            views.append(table("Results", head, results[row.id], "All results by data set, without repeats."))
         if removed:
             some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
-            intro = f"{plural(number, 'code')} removed for it{some}. Left the kept code, right the removed one."
-            compared = [(_describe_removal(duplicate), _text(texts, duplicate.id or "")) for duplicate in removed]
+            intro = f"{plural(number, 'code')} removed for it{some}. Left: the kept code; right: the removed one."
+            compared = [(_describe_removal(duplicate), _unpack(texts, duplicate.id or "")) for duplicate in removed]
             views.append(versions("Stands for", text, compared, intro))
         views += [*([graph("What it computes", drawn)] if drawn else []), code("Code", text)]
         yield views
 
 
-def _record(row: LemurRecord) -> list[tuple[str, Any]]:
+def _list_record_facts(row: LemurRecord) -> list[tuple[str, Any]]:
     measured = ", ".join(name for name in (row.task, row.dataset, row.metric) if name)
     accuracy = _describe_result(row.accuracy, row.epoch)
     origin = row.origin
@@ -295,7 +296,7 @@ def _describe_result(accuracy: float | None, epoch: int | None) -> str | None:
 
 
 def _read_results(folder: Path, wanted: set[str]) -> dict[str, list[tuple[Cell, ...]]]:
-    """Return the results of some records by data set: the number of different ones, the best, and all by epoch."""
+    """Return the results of some records by data set: the number of distinct results, the best, and all by epoch."""
     values: dict[str, dict[tuple[str, str, str], set[tuple[int, float]]]] = {}
     for row in SNAPSHOT.rows(folder, Stat, ("id", "task", "dataset", "metric", "epoch", "accuracy"), ids=wanted):
         if row.accuracy is not None:
@@ -329,7 +330,7 @@ def _describe_removal(row: Decision) -> str:
 
 
 def _pack_codes(rows: Iterable[LemurRecord | Removed], shared: str) -> dict[str, bytes]:
-    """Return the publishable codes of some rows by id, compressed: they may be many."""
+    """Return the publishable codes of some rows by id, compressed because there may be many."""
     return {
         row.id: zlib.compress(row.nn_code.encode("utf-8", "surrogatepass"), 1)
         for row in rows
@@ -337,17 +338,17 @@ def _pack_codes(rows: Iterable[LemurRecord | Removed], shared: str) -> dict[str,
     }
 
 
-def _text(texts: Mapping[str, bytes], digest: str) -> str:
+def _unpack(texts: Mapping[str, bytes], digest: str) -> str:
     return zlib.decompress(texts[digest]).decode("utf-8", "surrogatepass") if digest in texts else ""
 
 
-def _graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
-    """Return what some codes compute in eval mode, if this release of torch can read it."""
+def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
+    """Return the drawn graphs of some codes in eval mode; none if another release of torch recorded them."""
     drawn = {}
     for row in SNAPSHOT.rows(folder, GraphRow, ("id", "eval"), ids=wanted):
         if row.eval:
             try:
                 drawn[row.id] = boxes(Graph.from_json(json.loads(row.eval)), _BOXES)
-            except ValueError:  # recorded by another torch
+            except ValueError:  # recorded by another release of torch
                 return {}
     return drawn

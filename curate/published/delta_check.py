@@ -1,6 +1,6 @@
-"""Check a delta together with all snapshots it extends: what they guarantee jointly, proved by exact joins.
+"""Check a delta together with all snapshots that it extends: prove their joint guarantees by exact joins.
 
-A part of `lemur verify`. Comparisons across folders run once for all of them; each folder then looks only at its own
+This is a part of `lemur verify`. Records are compared across all folders once; each folder then looks only at its own
 records and those that it extends. So checking a chain of deltas costs no more than checking all records at once.
 """
 
@@ -30,9 +30,9 @@ from manifests.records import LemurRecord, Removed
 
 Row = Mapping[str, Any]
 
-#: What is compared of a record. Nothing else of it is held: with all columns, 100,000 records take half a gigabyte.
+#: The columns to compare. No others are kept in memory: with all columns, 100,000 records take half a gigabyte.
 _COMPARED = ("id", "nn", "split", "cluster", "graph", "graph_widths", "behavior", "runs", "runs_error")
-_ROWS = 5_000  # of a table that are Python objects at a time
+_ROWS = 5_000  # rows of a table that are Python objects at the same time
 _DECIDED = ("stage", "canonical", "similarity")
 
 
@@ -99,7 +99,7 @@ class DeltaCheck:
         return in_order(self.features.shingle_set[np.array([self.code_of[id_] for id_ in sorted(ids)], np.int64)])
 
     def record_decisions(self, member: Member, decisions: Iterable[Row]) -> None:
-        """Record what a member has removed: members that extend it must agree."""
+        """Record what a member has removed, because members that extend it must agree."""
         if not any(member.number in other.parents for other in self.members):
             return
         for row in decisions:
@@ -142,7 +142,7 @@ class DeltaCheck:
         return by_record
 
     def differ(self, one: Row, other: Row) -> bool:
-        """Return True if two kept records may be near, because they compute different things and that counts."""
+        """Return whether two kept records may be near because their computations differ (`keep-different`)."""
         if self._parameters["graph"] != "keep-different":
             return False
         widths = (one.get("graph_widths"), other.get("graph_widths"))
@@ -161,7 +161,7 @@ class PublishedRecords:
 
     def records(self, name: str, value: object) -> list[Row]:
         """Return the published records with this `id`, `graph`, `graph_widths`, `behavior`, `set` or `fingerprint`."""
-        if not self._member.parents:  # the lookups need not be made
+        if not self._member.parents:  # without building the lookups
             return []
         return [row for row in self._check.lookups[name].get(value, ()) if row["folder"] in self._member.parents]
 
@@ -171,7 +171,7 @@ class PublishedRecords:
         return min(((parents[at], row) for at, row in by_member.items() if at in parents), default=(0, None))[1]
 
     def equal(self, decisions: Iterable[Row]) -> Iterator[str]:
-        """Yield decisions on codes that are published already, but that do not say so."""
+        """Yield the decisions that contradict the parents' decision on the same code."""
         for row in decisions:
             if row["stage"] in ("invalid", "filter", "repeat"):
                 continue
@@ -195,7 +195,7 @@ class PublishedRecords:
         return self._check.members[record["folder"]].path.name
 
     def find_twins(self, record: Row) -> list[Row]:
-        """Return the published records that compute the same as a record, each once."""
+        """Return the published records that compute the same as a record, without repeats."""
         near = {
             row["id"]: row
             for name in ("graph", "behavior")
@@ -244,7 +244,7 @@ class PublishedRecords:
                 yield f"row {row['row']} (leak): what it is near to is in one split"
 
     def recall(self, judged: set[str]) -> tuple[int, int]:
-        """Count the pairs of a new and a published code at the lexical threshold: those in the index, and all."""
+        """Count the pairs of a new and a published code at the lexical threshold: those that LSH proposes, and all."""
         sets = self._check.sets({id_ for id_ in judged if not self.records("id", id_)})
         pairs = [
             (a, b, value)
@@ -266,7 +266,7 @@ class PublishedRecords:
 
 
 def find_conflicts(check: DeltaCheck, one: Member, other: Member) -> Iterator[str]:
-    """Yield what keeps the records of two members that do not extend each other from being those of one snapshot."""
+    """Yield the reasons why two members that do not extend each other cannot be combined into one snapshot."""
     parallel = PublishedRecords(check, replace(other, parents={one.number: 0}))
     joined = join_clusters([*read_joined(one.path), *read_joined(other.path)])
 
@@ -286,7 +286,7 @@ def find_conflicts(check: DeltaCheck, one: Member, other: Member) -> Iterator[st
 
 
 def _read_records(member: Member) -> Iterator[dict[str, Any]]:
-    """Yield the records of a member. Names that many share are held once."""
+    """Yield the records of a member, with one object for equal names of splits and clusters."""
     shared: dict[str, str] = {}
     for path in SNAPSHOT.files(member.path, "records"):
         for batch in read_table([path], LemurRecord, _COMPARED).to_batches(max_chunksize=_ROWS):

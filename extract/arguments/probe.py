@@ -59,7 +59,7 @@ def classify_error(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the type, message and line of the block's file in one line."""
+    """Return the type and message of an error, and the last line of the block's file that it passed, in one line."""
     message = to_line(read_message(error), 300)
     lines = [(file, line) for file, line, _ in list_frames(error) if file.endswith(f"{MODULE_NAME}.py")]
     where = f" (line {lines[-1][1]}: {linecache.getline(*lines[-1]).strip()[:120]})" if lines else ""

@@ -71,7 +71,7 @@ def _add_configurations(closure: Closure, graph: DependencyGraph) -> None:
         known.add(config)
         waiting += [inner for node in graph.members(config) for inner in _list_configurations(graph, node)]
         for endings in looking:
-            model = graph.configurations.find_model(config, endings, closure.root.module)
+            model = graph.config_resolver.find_model(config, endings, closure.root.module)
             if model is not None and not try_to_collect(closure, graph, [graph.symbol(model)]):
                 closure.named[graph.symbol(model)] = model.name
 
@@ -83,7 +83,7 @@ def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterato
     symbols = [link.symbol for links in graph.iter_links(node) for link in links.links]
     yield from (symbol for symbol in symbols if isinstance(symbol, Definition) and symbol.name.endswith(SUFFIX))
     if graph.ours(AUTO_CLASS) in symbols:
-        known = graph.configurations.by_type(node.module.source)
+        known = graph.config_resolver.by_type(node.module.source)
         yield from (known[word] for word in dict.fromkeys(graph.words(node)) if word in known)
 
 
@@ -255,7 +255,7 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
 
 def _fill(closure: Closure, graph: DependencyGraph, container: Definition) -> None:
     missing: dict[str, int] = {}
-    for filling in graph.fillings.list_fillings(container, closure.root.module):
+    for filling in graph.registrations.list_fillings(container, closure.root.module):
         key = StatementNode(filling.module, filling.statement).key
         before = closure.nodes[key].decorators if key in closure.nodes else frozenset()
         node = StatementNode(filling.module, filling.statement, filling.decorators | before)

@@ -32,7 +32,7 @@ Groups = dict[GroupKey, None]  # a set in order of insertion
 
 def order_statements(closure: Closure, graph: DependencyGraph) -> None:
     """Set the groups of a closure, each after those it reads when it runs, and the links of their statements."""
-    run_order = graph.fillings.order(closure.root.module) if closure.fillings else {}
+    run_order = graph.registrations.order(closure.root.module) if closure.fillings else {}
     ordering = _Ordering(closure, graph, run_order)
     root = next(ordering.group_of[node.key] for node in graph.members(closure.root.root))
     needs = {key: ordering.needs(group) for key, group in ordering.groups.items()}

@@ -55,14 +55,14 @@ _SIZES = (64, 32, 224, 299)  # image sizes, in the order in which they are tried
 _OTHER_SIZES = (96, 256, 331, 64, 32)
 _BATCHES = (2, 3)
 _PIXELS = (-2.0, 2.0)
-_TRIED = 4  # maximum insertion points to try if none is given
-_NAMED = 8
-_MAX_ERROR = 200  # characters of how the sandbox ended a job
+_TRIED = 4  # maximum number of insertion points to try if none is requested
+_NAMED = 8  # maximum number of insertion points in a message
+_MAX_ERROR = 200  # characters of a message about a failed job
 
 
 @dataclass(frozen=True, slots=True)
 class TargetNetwork:
-    """A network to insert a block into, with the inputs to run it with.
+    """A network to insert a block into, and the inputs for running it.
 
     Attributes:
         prm: hyperparameters.
@@ -81,9 +81,9 @@ class TargetNetwork:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def cases(self) -> list[list[Case]]:
-        """Return two lists of inputs; from each list the first that works is used.
+        """Return two lists of inputs, of each of which the first that works is used.
 
-        Those of the second list have another batch size and, if possible, another image size.
+        The second list has another batch size and, if possible, another image size.
         """
         first, second = _BATCHES
         if self.in_shape is None:
@@ -93,10 +93,10 @@ class TargetNetwork:
             ]
         else:
             batch, channels, *sides = self.in_shape
-            # Sizes that differ show which dimensions follow the image.
+            # A second size shows which dimensions depend on that of the image.
             larger = [side + max(32, side // 2) for side in sides]
             shapes = [[(batch, channels, *sides)], [(batch + 1, channels, *larger), (batch + 1, channels, *sides)]]
-        return [[self._case(shape) for shape in ones] for ones in shapes]
+        return [[self._case(shape) for shape in group] for group in shapes]
 
     def _case(self, shape: Sequence[int]) -> Case:
         output = [shape[0], self.classes]
@@ -107,7 +107,7 @@ class TargetNetwork:
 def read_target_network(
     path: Path, prm: Mapping[str, Any], in_shape: Shape | None = None, classes: int = CLASSES
 ) -> TargetNetwork:
-    """Read the network of a file. Raises: UserError if it cannot be read, or defines no class Net."""
+    """Read the network in a file. Raises: UserError if the file cannot be read, or defines no class Net."""
     check_plain(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -131,7 +131,7 @@ PROVE = SandboxStage[NetworkProof]("extract.migrate.network_guest:prove", Networ
 
 
 class MigrationError(UserError):
-    """A failed migration and the step that stopped it; `cut`: the minimized form lacks code that was needed."""
+    """A failed migration and the step that failed; `cut`: because the minimized form lacks code that is needed."""
 
     def __init__(self, stage: MigrationStep, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
@@ -146,7 +146,7 @@ class MigratedNetwork:
     Attributes:
         text: text of the file.
         name: name of the block's class in it.
-        failed: insertion points that were tried before, each with the reason for failure.
+        failed: the insertion points that were tried before, each with the reason for its failure.
     """
 
     source_block: SourceBlock
@@ -159,7 +159,7 @@ class MigratedNetwork:
 
 
 def open_box(*, unsafe: bool = False) -> CachedSandbox:
-    """Return a sandbox for migrations as a context manager; it caches answers and starts with the first job."""
+    """Return a caching sandbox for migrations, as a context manager; it starts with the first job."""
     return CachedSandbox(
         entries=[OBSERVE.guest, FIT.guest, PROVE.guest],
         workers=1,
@@ -192,31 +192,31 @@ def candidates(source_block: SourceBlock, observed: ObservedNetwork, box: Cached
     If the channel dimension of a block is uncertain and it fits nowhere, the other dimension is tried.
     """
     points = _fit_all(source_block, observed, box)
-    if source_block.otherwise is not None and not any(one.filling for one in points):
+    if source_block.otherwise is not None and not any(point.filling for point in points):
         others = _fit_all(source_block.otherwise, observed, box)
-        return others if any(one.filling for one in others) else points
+        return others if any(point.filling for point in others) else points
     return points
 
 
 def _fit_all(source_block: SourceBlock, observed: ObservedNetwork, box: CachedSandbox) -> list[InsertionPoint]:
     points = list_insertion_points(observed.places, source_block)
-    questions = {point.name: build_query(point, source_block) for point in points if not point.reason}
-    # Most points of a network have the shapes of another one: each is tried once.
-    distinct = list({_key(one): one for one in questions.values()}.values())
+    queries = {point.name: build_query(point, source_block) for point in points if not point.reason}
+    # Most points of a network have the same shapes as another point: the block is tried once for each.
+    distinct_queries = list({_query_key(query): query for query in queries.values()}.values())
     answers: dict[str, Fit | NoFit] = {}
-    if distinct:
-        (reply,) = FIT.run(box, {"": BlockToFit(source_block.code, source_block.name, distinct)})
+    if distinct_queries:
+        (reply,) = FIT.run(box, {"": BlockToFit(source_block.code, source_block.name, distinct_queries)})
         replies = reply.answer or ()
-        if len(replies) != len(distinct):
-            replies = (NoFit(reply.ending(_MAX_ERROR)),) * len(distinct)
-        answers = {_key(one): answer for one, answer in zip(distinct, replies, strict=True)}
+        if len(replies) != len(distinct_queries):
+            replies = (NoFit(reply.ending(_MAX_ERROR)),) * len(distinct_queries)
+        answers = {_query_key(query): answer for query, answer in zip(distinct_queries, replies, strict=True)}
     return [
-        point if point.reason else apply_answer(point, source_block, answers[_key(questions[point.name])])
+        point if point.reason else apply_answer(point, source_block, answers[_query_key(queries[point.name])])
         for point in points
     ]
 
 
-def _key(query: PointToTry) -> str:
+def _query_key(query: PointToTry) -> str:
     return f"{query['before']} {query['after']} {query['axis']}"
 
 
@@ -232,7 +232,7 @@ def migrate_named(
     try:
         return migrate(source_block, target_network, box, site=site)
     except MigrationError as error:
-        # The full form has what the minimized form lacks, but is several times longer: second choice.
+        # The full form has everything, but is several times longer.
         if not (source_block.lean and error.cut):
             raise
         return migrate(load_source_block(folder, block, lean=False), target_network, box, site=site)
@@ -244,23 +244,23 @@ def migrate(
     """Insert a block into a network.
 
     Args:
-        site: `after:PATH`, `replace:PATH`, or only a path; None for the best one that can be verified.
+        site: `after:PATH`, `replace:PATH`, or only a path; None for the best point that can be verified.
 
-    Raises: MigrationError if the network does not run, no insertion point fits, or none can be verified, with the
-        stage of the attempt that came furthest and the errors of all; UserError if no sandbox is available.
+    Raises: MigrationError if the network does not run, or the block fits at no insertion point, or cannot be verified
+        at any, with the latest stage and all errors; UserError if no sandbox is available.
     """
     observed = observe(target_network, box)
     points = candidates(source_block, observed, box)
     chosen = _choose_points(points, source_block, site)
     failures: list[tuple[InsertionPoint, MigrationError]] = []
-    for one in chosen[: _TRIED if site is None else len(chosen)]:
+    for point in chosen[: _TRIED if site is None else len(chosen)]:
         try:
             failed = tuple((tried, str(error)) for tried, error in failures)
-            return _insert(source_block, target_network, observed, one, failed, box)
+            return _insert(source_block, target_network, observed, point, failed, box)
         except MigrationError as error:
-            failures.append((one, error))
+            failures.append((point, error))
     stage = max((error.stage for _, error in failures), key=_STAGES.index)
-    errors = "; ".join(f"{one.name}: {error}" for one, error in failures)
+    errors = "; ".join(f"{point.name}: {error}" for point, error in failures)
     raise MigrationError(stage, f"{target_network.name}: {source_block.name} could not be inserted: {errors}")
 
 
@@ -268,36 +268,36 @@ _STAGES: tuple[MigrationStep, ...] = get_args(MigrationStep)
 
 
 def _choose_points(
-    points: Sequence[InsertionPoint], source_block: SourceBlock, wanted: str | None
+    points: Sequence[InsertionPoint], source_block: SourceBlock, site: str | None
 ) -> list[InsertionPoint]:
     """Return the insertion points to try, in order. Raises: MigrationError if there are none."""
     parameters = source_block.parameters
-    if wanted is None:
+    if site is None:
         fitting = best_first(points, source_block, parameters)
         if not fitting:
-            cut = any(LEFT_OUT in one.reason for one in points)
-            raise MigrationError("site", f"{source_block.row.block}: fits nowhere: {_why_nowhere(points)}", cut=cut)
+            cut = any(LEFT_OUT in point.reason for point in points)
+            raise MigrationError("site", f"{source_block.row.block}: fits nowhere: {_list_misfits(points)}", cut=cut)
         return fitting
-    named = [one for one in points if wanted in (one.name, one.place.path)]
-    if not named:
-        paths = ", ".join(dict.fromkeys(one.place.path for one in points[:_NAMED]))
+    matching = [point for point in points if site in (point.name, point.place.path)]
+    if not matching:
+        paths = ", ".join(dict.fromkeys(point.place.path for point in points[:_NAMED]))
         raise MigrationError(
-            "site", f"--site {wanted}: no such insertion point; `--list` shows all, the first are {paths}"
+            "site", f"--site {site}: no such insertion point; `--list` shows all, the first are {paths}"
         )
-    fitting = best_first(named, source_block, parameters)
+    fitting = best_first(matching, source_block, parameters)
     if not fitting:
-        reasons = "; ".join(f"{one.name}: {one.reason}" for one in named)
-        raise MigrationError("site", f"--site {wanted}: {source_block.name} does not fit: {reasons}")
+        reasons = "; ".join(f"{point.name}: {point.reason}" for point in matching)
+        raise MigrationError("site", f"--site {site}: {source_block.name} does not fit: {reasons}")
     return fitting
 
 
-def _why_nowhere(points: Sequence[InsertionPoint]) -> str:
-    """Return the most common reasons."""
+def _list_misfits(points: Sequence[InsertionPoint]) -> str:
+    """Describe the most common reasons why a block fits nowhere."""
     if not points:
         return "the network calls no submodule"
     counts: dict[str, int] = {}
-    for one in points:
-        counts[one.reason] = counts.get(one.reason, 0) + 1
+    for point in points:
+        counts[point.reason] = counts.get(point.reason, 0) + 1
     first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
     return "; ".join(f"{reason} ({count} of {len(points)} sites)" for reason, count in first)
 
@@ -317,9 +317,9 @@ def _insert(
             point,
             source_block.name,
             source_block.code,
-            list(_notice(source_block, point)),
-            list(_top(source_block, target_network, point)),
-            f"{source_block.name} of {source_block.row.source} {_where(point)}",
+            list(_list_notice_lines(source_block, point)),
+            list(_list_top_lines(source_block, target_network, point)),
+            f"{source_block.name} of {source_block.row.source} {_describe_point(point)}",
             observed.stars,
         )
     except UserError as error:
@@ -338,7 +338,7 @@ def _insert(
     return MigratedNetwork(source_block, point, written.text, written.name, proof, observed, failed)
 
 
-def _where(point: InsertionPoint) -> str:
+def _describe_point(point: InsertionPoint) -> str:
     """Describe an insertion point for a comment."""
     return (
         f"after {point.place.path}" if point.how == "after" else f"in place of {point.place.path}, a {point.place.kind}"
@@ -346,12 +346,12 @@ def _where(point: InsertionPoint) -> str:
 
 
 def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence[str]]) -> str:
-    """Return the first name that is undefined in the new text but not in the original one; empty if there is none."""
+    """Return the first name that is undefined in the new text and not in the original; empty if there is none."""
     names: list[Mapping[str, str]] = []
     for code in (text, target_network):
         tree = ast.parse(expand_stars(code, stars))
         drop_unevaluated(tree)
-        # What the original lacks, too, is in a branch that never runs.
+        # A name that the original lacks, too, is in a branch that never runs.
         names.append(find_undefined_names(tree))
     return next(iter(sorted(names[0].keys() - names[1].keys())), "")
 
@@ -361,15 +361,15 @@ def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence
 _REPEATED_LINES = ("Block:", "File:", "SWHID:", "Licence:")
 
 
-def _top(source_block: SourceBlock, target_network: TargetNetwork, point: InsertionPoint) -> Iterator[str]:
-    """Yield the comment lines at the top of the file."""
+def _list_top_lines(source_block: SourceBlock, target_network: TargetNetwork, point: InsertionPoint) -> Iterator[str]:
+    """Yield the comments at the top of the file."""
     block = f"{source_block.name} of {source_block.row.source}"
-    yield f"{target_network.name} with {block} {_where(point)}, by `lemur migrate`."
+    yield f"{target_network.name} with {block} {_describe_point(point)}, by `lemur migrate`."
     yield f"Host:    {target_network.name}, SHA-256 {target_network.sha256}"
 
 
-def _notice(source_block: SourceBlock, point: InsertionPoint) -> Iterator[str]:
-    """Yield the lines above the block's definitions: their origin, license and changes."""
+def _list_notice_lines(source_block: SourceBlock, point: InsertionPoint) -> Iterator[str]:
+    """Yield the comments above the block's definitions: their origin, license and changes."""
     facts = source_block.row.model_dump() | {"code_sha256": source_block.sha256, "license": source_block.license}
     yield from provenance_lines(point.place.path, source_block.name, facts)
     if source_block.license != "NOASSERTION":

@@ -56,13 +56,13 @@ class SourceBlock:
 
     @property
     def keeps_shape(self) -> bool:
-        """True if the output has the shape of the input in all cases."""
+        """Return whether the output has the shape of the input in all cases."""
         return all(before == after for before, after in self.cases)
 
     @property
     def otherwise(self) -> "SourceBlock | None":
         """The block with the other channel dimension, if the observations cannot distinguish the two."""
-        first, last = (_LAYOUTS.get((len(self.cases[0][0]), place)) for place in (1, -1))
+        first, last = (_LAYOUTS.get((len(self.cases[0][0]), axis)) for axis in (1, -1))
         if first is None or last is None or any(shape[1] != shape[-1] for case in self.cases for shape in case):
             return None
         return replace(self, layout=last if self.axis == 1 else first)
@@ -70,9 +70,9 @@ class SourceBlock:
     @property
     def args_without_default(self) -> StatedArguments:
         """The working arguments for which the constructor has no default."""
-        optional = {one.name for one in self.constructor if one.default is not None}
-        names = [one.name for one in self.constructor if one.kind == "positional"]
-        count = sum(not (place < len(names) and names[place] in optional) for place in range(len(self.init.args)))
+        optional = {parameter.name for parameter in self.constructor if parameter.default is not None}
+        names = [parameter.name for parameter in self.constructor if parameter.kind == "positional"]
+        count = sum(not (index < len(names) and names[index] in optional) for index in range(len(self.init.args)))
         kwargs = {name: text for name, text in (self.init.kwargs or {}).items() if name not in optional}
         return StatedArguments(self.init.args[:count], kwargs)
 
@@ -104,13 +104,13 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
     worked = read_arguments(row.arguments)
     if worked is None or worked.forward is None:
         raise UserError(
-            f"{row.block}: came as far as {row.level} when it was extracted, and no call of it is known that works;"
+            f"{row.block}: reached level {row.level} when it was extracted, and no working call of it is known;"
             " choose another block"
         )
     # A network calls its submodules with one tensor, and never another method.
     if worked.method not in ("forward", "__call__") or len(worked.forward.args) + len(worked.forward.kwargs or {}) != 1:
         raise UserError(
-            f"{row.block}: is called as `{worked.forward_call()}`, and a network hands a module one tensor;"
+            f"{row.block}: is called as `{worked.forward_call()}`, and a network passes a module one tensor;"
             " choose another block"
         )
     spec = read_spec(folder, row.block)
@@ -129,7 +129,7 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The file of a block to move: its minimized or its full form."""
+    """The file of a block to insert: its minimized or its full form."""
 
     code: str
     digest: str
@@ -139,14 +139,14 @@ class Form:
 
 
 def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
-    """Return the form of a block to move: the minimized one if it is wanted and exists.
+    """Return the form of a block to insert: the minimized form if it is requested and exists.
 
     Raises: UserError if the block has no code, or requires a distribution that is only guessed.
     """
     form = _choose_form(folder, row, lean=lean)
     for package in (Requirement(text).name for text in form.requires if is_guess(text)):
         raise UserError(
-            f"{row.block}: imports {package}, and which distribution that is was only guessed; extract it again with"
+            f"{row.block}: imports {package}, and its distribution was only guessed; extract the block again with"
             f" --distribution {package.replace('-', '_')}=NAME"
         )
     return form
@@ -166,7 +166,7 @@ def _choose_form(folder: Path, row: Block, *, lean: bool) -> Form:
 def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape, Shape], ...], int]:
     """Return input and output shapes and the parameter count. Raises: UserError if no case maps one tensor to one."""
     observed = read_observed(row)
-    pairs = tuple(_pairs(observed.cases)) if observed is not None else ()
+    pairs = tuple(_list_shape_pairs(observed.cases)) if observed is not None else ()
     if observed is not None and observed.identity_in_eval and not observed.train_differs:
         raise UserError(
             f"{row.block}: does nothing with the arguments that worked, {worked.constructor_call(row.name)}"
@@ -177,18 +177,18 @@ def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape,
         if case is not None:
             seen = f"takes {', '.join(case.inputs.values()) or 'nothing'} and gives {', '.join(case.outputs)}"
         raise UserError(
-            f"{row.block}: {seen} when called as `{worked.forward_call()}`; a network hands a module one tensor of real"
-            " numbers and takes one: choose another block"
+            f"{row.block}: {seen} when called as `{worked.forward_call()}`; a network passes a module one real tensor"
+            " and expects one: choose another block"
         )
     return pairs, observed.parameters
 
 
-def _pairs(cases: tuple[Case, ...]) -> Iterator[tuple[Shape, Shape]]:
+def _list_shape_pairs(cases: tuple[Case, ...]) -> Iterator[tuple[Shape, Shape]]:
     for case in cases:
         texts = [*case.inputs.values(), *case.outputs]
         matches = [_TENSOR.fullmatch(text) for text in texts]
         if len(case.inputs) == len(case.outputs) == 1 and matches[0] and matches[1]:
-            before, after = (tuple(map(int, one[1].split("x"))) for one in matches if one)
+            before, after = (tuple(map(int, match[1].split("x"))) for match in matches if match)
             if len(before) > 1 and len(after) > 1:
                 yield before, after
 

@@ -1,4 +1,4 @@
-"""Options of a run, outcomes of its classes, events on its way, and the counts of its table.
+"""The options and events of a run, the outcomes of its classes, and the counts over its table.
 
 All counts are derived from the rows of the table, so that anyone can recompute them.
 """
@@ -17,7 +17,7 @@ from manifests.records import LEVELS, Block, Level
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Outcome of one class, and the (source, path) of every file that its block was extracted from."""
+    """The outcome of one class, and the (source, path) of every file that its block was extracted from."""
 
     row: Block
     closure_files: tuple[tuple[str, str], ...] = ()
@@ -26,16 +26,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Options(ExtractOptions):
-    """Everything that determines a run: the options of the user, and what they apply to."""
+    """Everything that determines a run: the user's options, and the sources and names that they apply to."""
 
     corpus: str | None = None  # name of a shipped corpus or a JSON file; `quick` if there are no sources either
-    sources: tuple[str, ...] = ()  # additional ones: NAME[@VERSION], git+URL[@REV] or a folder
+    sources: tuple[str, ...] = ()  # in addition to the corpus: NAME[@VERSION], git+URL[@REV] or a folder
     names: tuple[str, ...] = ()  # bare names, qualified names or block ids; all classes if empty
     jobs: int | None = None  # processes; default: all cores
 
     @property
     def selection(self) -> Selection:
-        """The classes that are selected among those of the sources."""
+        """The selection among the classes of the sources."""
         return Selection(self.names, self.repositories, self.paths, self.symbols, self.limit, self.start_from)
 
     def parameters(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def code_columns(code: str | None) -> dict[str, Any]:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-#: Counts of the requested names: all, those that match a block, levels of their blocks; names without a match.
+#: Counts of the requested names: all, those with a block, and the levels of these blocks; also the names without one.
 TargetCounts = dict[str, Any]
 
 
@@ -112,42 +112,42 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> R
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
         "reached": count_reached(levels),
-        "sources": _levels_by(rows, "source"),
+        "sources": _count_levels(rows, "source"),
         "categories": dict(
-            sorted(_levels_by(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
+            sorted(_count_levels(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
         ),
-        "failures": by_size(Counter(row.error_kind for row in rows if row.error_kind is not None)),
-        "fidelity": by_size(Counter(row.fidelity for row in rows if row.fidelity is not None)),
-        "licenses": by_size(Counter(row.license for row in rows)),
-        "graphs": _graphs(rows),
+        "failures": sort_by_size(Counter(row.error_kind for row in rows if row.error_kind is not None)),
+        "fidelity": sort_by_size(Counter(row.fidelity for row in rows if row.fidelity is not None)),
+        "licenses": sort_by_size(Counter(row.license for row in rows)),
+        "graphs": _count_graphs(rows),
         "lines": sum(row.n_lines or 0 for row in rows),
         "lean": _count_minimized(rows),
-        "names": _names(rows),
+        "names": _count_names(rows),
     }
     if targets is not None:
         counts["targets"] = count_targets(rows, targets)
     return counts
 
 
-def _graphs(rows: Sequence[Block]) -> dict[str, int]:
+def _count_graphs(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks with a graph, distinct graphs, and distinct graphs up to widths."""
-    known = [row for row in rows if row.graph is not None]
-    distinct = {name: len({getattr(row, name) for row in known}) for name in ("graph", "graph_widths")}
-    return {"blocks": len(known), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
+    compared = [row for row in rows if row.graph is not None]
+    distinct = {name: len({getattr(row, name) for row in compared}) for name in ("graph", "graph_widths")}
+    return {"blocks": len(compared), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
 
 
 def _count_minimized(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks with a lean form, their lines in full and minimized, and running blocks without one."""
-    known = [row for row in rows if row.lean_lines is not None]
+    compared = [row for row in rows if row.lean_lines is not None]
     return {
-        "blocks": len(known),
+        "blocks": len(compared),
         "without": sum(row.lean_error is not None for row in rows),
-        "lines": sum(row.lean_lines or 0 for row in known),
-        "full_lines": sum(row.n_lines or 0 for row in known),
+        "lines": sum(row.lean_lines or 0 for row in compared),
+        "full_lines": sum(row.n_lines or 0 for row in compared),
     }
 
 
-def _names(rows: Sequence[Block]) -> dict[str, int]:
+def _count_names(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks whose names were compared with the real import, and the names over all of them."""
     known = [row for row in rows if row.names_compared]
     sums = {name: sum(getattr(row, f"names_{name}") or 0 for row in known) for name in ("compared", "same", "standin")}
@@ -155,7 +155,7 @@ def _names(rows: Sequence[Block]) -> dict[str, int]:
 
 
 def count_reached(levels: Mapping[str, int]) -> dict[str, int]:
-    """Return how many are at each level or above, from how many have it as their highest."""
+    """Return how many blocks reached each level, from how many have it as their highest level."""
     counts = [levels.get(level, 0) for level in LEVELS]
     return {level: sum(counts[index:]) for index, level in enumerate(LEVELS)}
 
@@ -166,10 +166,7 @@ def at_least(level: str, required: str) -> bool:
 
 
 def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> TargetCounts:
-    """Count the names that match a block, and the levels of the blocks they select.
-
-    A name selects the first block of that name: by id, by qualified name, or by bare name.
-    """
+    """Count the names that match a block, and the levels of the blocks that they select (see `choose`)."""
     chosen = choose(rows)
     names = list(dict.fromkeys(targets))
     levels: Counter[str] = Counter(chosen[name].level for name in names if name in chosen)
@@ -178,12 +175,12 @@ def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> TargetCounts
 
 
 def choose(rows: Iterable[Block]) -> dict[str, Block]:
-    """Return the block that each name selects: the first of that id, else qualified name, else bare name."""
+    """Return the block that each name selects: the first with that id, else qualified name, else bare name."""
     chosen: dict[str, Block] = {}
     rows = list(rows)
     for column in ("block", "qualname", "name"):
         for row in rows:
-            # Ids first: a bare name that is somebody's id means that block.
+            # Ids first: a bare name that is also the id of a block selects that block.
             chosen.setdefault(getattr(row, column), row)
     return chosen
 
@@ -192,7 +189,7 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
     """Return the 95 % Wilson score interval of a proportion.
 
     Args: part, whole: the number of successes, and of all trials; `part` is at most `whole`.
-    Returns: lower and upper bound within 0..1; (0, 1), which excludes nothing, if there are no trials.
+    Returns: lower and upper bound within 0..1; (0, 1) if there are no trials.
     """
     from scipy.stats import binomtest  # here, because it takes longer to load than everything else in this file
 
@@ -202,13 +199,13 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def _levels_by(rows: Iterable[Block], column: str) -> dict[str, dict[str, int]]:
+def _count_levels(rows: Iterable[Block], column: str) -> dict[str, dict[str, int]]:
     by_group: dict[str, Counter[Level]] = {}
     for row in rows:
         by_group.setdefault(getattr(row, column), Counter())[row.level] += 1
     return {name: {level: counts[level] for level in LEVELS if counts[level]} for name, counts in by_group.items()}
 
 
-def by_size(numbers: Mapping[str, int]) -> dict[str, int]:
+def sort_by_size(numbers: Mapping[str, int]) -> dict[str, int]:
     """Sort by number, the largest first; ties by name."""
     return dict(sorted(numbers.items(), key=lambda item: (-item[1], item[0])))

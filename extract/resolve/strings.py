@@ -185,7 +185,7 @@ class StringAnalysis:
         if not isinstance(target, Definition):
             return None
         members = self._graph.members(target)
-        filled = self._graph.fillings.list_fillings(target, self._root.module)
+        filled = self._graph.registrations.list_fillings(target, self._root.module)
         assigned = self._file(target.module).assigned.get(target.name, [])
         rebound = any(target.name in statement.late for statement in target.module.facts.statements)
         if rebound or len(members) != 1 or members[0].statement.kind != ASSIGN or filled or len(assigned) != 1:

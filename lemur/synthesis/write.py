@@ -1,4 +1,4 @@
-"""Write the folder of a synthesis: all attempts, the accepted networks as a dataset, a report, last the manifest."""
+"""Write the folder of a synthesis: all attempts, the accepted networks as a dataset, a report, and the manifest."""
 
 import hashlib
 import json
@@ -38,19 +38,19 @@ PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
 def _collect_accepted(
     tried: Sequence[Tried], license_: str, trained: Mapping[str, CheckResult], epochs: int | None
 ) -> list[Synthesized]:
-    """Return the accepted networks, each once, by attempt.
+    """Return the accepted networks without repeats, in the order of the attempts.
 
-    Args: trained: training results by name. epochs: of the training.
+    Args: trained: the results of training, by name. epochs: the number of epochs.
     """
     rows: dict[str, Synthesized] = {}
-    for one in tried:
-        record = one.record
+    for attempt in tried:
+        record = attempt.record
         if record.failed is not None or record.nn in rows:
             continue
         assert record.nn is not None
         assert record.code is not None
-        assert one.candidate.graph is not None
-        assert one.candidate.widths is not None
+        assert attempt.candidate.graph is not None
+        assert attempt.candidate.widths is not None
         result = trained.get(record.nn)
         rows[record.nn] = Synthesized(
             nn=record.nn,
@@ -67,11 +67,11 @@ def _collect_accepted(
             attempt=record.attempt,
             round=record.round,
             blocks=record.blocks,
-            block_codes=tuple(block.spec.code_sha256 for block in one.candidate.attempt.requested),
+            block_codes=tuple(block.spec.code_sha256 for block in attempt.candidate.attempt.requested),
             parent=record.parent,
             originality=record.originality,
-            graph=one.candidate.graph,
-            graph_widths=one.candidate.widths,
+            graph=attempt.candidate.graph,
+            graph_widths=attempt.candidate.widths,
             license=license_,
         )
     return list(rows.values())
@@ -92,11 +92,11 @@ def write_synthesis(
     """Write the folder `out` atomically, and return the counts by model.
 
     Args:
-        folders: its parents: the library, the reference folders for novelty, the folder of parent networks.
-        trained: training results by name. epochs: of that training.
-    Raises: UserError if it cannot be written.
+        folders: the library, the folders to compare with for novelty, and the snapshot of networks to change.
+        trained: the results of training, by name. epochs: the number of epochs.
+    Raises: UserError if the folder cannot be written.
     """
-    records = [one.record for one in tried]
+    records = [attempt.record for attempt in tried]
     counts = count_attempts(records)
     accepted = _collect_accepted(tried, license_, trained, epochs)
     with atomic_folder(out, force=force) as folder:
@@ -104,10 +104,10 @@ def write_synthesis(
         for row in accepted:
             write_text(folder / NETS / f"{row.nn}.py", row.nn_code)
         write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in records))
-        named = write_tables(
+        row_counts = write_tables(
             folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
         )
-        rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in named.items()}
+        rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in row_counts.items()}
         tables = select_tables(CONFIGS, rows)
         default = tables[0].config if tables else "attempts"
         yaml = card_yaml(
@@ -126,7 +126,7 @@ def write_synthesis(
             inputs=[
                 Input(name=f"model {name}", sha256=digest, bytes=0)
                 for name, digest in dict.fromkeys((record.model, record.model_digest) for record in records)
-                # A model of the Hub is known by its commit, which has 40 digits.
+                # A model of the Hub has a commit, of 40 digits, instead of a SHA-256.
                 if digest is not None and len(digest) == 64
             ],
             parents=list({parent.sha256: parent for parent in map(describe_parent, folders)}.values()),
@@ -140,7 +140,7 @@ def write_synthesis(
 
 
 def count_attempts(records: Sequence[SynthesisAttempt]) -> dict[str, ModelCounts]:
-    """Count by model: attempts, answers, accepted, tokens, and attempts by the step where their last answer failed."""
+    """Count attempts, answers, accepted networks, tokens and failures (by step of the last answer) for each model."""
     counts: dict[str, ModelCounts] = {}
     for model in dict.fromkeys(record.model for record in records):
         own = [record for record in records if record.model == model]

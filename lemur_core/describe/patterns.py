@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from lemur_core.describe.attention import MAX_STEPS, RESHAPING, DataFlow, find_attention
 from lemur_core.describe.folding import fold_phrases, fold_sentences, number_sentences
-from lemur_core.describe.layouts import layouts
+from lemur_core.describe.layouts import derive_layouts
 from lemur_core.describe.sentences import describe, find_origin, format_sizes, name_dimensions
 from lemur_core.graphs.graph import Argument, Graph, Node, Ref
 
@@ -84,7 +84,7 @@ def _is_random(node: Node) -> bool:
 class _Describer:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
-        self.layouts = layouts(graph)
+        self.layouts = derive_layouts(graph)
         self.patterns: Counter[str] = Counter()
         self.flow = DataFlow(graph)
         self.live, self.reached = self.flow.live, self.flow.reached

@@ -1,4 +1,4 @@
-"""The cache folder for downloads and features: where it is, which rooms it has, and which process uses them."""
+"""The cache folder for downloads and features: its path, its rooms, and the locks of processes that use them."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from pathlib import Path
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 
-#: The rooms, which are the folders of the cache, each with the number of levels between it and its entries.
+#: The folders of the cache, called rooms, with the number of folder levels between each and its entries.
 ROOMS: Mapping[str, int] = {
     **dict.fromkeys(("cifar10", "experts", "index", "lemur", "lemur-db", "pages", "published", "runtime-links"), 0),
     **dict.fromkeys(("sandbox", "search", "secrets", "synthesis"), 0),
@@ -21,7 +21,7 @@ ROOMS: Mapping[str, int] = {
     "sources": 2,
 }
 
-#: In the cache, with a marker for each that is ours: locked by the processes that use the room, until they end.
+#: A folder in the cache with a marker for each of our rooms, which the processes that use the room lock until they end.
 _MARKERS = ".lemur"
 
 _held: dict[Path, int] = {}  # the marker, open and locked, of each room that this process uses
@@ -30,12 +30,12 @@ _held: dict[Path, int] = {}  # the marker, open and locked, of each room that th
 def cache_folder(*parts: str) -> Path:
     """Return the user's cache folder of this tool, or a folder below it; create it if needed.
 
-    It holds prompts, answers and results about private code, so only the user can enter it, also if it exists already.
+    It holds prompts, answers and results about private code, so only the user can enter it, even if it existed before.
 
-    Args: parts: names of nested folders, the first one of `ROOMS`; none for the cache folder itself. From then on no
-        other process removes entries of that room, as long as this one runs.
+    Args: parts: names of nested folders, the first one from `ROOMS`; none for the cache folder itself. As long as this
+        process runs, no other process removes entries of that room.
     Returns: `LEMUR_CURATOR_CACHE`, if that variable is set, else `lemur-curator` in the platform's cache folder.
-    Raises: UserError if it cannot be created.
+    Raises: UserError if the folder cannot be created.
     """
     root = _find_root()
     folder = root.joinpath(*parts)
@@ -51,7 +51,7 @@ def cache_folder(*parts: str) -> Path:
         ) from error
     status = root.stat()
     if status.st_mode & 0o077 and status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX:
-        with contextlib.suppress(OSError):  # a disk without permissions
+        with contextlib.suppress(OSError):  # a file system without permissions
             root.chmod(0o700)
     if parts:
         _hold(root / parts[0])
@@ -64,15 +64,15 @@ def uses_rooms() -> bool:
 
 
 def _hold(room: Path) -> None:
-    """Mark a room as ours, and lock it for this process as one that uses it."""
-    with contextlib.suppress(OSError):  # a disk without locks, or another user's
+    """Mark a room as ours, and lock it as used by this process."""
+    with contextlib.suppress(OSError):  # a file system without locks, or a folder of another user
         if room not in _held and (is_ours(room) or not any(room.iterdir())):
             _held[room] = _open_marker(room)
             fcntl.flock(_held[room], fcntl.LOCK_SH)  # waits while another process removes entries
 
 
 def find_marker(room: Path) -> Path:
-    """Return the path of the marker that says that a room is ours."""
+    """Return the path of the marker of a room."""
     return room.parent / _MARKERS / room.name
 
 
@@ -83,9 +83,9 @@ def _open_marker(room: Path) -> int:
 
 
 def is_ours(room: Path) -> bool:
-    """Return whether a folder of the cache is a room: it has our marker, or all other folders there are rooms, too.
+    """Return whether a folder of the cache is one of our rooms: it has a marker, or all other folders there are rooms.
 
-    The marker decides where the cache is in a folder that other programs use.
+    The marker decides if the cache is in a folder that other programs use, too.
     """
     if room.name not in ROOMS or room.is_symlink() or not room.is_dir():
         return False
@@ -96,7 +96,7 @@ def is_ours(room: Path) -> bool:
 
 @contextlib.contextmanager
 def claim_room(room: Path) -> Iterator[bool]:
-    """Lock a room for the block, so that no other process uses it; yield False if one does."""
+    """Lock a room until the block ends, so that no other process uses it; yield False if another process does."""
     own = _held.get(room)
     try:
         handle = own if own is not None else _open_marker(room)
@@ -138,21 +138,21 @@ def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str |
     """Open a cache in one SQLite file, which concurrent processes may share; replace a damaged one by an empty one.
 
     Args:
-        kind: what it is, for messages: "index", "cache".
-        tables: definitions of its tables, `name (columns ...)`; a table that exists is left as it is.
-        on_damage: message to print if a damaged file is replaced; None for none.
+        kind: the noun for messages: "index", "cache".
+        tables: definitions of its tables, `name (columns ...)`; existing tables are left unchanged.
+        on_damage: message to print when a damaged file is replaced, if any.
     Returns: a connection for the caller to close; every table exists.
-    Raises: UserError if it cannot be opened or written.
+    Raises: UserError if the file cannot be opened or written.
     """
     try:
         return _connect(path, tables)
     except sqlite3.OperationalError as error:
-        # A special case of DatabaseError: locked, or not writable. The file may be sound, so it is kept.
+        # A subclass of DatabaseError: locked, or not writable. The file may be intact, so it is kept.
         raise UserError(f"{kind} {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
     except sqlite3.DatabaseError:
         if on_damage is not None:
             note(on_damage)
-        # The journal of a damaged database would damage its successor, too.
+        # The journals of a damaged database would damage its replacement, too.
         for suffix in ("", "-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         return _connect(path, tables)

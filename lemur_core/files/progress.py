@@ -44,20 +44,20 @@ def hide_progress(*, unless: bool = False) -> Iterator[None]:
 def note(text: str) -> None:
     """Print one plain line to stderr, unless progress is hidden.
 
-    Args: text: of any origin; what is not printable is escaped, line ends too.
+    Args: text: of any origin; unprintable characters and line breaks are escaped.
     """
     if not quiet():
         print(make_visible(text), file=sys.stderr, flush=True)
 
 
-#: The displays of the blocks of `progress` that are open, the innermost one last.
+#: The displays of the open `progress` blocks, the innermost one last.
 _DISPLAYS: list[Callable[[str], None]] = []
 
 
 def show_longest(name: str, seconds: float) -> None:
-    """Show, in the innermost open progress, what has been running longest.
+    """Show the longest-running item in the innermost open progress.
 
-    Args: name: of the item; foreign text, of which unprintable characters are escaped.
+    Args: name: name of the item, of any origin; unprintable characters are escaped.
     """
     if _DISPLAYS:
         _DISPLAYS[-1](f"longest: {make_visible(name)[:_NAME_CHARACTERS]}, {seconds:.0f} s")
@@ -65,13 +65,13 @@ def show_longest(name: str, seconds: float) -> None:
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a block on stderr, unless progress is hidden.
+    """Show the progress of a `with` block on stderr, unless progress is hidden.
 
     Args:
-        label: what is done, before the numbers.
+        label: the text before the numbers: what is done.
         total: the number of items; None if it is unknown.
         unit: the noun of the items.
-    Returns: a context manager of a function to call with the number of items done since its last call.
+    Returns: a context manager that yields a function to call with the number of items done since its last call.
     """
     label = make_visible(label)
     if quiet():
@@ -86,7 +86,7 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
 
 @contextlib.contextmanager
 def _display(display: Callable[[str], None]) -> Iterator[None]:
-    """Use this function in the block to show what has been running longest."""
+    """Use this function to show the longest-running item until the block ends."""
     _DISPLAYS.append(display)
     try:
         yield
@@ -127,7 +127,7 @@ def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int],
         done += count
         now = time.monotonic()
         moved = now if count else moved
-        # The longer nothing is done, the fewer lines say so.
+        # The longer nothing happens, the less often a line is printed.
         if now - last >= max(_LINE_EVERY_SECONDS, (now - moved) / 4):
             last = now
             of = f" of {total:,}" if total is not None else ""

@@ -26,14 +26,14 @@ def change_all(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """The first difference, and its size relative to the largest value; `bits`: there is none, not in one bit."""
+    """The first difference, if any, and the largest error relative to the largest value."""
 
     what: str = ""
     error: float = 0.0
 
     @property
     def bits(self) -> bool:
-        """True if everything is bit-identical."""
+        """Return whether everything is bit-identical."""
         return not self.what and self.error == 0.0
 
 
@@ -53,9 +53,9 @@ class Trial:
     Args:
         inputs: builds the arguments of the original.
         seed: seeds every random generator.
-        gradients: whether to compute them; if the original has none, outputs and buffers can still be compared.
-        find: the tensors in arguments and results, in order.
-        change: applies a function to each of these in a value.
+        gradients: whether to compute them; without them, outputs and buffers can still be compared.
+        find: returns the tensors in arguments or results, in order.
+        change: applies a function to each of these tensors in a value.
     """
 
     inputs: Callable[[], Inputs]
@@ -66,11 +66,11 @@ class Trial:
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
     def run(self, module: nn.Module) -> "ObservedRun":
-        """Run the original. Raises: whatever it raises."""
+        """Run the original. Raises: any exception of its own."""
         return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
 
     def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "ObservedRun":
-        """Run a rebuilt module, with results under the names of the original. Raises: whatever it raises."""
+        """Run a rebuilt module, with results under the names of the original. Raises: any exception of its own."""
 
         def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
             tensors = self.find([args, kwargs])
@@ -83,7 +83,7 @@ class Trial:
     ) -> "ObservedRun":
         module.train(self.train)
         module.zero_grad(set_to_none=True)
-        # Seeded twice: inputs may draw numbers too, and the module must draw the same in both runs.
+        # Seeded twice, because inputs may draw numbers, too, and the module must draw the same ones in both runs.
         self.seed()
         inputs = self.inputs()
         leaves: list[Tensor] = []
@@ -119,10 +119,10 @@ def compare(
     Args:
         mapping: the original's name of each parameter and buffer, by the rebuilt module's name.
         trial: how both are run; each run builds its own inputs.
-        takes: indices of the original's input tensors that the rebuilt module takes, in order; None: all.
+        takes: indices of the original's input tensors that the rebuilt module takes, in order; None for all.
 
-    Returns: the first difference in outputs, gradients or state; if there is none, an empty one with the largest error.
-    Raises: whatever the modules raise.
+    Returns: the first difference in outputs, gradients or state, or else the largest error without a text.
+    Raises: any exception of the modules.
     """
     first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
     if len(first.outputs) != len(second.outputs):
@@ -133,8 +133,8 @@ def compare(
         if difference.what:
             return difference
         largest_error = max(largest_error, difference.error)
-    # A gradient far below the largest one is rounding noise, so it is not compared by its own scale.
-    largest = max((_largest(one) for one in first.gradients.values() if one is not None), default=0.0)
+    # A gradient far below the largest one is rounding noise, so it is not compared on its own scale.
+    largest = max((_largest(grad) for grad in first.gradients.values() if grad is not None), default=0.0)
     known = set(mapping.values())
     for parts, floor in ((("gradients", largest * 1e-3)), ("state", 0.0)):
         theirs_all, ours_all = getattr(first, parts), getattr(second, parts)
@@ -160,13 +160,12 @@ def _backward(outputs: Sequence[Tensor]) -> None:
 
 def _differ(what: str, ours: Tensor | None, theirs: Tensor | None, floor: float) -> OutputDifference:
     if ours is None or theirs is None:
-        one = ours if ours is not None else theirs
-        return OutputDifference(
-            "" if one is None or _largest(one) <= floor * TOLERANCE else f"{what}: only one has it", 0.0
-        )
+        present = ours if ours is not None else theirs
+        negligible = present is None or _largest(present) <= floor * TOLERANCE
+        return OutputDifference("" if negligible else f"{what}: only one has it", 0.0)
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        here, there = (f"{one.dtype} {tuple(one.shape)}" for one in (ours, theirs))
-        return OutputDifference(f"{what}: {here} where the original has {there}", 1.0)
+        actual, expected = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (ours, theirs))
+        return OutputDifference(f"{what}: {actual} where the original has {expected}", 1.0)
     if torch.equal(ours, theirs) or not ours.numel():
         return OutputDifference()
     if not (ours.is_floating_point() or ours.is_complex()):

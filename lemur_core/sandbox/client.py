@@ -43,10 +43,10 @@ PRELOAD = ("torch", "torchvision", "numpy.random", "torch.nested._internal.neste
 META_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes", "torch.utils._device")
 
 _LOG = logging.getLogger(__name__)
-_AHEAD = 512  # jobs sent beyond the oldest unfinished one, per slot: as many as are done while it sleeps
-_AHEAD_BYTES = 64 * 2**20  # reports that wait for the oldest unfinished job, more or less
+_AHEAD = 512  # jobs per slot to send after the oldest unfinished one, so that others finish while it sleeps
+_AHEAD_BYTES = 64 * 2**20  # approximate limit of reports that wait for the oldest unfinished job
 _LOOK_SECONDS = 1.0
-_LONG_SECONDS = 5.0  # a job that runs longer is named
+_LONG_SECONDS = 5.0  # a job that runs longer is shown
 _QUEUED = 2  # jobs at a server per slot: one running and one waiting, so that no slot is idle
 
 
@@ -56,8 +56,8 @@ class Flow:
     def __init__(self, links: Sequence[Link], slots: int, limits: Limits) -> None:
         self._links, self._slots, self._limits = links, slots, limits
         self._done: dict[int, Outcome] = {}
-        self._sizes: dict[int, int] = {}  # of the reports of what is done
-        self._suspects: deque[tuple[int, Job]] = deque()  # held by a server that died
+        self._sizes: dict[int, int] = {}  # sizes of the reports in `_done`
+        self._suspects: deque[tuple[int, Job]] = deque()  # jobs of a server that died
         self._tried: set[int] = set()
         self._taken: tuple[int, Job] | None = None  # taken from the iterable, waiting for a free server
         self._alone = False  # only a suspect is running
@@ -72,7 +72,7 @@ class Flow:
         while True:
             with _convert_start_error("the sandbox's server died and cannot be started again"):
                 start_all(self._links)
-            while not exhausted and not self._suspects and not self._alone and self._reaches(sent - yielded):
+            while not exhausted and not self._suspects and not self._alone and self._may_send(sent - yielded):
                 link = min(self._links, key=lambda candidate: candidate.load)
                 if link.load >= _QUEUED * self._slots:
                     break
@@ -85,7 +85,7 @@ class Flow:
                     pair, self._taken = self._taken, None
                     sent += 1
                     self._send(link, *pair)
-            # Suspects run alone: if the server dies again, it is known which job ended it.
+            # Suspects run alone: if the server dies again, we know which job killed it.
             if not self._holding:
                 self._alone = bool(self._suspects)
                 if self._suspects:
@@ -99,8 +99,8 @@ class Flow:
             if self._holding:
                 self._listen()
 
-    def _reaches(self, ahead: int) -> bool:
-        """Return whether another job can be sent, that many beyond the oldest unfinished one."""
+    def _may_send(self, ahead: int) -> bool:
+        """Return whether another job can be sent. Args: ahead: jobs sent since the oldest unfinished one."""
         return ahead < _AHEAD * self._slots * len(self._links) and sum(self._sizes.values()) < _AHEAD_BYTES
 
     @property
@@ -171,7 +171,7 @@ class Flow:
         )
 
     def _retry_jobs(self, link: Link) -> None:
-        """Schedule the jobs of a dead server to run again, alone; the second time, mark them as crashed."""
+        """Schedule the jobs of a dead server to run again, alone; after the second time, mark them as crashed."""
         words = link.last_words()
         for number, job in link.held.items():
             if number in self._tried:
@@ -196,13 +196,13 @@ def _convert_start_error(trouble: str) -> Iterator[None]:
 def _check_scratch(scratch: str | None) -> str:
     """Return why a caller's folder cannot be a scratch folder; empty if it can.
 
-    A link is refused: an earlier job may have put it in place of a folder that it could write to.
+    Links are refused, because an earlier job may have replaced a folder that it could write to by a link.
     """
     if scratch is None:
         return ""
     if not Path(scratch).is_absolute() or os.path.realpath(scratch) != scratch:
         return f"{scratch}: not a path without links and dots, so not a scratch folder; resolve it first"
-    return "" if Path(scratch).is_dir() else f"{scratch}: no such folder, so not a scratch folder; make it first"
+    return "" if Path(scratch).is_dir() else f"{scratch}: no such folder, so not a scratch folder; create it first"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -211,7 +211,7 @@ class Sandbox:
 
     The environment contains nothing of the caller's. A job cannot reach the network, other processes, or files other
     than the interpreter's, the system's libraries, `readable` and a scratch folder (its working folder, HOME and
-    TMPDIR). `docs/sandbox.md` says what each back end covers, and what none does.
+    TMPDIR). `docs/sandbox.md` states what each back end covers, and what none does.
 
     Args:
         preload: modules that the server imports before it forks.
@@ -253,12 +253,12 @@ class Sandbox:
     def __enter__(self) -> Self:
         """Start the server with the first back end that passes its self-test.
 
-        Raises: UserError if none does, or a library cannot be imported.
+        Raises: UserError if no back end passes, or a library cannot be imported.
         """
         if self._folder is not None:
-            raise UserError("this sandbox is open already; make another one")
+            raise UserError("this sandbox is open already; create another one")
         interpreter = prepare_interpreter(self.runtime, self.readable, Path.home())
-        # If this process is killed, its server removes the folder; if that does not run, the next command does.
+        # If this process is killed, its server removes the folder or, failing that, the next command.
         self._folder = self._open.enter_context(scratch_folder("sandbox", remove_folder))
         try:
             self._choose_backend(self._folder, interpreter)

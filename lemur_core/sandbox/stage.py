@@ -1,9 +1,9 @@
-"""One stage of work in the sandbox: a guest, its limits, retries and progress, and the types of what it is asked.
+"""One stage of work in the sandbox: a guest, its limits, retries and progress, and the types of its answers.
 
 A stage takes payloads and yields replies. Payloads are frozen dataclasses whose fields are JSON values; the guest's
 function declares the same type and gets an instance. An answer comes from a process that ran foreign code, so it is
-checked against its declared type whenever it arrives, from the guest or from the cache; one that does not fit is a
-crash of the job.
+checked against its declared type whenever it arrives, from the guest or from the cache; an answer that does not fit
+counts as a crash of the job.
 
     >>> stage = SandboxStage[Level | Failure]("extract.guest:validate", Level | Failure, Limits(), label="validate")
     >>> with CachedSandbox(entries=[stage.guest]) as box:
@@ -38,14 +38,14 @@ _FAULT_CHARACTERS = 200
 class Retries(Enum):
     """When a job runs a second time."""
 
-    TRANSIENT = auto()  # what a busy machine may have ended, alone, after pauses, as the sandbox is configured
-    WIDER = auto()  # out of time or crashed: once, alone, with four times the seconds, because limits decide
+    TRANSIENT = auto()  # jobs that a busy machine may have ended: alone, after pauses, as the sandbox is configured
+    WIDER = auto()  # jobs that timed out or crashed: once, alone, with four times the seconds, because limits decide
     NONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
-    """The outcome of one job. `answer` is None unless the guest returned one of the declared type."""
+    """The outcome of one job. `answer` is None unless the guest returned an answer of the declared type."""
 
     outcome: Outcome
     answer: Answer | None
@@ -56,7 +56,7 @@ class Reply(Generic[Answer]):
         return self.outcome.key
 
     def reason(self, limit: int) -> str:
-        """Return the message of a job without an answer in one line; if there is none, its status."""
+        """Return the message of a job without an answer in one line, or its status if there is no message."""
         return " ".join((self.outcome.error or self.outcome.status.value).split())[:limit]
 
     def ending(self, limit: int = 400) -> str:
@@ -75,9 +75,9 @@ class SandboxStage(Generic[Answer]):
     Args:
         guest: the function that runs in the sandbox, as in `Job.entry`.
         answer: the type of its answers: a dataclass, a union of them, or any type that pydantic knows.
-        limits: of one job.
-        label: of the progress; without one, no progress is shown.
-        unit: the things that are counted.
+        limits: the limits of one job.
+        label: the label of the progress; if it is empty, no progress is shown.
+        unit: the noun for the items that the progress counts.
     """
 
     guest: str
@@ -98,8 +98,8 @@ class SandboxStage(Generic[Answer]):
         """Yield the replies; those of jobs that were retried come last.
 
         Args:
-            payloads: what to ask, by the key of the reply.
-            names: for the progress, by key; without one, the key.
+            payloads: the requests, by the key of the reply.
+            names: the names to show in the progress, by key; by default the key itself.
         Raises: UserError if no sandbox is available.
         """
         jobs = (self.job(key, payload, names.get(key, "")) for key, payload in payloads.items())
@@ -109,7 +109,7 @@ class SandboxStage(Generic[Answer]):
                 advance(1)
 
     def run_jobs(self, box: CachedSandbox, jobs: Iterable[Job]) -> Iterator[Reply[Answer]]:
-        """Yield the replies of jobs that are made one by one, as the sandbox takes them."""
+        """Yield the replies of jobs, which are taken from the iterable one by one as the sandbox needs them."""
         if self.retries is Retries.WIDER:
             outcomes = box.run_within(jobs)
         else:
@@ -123,7 +123,7 @@ class SandboxStage(Generic[Answer]):
         payload: "Callable[[Sequence[Item]], Payload]",
         name: Callable[[Item], str],
     ) -> "dict[str, Any | Failure]":
-        """Run one job per group, and return the answers by item; a group whose job fails is halved and repeated.
+        """Run one job per group, and return the answers by item; a group whose job fails is split in two and repeated.
 
         Args:
             payload: returns the payload of a group, which the guest answers with one answer per name.
@@ -132,13 +132,13 @@ class SandboxStage(Generic[Answer]):
         answers: dict[str, Any | Failure] = {}
         while groups:
             again: list[Sequence[Item]] = []
-            for reply in self.run(box, {str(place): payload(group) for place, group in enumerate(groups)}):
+            for reply in self.run(box, {str(number): payload(group) for number, group in enumerate(groups)}):
                 group = groups[int(reply.key)]
                 names = [name(item) for item in group]
                 if isinstance(reply.answer, Mapping) and reply.answer.keys() == set(names):
                     answers |= reply.answer
                 elif len(group) == 1:
-                    missing = "answered nonsense: about other items" if reply.answer is not None else ""
+                    missing = "invalid answer: about other items" if reply.answer is not None else ""
                     answers[names[0]] = Failure(missing or reply.reason(_FAULT_CHARACTERS))
                 else:
                     middle = len(group) // 2
@@ -151,12 +151,12 @@ class SandboxStage(Generic[Answer]):
         if outcome.status is not Status.OK:
             return Reply(outcome, None)
         try:
-            # As JSON, because there strict checking accepts a list for a tuple: nothing else is converted.
+            # As JSON, for which strict checking accepts a list as a tuple, and converts nothing else.
             return Reply(outcome, _adapter(self.answer).validate_json(json.dumps(outcome.value), strict=True))
         except (ValidationError, RecursionError) as error:
             fault = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deeply"}
             where = ".".join(map(str, fault["loc"]))
-            text = f"answered nonsense: {where}: {str(fault['msg']).removeprefix('Value error, ')}"[:_FAULT_CHARACTERS]
+            text = f"invalid answer: {where}: {str(fault['msg']).removeprefix('Value error, ')}"[:_FAULT_CHARACTERS]
             return Reply(replace(outcome, status=Status.CRASHED, value=None, error=text), None)
 
 

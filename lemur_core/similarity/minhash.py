@@ -72,7 +72,7 @@ def banding_for(threshold: float, *, effort: int = 0) -> Banding:
 
     Args:
         threshold: a Jaccard similarity, 0 to 1.
-        effort: rows to take off, for more candidates and fewer misses.
+        effort: by how many rows to shorten the bands, for more candidates and fewer misses.
     Returns: a banding with at least one row; not every permutation need be used.
     """
     rows = 32
@@ -108,7 +108,7 @@ def jaccard(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> float:
     if len(a) > len(b):
         a, b = b, a
     indices = np.searchsorted(b, a)
-    # A number above all of `b`: its first one is another, so they count as different.
+    # A number above all of `b` is compared with the first of `b`, from which it differs.
     indices[indices == len(b)] = 0
     shared = int(np.count_nonzero(b[indices] == a))
     return shared / (len(a) + len(b) - shared)

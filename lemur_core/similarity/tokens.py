@@ -1,13 +1,13 @@
 """The lexical view of a network: its model region as a stream of tokens, and as a set of hashed shingles.
 
 The definitions are those published with nn-dup (names, numbers and strings abstracted, ten tokens per shingle), fixed
-where they break on valid code: the scanner reads any layout (bare continuation lines, tabs), and a model class is
+where they fail on valid code: the scanner reads any layout (bare continuation lines, tabs), and a model class is
 recognized by its behavior, not by a base spelled `Module`. docs/similarity.md lists the differences.
 
-The classes of a code are sets of shingles, too, to find the origin of a class: each is the lexical view of its own
-lines, with one placeholder for all names except attributes (`nn.Conv2d`). Renaming the class, or the classes that it
-uses, changes nothing, and it does not matter whether those are imported or defined in the same file. The training
-functions of LEMUR's contract are left out.
+To find the origin of a class, each class of a code is a set of shingles, too: the lexical view of its own lines, with
+one placeholder for all names except attributes (`nn.Conv2d`). The names of the class and of the classes that it uses do
+not matter, nor whether those are imported or defined in the same file. The training functions of LEMUR's contract are
+left out.
 
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """
@@ -84,7 +84,7 @@ def is_model_class(outline: Outline) -> list[bool]:
 def region_lines(outline: Outline) -> list[tuple[int, int]]:
     """Return line spans (1-based, inclusive, merged) of the model classes and of the functions that they call by name.
 
-    Empty if there is no model class: the region is the whole source then.
+    Returns: no span if there is no model class; the region is then the whole source.
     """
     model = is_model_class(outline)
     spans = [(item.first, item.last) for item, chosen in zip(outline.classes, model, strict=True) if chosen]
@@ -189,7 +189,7 @@ def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) 
             mixed = mixed * _MULTIPLIER + values[offset : offset + count]
         mixed = _finish(mixed + np.uint64(width))
         unique, counts = np.unique(mixed, return_counts=True)
-        # Here repeats count: the nth occurrence of a shingle is an element of its own.
+        # Here repeats count: the nth occurrence of a shingle is a separate element.
         if detail == "literal" and counts.max() > 1:
             extra = [_finish(unique[counts > nth] + np.uint64(nth)) for nth in range(1, int(counts.max()))]
             unique = np.unique(np.concatenate([unique, *extra]))
@@ -236,16 +236,14 @@ class _TokenTable(dict[str, int]):
 
     def __missing__(self, token: str) -> int:
         value = _hash(token if self._detail == "literal" else _abstract(token))
-        # Bounded, as the names in a corpus are not.
+        # Bounded, because the names in a corpus are not.
         if len(self) < 200_000:
             self[token] = value
         return value
 
 
 def _abstract(token: str) -> str:
-    """Return the published abstraction of one token: names that carry architecture are kept, others become
-    placeholders.
-    """
+    """Return the published abstraction of one token, which keeps names that carry architecture and replaces others."""
     first = token[0]
     if first in "'\"" or (token[-1] in "'\"" and first.isalpha()):
         return "STR"
@@ -259,7 +257,7 @@ def _abstract(token: str) -> str:
 
 
 def _finish(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser: every input bit reaches every output bit. Source: https://prng.di.unimi.it/splitmix64.c"""
+    """SplitMix64's finalizer: every input bit affects every output bit. Source: https://prng.di.unimi.it/splitmix64.c"""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -328,7 +326,7 @@ class ClassIndex:
     """
 
     def __init__(self, classes: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        """Index these classes, numbered in order; none is empty."""
+        """Index these classes, which are numbered in order and not empty."""
         self.threshold, self._classes, self._banding = threshold, classes, banding_for(threshold)
         self._signatures = np.array([signature(shingles) for shingles in classes], np.uint32).reshape(-1, PERMUTATIONS)
         keys = band_keys(self._signatures, self._banding).ravel()
@@ -336,9 +334,9 @@ class ClassIndex:
         self._keys = keys[self._order]
 
     def nearest(self, shingles: npt.NDArray[np.uint64]) -> tuple[int, float] | None:
-        """Return the number of the most similar class and its similarity, if it reaches the threshold.
+        """Return the number and similarity of the most similar class, if it reaches the threshold.
 
-        The first of several equally similar ones.
+        Of several equally similar classes, the first is returned.
         """
         own = signature(shingles)
         keys = band_keys(own[None, :], self._banding)[0]

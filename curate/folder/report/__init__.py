@@ -13,7 +13,7 @@ from curate.published.outcome import CurationOutcome
 from lemur_core.files import Json
 
 _CAPTIONS = {
-    "funnel": "Codes that are left after each stage; light: what it took off.",
+    "funnel": "Codes that remain after each stage; in a light color, those removed.",
     "similarity": "Similarity of removed codes to the kept record that stands for them.",
     "prefixes": "Networks by prefix before curation, and records kept.",
     "families": "Codes by architecture family before curation, and records kept.",

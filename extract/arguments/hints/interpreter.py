@@ -35,14 +35,14 @@ _MAX_CALLS = 1_500  # interpreted in one file
 _MAX_IN_COMPREHENSION = 64
 _MAX_LOOP_ITEMS = 5
 
-Flow = tuple[str, object] | None  # how statements ended: ("return", value), ("raise", None), or at their end
+Flow = tuple[str, object] | None  # how a suite was left: ("return", value), ("raise", None), or None at its end
 
 
 class CallSite(NamedTuple):
     """One call of a class; unknown arguments are None."""
 
     target: str  # dotted name in the calling file
-    name: str  # the class's own name, even if the file imports it under another one
+    name: str  # the name of the class itself, even if the file imports it under another name
     args: tuple[str | None, ...]
     kwargs: tuple[tuple[str, str | None], ...]
     opened: bool  # there are further, unknown arguments
@@ -86,19 +86,20 @@ class ValueInterpreter(Evaluator[Scope]):
     def run(self) -> None:
         """Interpret the file itself, then each function and constructor with its defaults."""
         no_arguments = BoundArguments([], {}, False)
-        self._suite([node for node in self._tree.body if not isinstance(node, ast.ClassDef | Definition)], self._scope)
+        body = [node for node in self._tree.body if not isinstance(node, ast.ClassDef | Definition)]
+        self._run_suite(body, self._scope)
         for node in self._tree.body:
             if isinstance(node, Definition):
-                self._enter(Function(node, self._scope), no_arguments)
+                self._run_function(Function(node, self._scope), no_arguments)
         for name in self._classes:
             for item in self._classes[name].body:
                 if isinstance(item, Definition) and item.name == "__init__":
-                    self._enter(Function(item, self._scope, Instance(name)), no_arguments)
+                    self._run_function(Function(item, self._scope, Instance(name)), no_arguments)
 
-    def _add(self, target: str, arguments: BoundArguments) -> None:
-        """Record one call, unless none of its arguments is known."""
-        args = tuple(_short(render(value)) for value in arguments.args)
-        kwargs = tuple((name, _short(render(value))) for name, value in arguments.kwargs.items())
+    def _record_call(self, target: str, arguments: BoundArguments) -> None:
+        """Record a call if any of its arguments is known."""
+        args = tuple(_drop_long(render(value)) for value in arguments.args)
+        kwargs = tuple((name, _drop_long(render(value))) for name, value in arguments.kwargs.items())
         texts = (*args, *(text for _, text in kwargs))
         complete = not arguments.opened and None not in texts
         if not complete and all(text is None for text in texts):
@@ -113,14 +114,14 @@ class ValueInterpreter(Evaluator[Scope]):
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    def _suite(self, body: Sequence[ast.stmt], scope: Scope) -> Flow:
+    def _run_suite(self, body: Sequence[ast.stmt], scope: Scope) -> Flow:
         for node in body:
-            flow = self._statement(node, scope)
+            flow = self._run_statement(node, scope)
             if flow is not None:
                 return flow
         return None
 
-    def _statement(self, node: ast.stmt, scope: Scope) -> Flow:
+    def _run_statement(self, node: ast.stmt, scope: Scope) -> Flow:
         match node:
             case ast.Assign(targets=targets, value=expression):
                 value = self.value(expression, scope)
@@ -138,31 +139,31 @@ class ValueInterpreter(Evaluator[Scope]):
             case ast.Raise() | ast.Break() | ast.Continue():
                 return "raise", None
             case ast.If():
-                return self._if(node, scope)
+                return self._run_if(node, scope)
             case ast.For():
                 for item in self._take_first(self.value(node.iter, scope)):
                     self._bind(node.target, item, scope)
-                    flow = self._suite(node.body, scope)
+                    flow = self._run_suite(node.body, scope)
                     if flow is not None and flow[0] == "return":
                         return flow
             case ast.While(body=body):
-                flow = self._suite(body, scope)
+                flow = self._run_suite(body, scope)
                 return flow if flow is not None and flow[0] == "return" else None
             case ast.With(body=body) | ast.Try(body=body):
-                return self._suite(body, scope)
+                return self._run_suite(body, scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 scope.names[node.name] = Function(node, scope)
         return None
 
-    def _if(self, node: ast.If, scope: Scope) -> Flow:
+    def _run_if(self, node: ast.If, scope: Scope) -> Flow:
         known = values.truth(self.value(node.test, scope))
         if known is not None:
-            return self._suite(node.body if known else node.orelse, scope)
-        # Both sides start from the same names; what they agree on is known afterwards.
+            return self._run_suite(node.body if known else node.orelse, scope)
+        # Both sides start from the same names, whose values are known afterwards if the sides agree.
         before = dict(scope.names)
-        first = self._suite(node.body, scope)
+        first = self._run_suite(node.body, scope)
         after, scope.names = scope.names, dict(before)
-        second = self._suite(node.orelse, scope)
+        second = self._run_suite(node.orelse, scope)
         if first is not None and first[0] != "return":
             return second
         if second is not None:
@@ -198,21 +199,21 @@ class ValueInterpreter(Evaluator[Scope]):
     # -- expressions ---------------------------------------------------------------------------------------------
 
     def name(self, name: str, scope: Scope) -> object:
-        """Return the value that was bound last."""
+        """Return the last value bound to a name."""
         return scope.find(name)
 
     def attribute(self, node: ast.Attribute, scope: Scope) -> object:
-        """Return what an object of the file holds, or a dotted name."""
-        return self._attribute(self.value(node.value, scope), node.attr)
+        """Return the attribute of an object that the file constructs, or else a dotted name."""
+        return self._find_attribute(self.value(node.value, scope), node.attr)
 
     def choose(self, options: Sequence[Callable[[], object]]) -> object:
-        """Return the value on which all sides agree; all are evaluated, for the calls in them."""
+        """Return the value on which all options agree; all are evaluated, to record the calls in them."""
         first, *others = [option() for option in options]
         agree = all(other is UNKNOWN or render(other) == render(first) for other in others)
         return first if agree and (first is not UNKNOWN) else UNKNOWN
 
     def comprehension(self, node: Comprehension, scope: Scope) -> object:
-        """Evaluate to a list of plain values; if the element may construct a class, interpret only the first items."""
+        """Evaluate a list of plain values; if the element may construct a class, interpret only the first items."""
         inner = Scope(scope)
         constructs = any(isinstance(item, ast.Call) and _may_construct(item.func) for item in ast.walk(node.elt))
         for generator in node.generators[:-1]:
@@ -237,53 +238,53 @@ class ValueInterpreter(Evaluator[Scope]):
         return result
 
     def _take_first(self, items: object) -> list[object]:
-        """Return the first items, as examples of all of them; at least one, which may be UNKNOWN."""
+        """Return the first items as examples, or UNKNOWN as the only one."""
         return (list(items)[:_MAX_LOOP_ITEMS] if isinstance(items, list | tuple | dict) else []) or [UNKNOWN]
 
     # -- classes of the file -------------------------------------------------------------------------------------
 
-    def _bases(self, kind: str) -> list[str]:
+    def _list_bases(self, kind: str) -> list[str]:
         node = self._classes.get(kind)
         bases = [self.value(base, self._scope) for base in node.bases] if node is not None else []
         return [base.text for base in bases if isinstance(base, Expr)]
 
-    def _lineage(self, kind: str) -> list[str]:
-        """Return a class of the file and its bases in that file, depth first."""
+    def _list_lineage(self, kind: str) -> list[str]:
+        """Return a class and its bases in the same file, depth first."""
         result: list[str] = []
         waiting = [kind]
         while waiting:
             name = waiting.pop(0)
             if name in self._classes and name not in result:
                 result.append(name)
-                waiting = [*self._bases(name), *waiting]
+                waiting = [*self._list_bases(name), *waiting]
         return result
 
-    def _method(self, instance: Instance, name: str) -> Function | None:
-        for owner in self._lineage(instance.kind):
+    def _find_method(self, instance: Instance, name: str) -> Function | None:
+        for owner in self._list_lineage(instance.kind):
             for item in self._classes[owner].body:
                 if isinstance(item, Definition) and item.name == name:
                     return Function(item, self._scope, instance)
         return None
 
-    def _attribute(self, holder: object, name: str) -> object:
+    def _find_attribute(self, holder: object, name: str) -> object:
         if isinstance(holder, Instance):
             known = holder.attributes.get(name, UNKNOWN)
-            return known if known is not UNKNOWN else self._class_attribute(holder, name)
+            return known if known is not UNKNOWN else self._find_class_attribute(holder, name)
         if isinstance(holder, Expr) and "(" not in holder.text:
-            known = self._class_attribute(Instance(holder.text), name)
+            known = self._find_class_attribute(Instance(holder.text), name)
             return known if known is not UNKNOWN else Expr(f"{holder.text}.{name}")
         return holder.get(name, UNKNOWN) if isinstance(holder, dict) else UNKNOWN
 
-    def _class_attribute(self, instance: Instance, name: str) -> object:
+    def _find_class_attribute(self, instance: Instance, name: str) -> object:
         """Look up a name in a class of the file: a constant, or a method of the instance."""
-        for owner in self._lineage(instance.kind):
+        for owner in self._list_lineage(instance.kind):
             if owner not in self._bodies:
                 self._bodies[owner] = Scope(self._scope)
                 plain = [item for item in self._classes[owner].body if isinstance(item, ast.Assign | ast.AnnAssign)]
-                self._suite(plain, self._bodies[owner])
+                self._run_suite(plain, self._bodies[owner])
             if name in self._bodies[owner].names:
                 return self._bodies[owner].names[name]
-        method = self._method(instance, name)
+        method = self._find_method(instance, name)
         if method is not None and not _has_decorator(method.node, "property"):
             return method
         return UNKNOWN
@@ -301,15 +302,15 @@ class ValueInterpreter(Evaluator[Scope]):
             case ast.Attribute(value=ast.Name(id=name) as holder, attr=method):
                 value = self.value(holder, scope)
                 if isinstance(value, dict | list):
-                    return self._container_method(value, name, method, node, scope)
+                    return self._call_container_method(value, name, method, node, scope)
         function = self.value(node.func, scope)
-        arguments = self._arguments(node, scope)
+        arguments = self._read_arguments(node, scope)
         self._note_factory(node, arguments)
         if isinstance(node.func, ast.Name) and function in (UNKNOWN, Expr("dict")):
-            return self._builtin(node.func.id, arguments)
+            return self._call_builtin(node.func.id, arguments)
         return self._invoke(function, arguments)
 
-    def _arguments(self, node: ast.Call, scope: Scope) -> BoundArguments:
+    def _read_arguments(self, node: ast.Call, scope: Scope) -> BoundArguments:
         args = self.items(node.args, scope)
         opened = any(isinstance(arg, ast.Starred) for arg in node.args) and UNKNOWN in args
         kwargs: dict[str, object] = {}
@@ -323,18 +324,18 @@ class ValueInterpreter(Evaluator[Scope]):
                 opened = True
         return BoundArguments(args, kwargs, opened)
 
-    def _builtin(self, name: str, arguments: BoundArguments) -> object:
+    def _call_builtin(self, name: str, arguments: BoundArguments) -> object:
         if name != "dict":
             return values.call_builtin(name, arguments.args)
         if len(arguments.args) > 1 or not all(isinstance(arg, dict) for arg in arguments.args) or arguments.opened:
             return UNKNOWN
         return {**(arguments.args[0] if arguments.args else {}), **arguments.kwargs}  # type: ignore[dict-item]
 
-    def _container_method(
+    def _call_container_method(
         self, holder: dict[str, object] | list[object], name: str, method: str, node: ast.Call, scope: Scope
     ) -> object:
-        """`kwargs.pop("x", None)`, `layers.append(x)`."""
-        arguments = self._arguments(node, scope)
+        """Interpret a method of a dictionary or list: `kwargs.pop("x", None)`, `layers.append(x)`."""
+        arguments = self._read_arguments(node, scope)
         first = arguments.args[0] if arguments.args else None
         if isinstance(holder, list):
             added = method == "append" and len(arguments.args) == 1 and len(holder) < MOST_ITEMS
@@ -362,7 +363,7 @@ class ValueInterpreter(Evaluator[Scope]):
             merged = BoundArguments([*function.args, *args], {**dict(function.kwargs), **kwargs}, opened)
             return self._invoke(function.function, merged)
         if isinstance(function, Function):
-            return self._enter(function, arguments)
+            return self._run_function(function, arguments)
         if isinstance(function, Repeat):
             return values.repeat_value(args[0], function.count) if len(args) == 1 else UNKNOWN
         if not isinstance(function, Expr) or "(" in function.text:
@@ -372,19 +373,19 @@ class ValueInterpreter(Evaluator[Scope]):
         if function.text == "functools.partial" and args:
             return Partial(args[0], tuple(args[1:]), tuple(kwargs.items()))
         if function.text in self._classes:
-            self._add(function.text, arguments)
+            self._record_call(function.text, arguments)
             return self._construct(function.text, arguments)
         root, _, _ = function.text.partition(".")
         is_class = _is_class_name(function.text)
         if not is_class and root not in ROOTS:
             return values.call_builtin(function.text, args)
         if is_class:
-            self._add(function.text, arguments)
+            self._record_call(function.text, arguments)
         text = None if opened else render_call(function.text, args, kwargs)
         return Expr(text) if text is not None and len(text) < LONGEST else UNKNOWN
 
     def _note_factory(self, node: ast.Call, arguments: BoundArguments) -> None:
-        """`build(ResNet, variant, model_cfg=c, **kwargs)` constructs a ResNet with `cfg=c` and the kwargs."""
+        """Record what a factory constructs: `build(ResNet, variant, model_cfg=c, **kw)` makes ResNet(cfg=c, **kw)."""
         kind = arguments.args[0] if arguments.args else None
         if arguments.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_construct(node.func):
             return
@@ -393,24 +394,24 @@ class ValueInterpreter(Evaluator[Scope]):
             passed = {name: value for name, value in arguments.kwargs.items() if name not in own}
             for_model = [name for name in own if name.startswith("model_") and arguments.kwargs[name] is not None]
             passed = {name.removeprefix("model_"): arguments.kwargs[name] for name in sorted(for_model)} | passed
-            self._add(kind.text, BoundArguments([], passed, False))
+            self._record_call(kind.text, BoundArguments([], passed, False))
             if kind.text in self._classes:
                 self._construct(kind.text, BoundArguments([], passed, False))
 
     def _construct(self, kind: str, arguments: BoundArguments) -> Instance:
         text = None if arguments.opened else render_call(kind, arguments.args, arguments.kwargs)
         instance = Instance(kind, text if text is not None and len(text) < LONGEST else None)
-        constructor = self._method(instance, "__init__")
+        constructor = self._find_method(instance, "__init__")
         if constructor is not None:
-            self._enter(constructor, arguments)
+            self._run_function(constructor, arguments)
         else:
-            bodies = [item for owner in reversed(self._lineage(kind)) for item in self._classes[owner].body]
+            bodies = [item for owner in reversed(self._list_lineage(kind)) for item in self._classes[owner].body]
             targets = [item.target for item in bodies if isinstance(item, ast.AnnAssign)]
             fields = [target.id for target in targets if isinstance(target, ast.Name)]  # of a dataclass
             instance.attributes.update({**dict(zip(fields, arguments.args, strict=False)), **arguments.kwargs})
         return instance
 
-    def _enter(self, function: Function, arguments: BoundArguments) -> object:
+    def _run_function(self, function: Function, arguments: BoundArguments) -> object:
         """Interpret a function's body with these arguments."""
         if self._depth >= _DEEPEST or self._calls >= _MAX_CALLS:
             return UNKNOWN
@@ -422,7 +423,7 @@ class ValueInterpreter(Evaluator[Scope]):
             {name: render(value) for name, value in arguments.kwargs.items()},
         )
         key = (id(function.node), f"{instance.kind if instance is not None else ''} {rendered}")
-        # The same function with the same arguments records the same calls.
+        # A function that was interpreted with the same arguments would record the same calls.
         if fresh and key in self._seen:
             cached = self._seen[key]
             if instance is not None and isinstance(cached, Instance):
@@ -431,7 +432,7 @@ class ValueInterpreter(Evaluator[Scope]):
             return cached
         self._calls += 1
         self._depth += 1
-        flow = self._suite(function.node.body, self._build_scope(function, arguments))
+        flow = self._run_suite(function.node.body, self._build_scope(function, arguments))
         self._depth -= 1
         result = None if flow is None else flow[1] if flow[0] == "return" else UNKNOWN
         if fresh:
@@ -465,7 +466,7 @@ def _has_decorator(node: Definition, name: str) -> bool:
     return any(isinstance(item, ast.Name) and item.id == name for item in node.decorator_list)
 
 
-def _short(text: str | None) -> str | None:
+def _drop_long(text: str | None) -> str | None:
     return text if text is None or len(text) <= LONGEST else None
 
 

@@ -103,7 +103,7 @@ class Outcome:
         try:
             object.__setattr__(self, "value", receive(self.value))
         except ValueError as error:
-            for name, value in (("status", Status.CRASHED), ("value", None), ("error", f"answered nonsense: {error}")):
+            for name, value in (("status", Status.CRASHED), ("value", None), ("error", f"invalid answer: {error}")):
                 object.__setattr__(self, name, value)
 
 
@@ -120,7 +120,7 @@ def read_report(text: str) -> tuple[Status, object, str]:
         report = json.loads(text)
         return Status(report["status"]), report["value"], str(report["error"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return Status.CRASHED, None, f"answered nonsense: the report cannot be read ({type(error).__name__})"
+        return Status.CRASHED, None, f"invalid answer: the report cannot be read ({type(error).__name__})"
 
 
 class Channel:

@@ -120,11 +120,11 @@ def test_all_sites_are_listed(lemur_here: Lemur, folder: Path, net: Path) -> Non
     [
         (
             "Pair",
-            "is called as `block(torch.randn((2, 8, 6, 6)), torch.randn(3))`, and a network hands a module one tensor",
+            "is called as `block(torch.randn((2, 8, 6, 6)), torch.randn(3))`, and a network passes a module one tensor",
         ),
         ("Idle", "does nothing with the arguments that worked, Idle(8)"),
         ("Needy", "needs einops, and a network imports only torch"),
-        ("Never", "no call of it is known that works"),
+        ("Never", "no working call of it is known"),
         ("Absent", "has no code"),
         ("Nobody", "no block of this folder is called so"),
     ],

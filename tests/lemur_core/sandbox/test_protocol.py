@@ -84,4 +84,4 @@ def test_the_other_end_is_gone() -> None:
     ],
 )
 def test_unreadable_reports_have_crashed(text: str, kind: str) -> None:
-    assert read_report(text) == (Status.CRASHED, None, f"answered nonsense: the report cannot be read ({kind})")
+    assert read_report(text) == (Status.CRASHED, None, f"invalid answer: the report cannot be read ({kind})")

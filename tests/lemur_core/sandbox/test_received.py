@@ -68,7 +68,7 @@ def test_an_outcome_is_clean(value: Any, error: str) -> None:
 )
 def test_a_value_out_of_bounds_is_a_crash_of_the_job(value: Any, why: str) -> None:
     outcome = Outcome("a", Status.OK, value)
-    assert (outcome.status, outcome.value, outcome.error) == (Status.CRASHED, None, f"answered nonsense: {why}")
+    assert (outcome.status, outcome.value, outcome.error) == (Status.CRASHED, None, f"invalid answer: {why}")
 
 
 def test_bounds_are_inclusive() -> None:

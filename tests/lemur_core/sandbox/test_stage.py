@@ -122,7 +122,7 @@ def test_nonsense_is_a_crash_of_the_job(guest: Guest, answer: Any, where: str) -
         reply = ask(guest, answer)
         assert reply.answer is None
         assert (reply.outcome.status, reply.outcome.value) == (Status.CRASHED, None)
-        assert reply.outcome.error.startswith("answered nonsense: ")
+        assert reply.outcome.error.startswith("invalid answer: ")
         assert where in reply.outcome.error
         assert len(reply.outcome.error) <= 200
 
@@ -132,7 +132,7 @@ def test_nonsense_that_is_nested_too_deeply(guest: Guest) -> None:
     for _ in range(100_000):
         answer = {"steps": answer}
     reply = STAGE.read(Outcome("a", Status.OK, answer))
-    assert reply.reason(200).startswith("answered nonsense")
+    assert reply.reason(200).startswith("invalid answer")
 
 
 def test_a_job_without_an_answer(guest: Guest) -> None:
@@ -179,7 +179,7 @@ def test_a_group_that_fails_is_halved_until_the_culprit_is_alone(guest: Guest) -
     assert answers == {
         "a": 1,
         "b": 2,
-        "c": Failure("answered nonsense: c.int: Input should be a valid integer"),
+        "c": Failure("invalid answer: c.int: Input should be a valid integer"),
         "d": Failure("no original"),
     }
 
@@ -188,7 +188,7 @@ def test_an_answer_about_other_items_is_nonsense(guest: Guest) -> None:
     guest.answers |= {"a": {"b": 1}}
     with CachedSandbox() as box:
         answers = GROUPS.run_groups(box, ["a"], lambda group: Question("".join(group)), str)
-    assert answers == {"a": Failure("answered nonsense: about other items")}
+    assert answers == {"a": Failure("invalid answer: about other items")}
 
 
 def test_progress_is_counted_by_the_stage(guest: Guest, capsys: pytest.CaptureFixture[str]) -> None:
