@@ -307,13 +307,13 @@ def doctor(
     from lemur.doctor import Diagnosis, examine
 
     findings: list[Diagnosis] = []
-    for one in examine():
-        findings.append(one)
+    for diagnosis in examine():
+        findings.append(diagnosis)
         if not as_json:
-            print(f"{one.state:<4}  {one.what}: {one.detail}", flush=True)
+            print(f"{diagnosis.state:<4}  {diagnosis.what}: {diagnosis.detail}", flush=True)
     if as_json:
-        print(json.dumps([asdict(one) for one in findings], indent=2))
-    failed = [one.what for one in findings if one.state == "FAIL"]
+        print(json.dumps([asdict(diagnosis) for diagnosis in findings], indent=2))
+    failed = [diagnosis.what for diagnosis in findings if diagnosis.state == "FAIL"]
     if failed:
         print(f"lemur: commands will fail for: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)

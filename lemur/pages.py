@@ -24,10 +24,10 @@ def find_page(folder: Path) -> Path:
     target = cache_folder("pages", hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16])
     try:
         # All or none: the page of a run links to those of its folders.
-        if all(has_page(one, page) for one, page in _pages(folder)):
+        if all(has_page(part, page) for part, page in _pages(folder)):
             return folder / INDEX
-        for one, page in _pages(folder):
-            write_page(one, page, target / one.relative_to(folder))
+        for part, page in _pages(folder):
+            write_page(part, page, target / part.relative_to(folder))
         return target / INDEX
     except CHECK_ERRORS as error:
         raise UserError(
@@ -38,9 +38,9 @@ def find_page(folder: Path) -> Path:
 def _pages(folder: Path) -> Iterator[tuple[Path, Page]]:
     """Yield the finished folders in a folder, or itself, with their pages; those of a `lemur run` before its own."""
     is_run = (folder / STATE).is_file()
-    for one in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_run else [folder]:
-        manifest = read_manifest(one)
-        yield one, page_of(one, manifest) or _plain(one, manifest)
+    for part in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_run else [folder]:
+        manifest = read_manifest(part)
+        yield part, page_of(part, manifest) or _plain(part, manifest)
     if is_run:
         yield folder, pipeline_page(folder)
 

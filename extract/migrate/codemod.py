@@ -115,12 +115,12 @@ def insert_block(
     statements = list(module.body)
     statements[number] = insert_at(net, point, _rename_all(expressions, names), names["nn"], note)
     bodies = [joined.bodies[_BLOCK], *([joined.bodies[_POINT]] if point.filling.view else [])]
-    definitions = [one for body in bodies for one in _statements(body, module)]
+    definitions = [definition for body in bodies for definition in _statements(body, module)]
     # A name that both files share must be bound before the definitions that read it.
     number = max([number, *(place + 1 for body in bodies for place in _find_shared(body, module))])
     if number < len(statements):
         statements[number] = _set_apart(statements[number], () if definitions else header)
-    wanted = [one for key in (_BLOCK, _POINT) for one in joined.imports[key]]
+    wanted = [item for key in (_BLOCK, _POINT) for item in joined.imports[key]]
     # Definitions first: adding imports above them would shift `number`.
     statements[number:number] = definitions
     statements[:number] = _add_imports(statements[:number], wanted)
@@ -133,7 +133,7 @@ def expand_stars(target_network: str, stars: Mapping[str, Sequence[str]]) -> str
     """Replace star imports by explicit ones, leaving out names that the file binds otherwise."""
     text = normalise(target_network.encode())
     lines, tree = Lines(text), ast.parse(text)
-    taken = {name for one in parse_file(text).statements for name in one.binds}
+    taken = {name for statement in parse_file(text).statements for name in statement.binds}
     edits = []
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module and node.module in stars:
@@ -159,8 +159,8 @@ def _parse(target_network: str) -> cst.Module:
 
 def _expression(filling: BlockFit, name: str) -> list[str]:
     """Return the modules of an insertion point: the block, with adapters that change channels before and after it."""
-    around = [filling.adapter(one) if one else "" for one in (filling.before, filling.after)]
-    expressions = [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]
+    before, after = (filling.adapter(widths) if widths else "" for widths in (filling.before, filling.after))
+    expressions = [text for text in (before, f"{name}({filling.call.text()})", after) if text]
     return [f"{_NAMES[filling.view]}({', '.join(expressions)})"] if filling.view else expressions
 
 
@@ -205,7 +205,7 @@ _Statements = Sequence[_Statement]
 
 
 def _net_index(module: cst.Module) -> int:
-    indices = [n for n, one in enumerate(module.body) if isinstance(one, cst.ClassDef) and one.name.value == NET]
+    indices = [n for n, item in enumerate(module.body) if isinstance(item, cst.ClassDef) and item.name.value == NET]
     if not indices:
         raise UserError("the network's file has no class Net at its top level")
     # The last definition of a name is the one that counts.
@@ -256,35 +256,33 @@ def _comments(lines: Sequence[str]) -> list[cst.EmptyLine]:
 def _find_shared(body: str, module: cst.Module) -> Iterator[int]:
     """Yield the indices of the network's statements that define names which the block's text needs."""
     facts = parse_file(body.encode(), builtins=True)
-    own = {name for one in facts.statements for name in (*one.binds, *one.late)}
-    read = {use.name for one in facts.statements for use in one.uses if use.local < 0} - own
+    own = {name for statement in facts.statements for name in (*statement.binds, *statement.late)}
+    read = {use.name for statement in facts.statements for use in statement.uses if use.local < 0} - own
     read |= {use.name for block in facts.blocks for use in block.uses} - own
     for number, statement in enumerate(module.body):
         text = module.code_for_node(statement)
-        binds = {
-            name for one in parse_file(normalise(text.encode())).statements if one.kind != IMPORT for name in one.binds
-        }
-        if binds & read:
+        definitions = [item for item in parse_file(normalise(text.encode())).statements if item.kind != IMPORT]
+        if any(not read.isdisjoint(item.binds) for item in definitions):
             yield number
 
 
 def _is_import(statement: cst.BaseStatement) -> bool:
     return isinstance(statement, cst.SimpleStatementLine) and all(
-        isinstance(one, cst.Import | cst.ImportFrom) for one in statement.body
+        isinstance(part, cst.Import | cst.ImportFrom) for part in statement.body
     )
 
 
 def _add_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statement]:
     """Add the missing imports to the statements above the definitions, after their last import."""
-    text = cst.Module([one for one in above if _is_import(one)]).code
+    text = cst.Module([statement for statement in above if _is_import(statement)]).code
     imported = {
         (Import(a.module, a.name, a.whole, a.bound).thing, a.bound)
-        for one in parse_file(text.encode()).statements
-        for a in one.aliases
+        for statement in parse_file(text.encode()).statements
+        for a in statement.aliases
     }
-    missing = {one for one in wanted if (one.thing, one.bound) not in imported}
-    lines = import_section(sorted(missing, key=lambda one: (bool(one.name), one)))
-    number = max((index + 1 for index, one in enumerate(above) if _is_import(one)), default=_after_docstring(above))
+    missing = {item for item in wanted if (item.thing, item.bound) not in imported}
+    lines = import_section(sorted(missing, key=lambda item: (bool(item.name), item)))
+    number = max((index + 1 for index, item in enumerate(above) if _is_import(item)), default=_after_docstring(above))
     return [*above[:number], *(parse_line(line) for line in lines if line), *above[number:]]
 
 

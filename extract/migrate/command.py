@@ -118,7 +118,7 @@ def _point_line(point: InsertionPoint) -> str:
     ]
     changed += {"tokens": ["as tokens"], "last": ["with the channels last"]}.get(point.filling.view, [])
     times = f", called {point.place.calls} times" if point.place.calls > 1 else ""
-    adapters = "".join(f", {one}" for one in changed)
+    adapters = "".join(f", {change}" for change in changed)
     return f"fits  {point.name} ({point.place.kind}, {point.shapes}{times}): ({point.filling.call.text()}){adapters}"
 
 
@@ -148,7 +148,7 @@ def _lines(moved: MigratedNetwork, out: Path) -> list[str]:
     # Said, not refused: nothing is passed on by writing a local file.
     doubt = "" if is_permissive(source_block.license) else " (not known to be permissive: for local use)"
     return [
-        *(f"tried   {one.name}: {why}" for one, why in moved.failed),
+        *(f"tried   {point.name}: {why}" for point, why in moved.failed),
         _point_line(point).replace("fits  ", "site    ", 1),
         f"block   {source_block.row.block}, {form}, {size}, {source_block.license}{doubt}",
         f"proved  {describe_proof(moved)}",
@@ -166,7 +166,7 @@ def _facts(moved: MigratedNetwork, target_network: TargetNetwork, out: Path | No
         "license": source_block.license,
         "host": {"file": target_network.name, "sha256": target_network.sha256},
         "site": _point_facts(moved.site),
-        "failed": [{"site": one.name, "why": why} for one, why in moved.failed],
+        "failed": [{"site": point.name, "why": why} for point, why in moved.failed],
         "cases": [list(case["in_shape"]) for case in moved.observed.cases],
         "proof": asdict(moved.proof),
         "file": str(out) if out is not None else None,

@@ -48,11 +48,11 @@ def _fit(names: BlockNamespace, site: PointToTry) -> Fit | NoFit:
     furthest: tuple[bool, tuple[int, ...]] = (False, (-1,))
     reason, cut = "no call of its constructor is known", False
     started = time.process_time()
-    for one in site["attempts"]:
+    for call in site["attempts"]:
         try:
-            gives = _output_channels(names, site, one)
+            gives = _output_channels(names, site, call)
         except (AttemptError, MemoryError) as failure:
-            progress, error = _describe_failure(failure, one["call"])
+            progress, error = _describe_failure(failure, call["call"])
             cut = cut or LEFT_OUT in error
             if progress > furthest:
                 furthest, reason = progress, error
@@ -60,8 +60,8 @@ def _fit(names: BlockNamespace, site: PointToTry) -> Fit | NoFit:
             if time.process_time() - started > _MOST_SECONDS:
                 break
             continue
-        adapters = (one["width"] != site["before"][0][axis]) + (gives != site["after"][0][axis])
-        result = Fit(tuple(one["args"]), one["kwargs"], one["width"], gives)
+        adapters = (call["width"] != site["before"][0][axis]) + (gives != site["after"][0][axis])
+        result = Fit(tuple(call["args"]), call["kwargs"], call["width"], gives)
         # No other call can fit better, and each costs a run.
         if not adapters:
             return result
@@ -85,18 +85,18 @@ class FitMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
     """The output does not have the form that the insertion point requires."""
 
 
-def _output_channels(names: BlockNamespace, site: PointToTry, one: CallToTry) -> int:
+def _output_channels(names: BlockNamespace, site: PointToTry, call: CallToTry) -> int:
     """Return the number of output channels, which must agree at all sizes. Raises: AttemptError, MemoryError."""
     channels = set()
     for before, after in zip(site["before"], site["after"], strict=True):
         # The batch and the image sizes of the point, and the width that this call is for.
-        shape = [one["width"] if index == site["axis"] else size for index, size in enumerate(before)]
+        shape = [call["width"] if index == site["axis"] else size for index, size in enumerate(before)]
         try:
-            channels.add(attempt(partial(_run, names, one["call"], shape, after, site["axis"], "meta"), _SECONDS))
+            channels.add(attempt(partial(_run, names, call["call"], shape, after, site["axis"], "meta"), _SECONDS))
         except AttemptError as failure:
             if not only_on_meta(failure) or torch.Size(shape).numel() > _MOST_ON_CPU:
                 raise
-            channels.add(attempt(partial(_run, names, one["call"], shape, after, site["axis"], "cpu"), _SECONDS))
+            channels.add(attempt(partial(_run, names, call["call"], shape, after, site["axis"], "cpu"), _SECONDS))
     if len(channels) > 1:
         raise AttemptError(FitMismatch(f"gives {' and '.join(map(str, sorted(channels)))} channels at two sizes"))
     return int(channels.pop())

@@ -298,7 +298,7 @@ def calls(
         sizes: other observed input size -> replacement; tried after calls that leave these sizes unchanged.
     """
     numbers = [*_numbers_in_call(init), *_numbers_in_defaults(init, constructor, channels)]
-    numbers = [one for one in numbers if one.value in channels or one.value in sizes]
+    numbers = [number for number in numbers if number.value in channels or number.value in sizes]
     readings = list(_readings(numbers, channels, sizes))
     readings.sort(key=lambda new: _rank(numbers, new, channels))
     texts = {init.text()}

@@ -93,13 +93,13 @@ def observe(request: NetworkToObserve) -> ObservedNetwork | BrokenNetwork:
             assert failure is not None
             return BrokenNetwork(failure.category, failure.detail)
     # A submodule that only some sizes reach cannot be replaced for all of them.
-    paths = [path for path in ran[0].places if all(path in one.places for one in ran)]
+    paths = [path for path in ran[0].places if all(path in run.places for run in ran)]
     try:
         learn(request.code, ran[0].case, request.prm)
     except NetError as error:
         return BrokenNetwork(error.category, error.detail)
-    places = tuple(_merge([one.places[path] for one in ran]) for path in paths)
-    cases, outputs = tuple(one.case for one in ran), tuple(one.output for one in ran)
+    places = tuple(_merge([run.places[path] for run in ran]) for path in paths)
+    cases, outputs = tuple(run.case for run in ran), tuple(run.output for run in ran)
     return ObservedNetwork(cases, outputs, places, _stars(request.code))
 
 
@@ -163,13 +163,13 @@ def _stars(code: str) -> dict[str, list[str]]:
 
 def _watcher(seen: dict[nn.Module, _SeenModule]) -> Any:
     def watch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        one = seen.setdefault(module, _SeenModule(len(seen)))
-        one.calls += 1
+        observed = seen.setdefault(module, _SeenModule(len(seen)))
+        observed.calls += 1
         if len(args) == 1 and not kwargs and all(map(_is_real, (args[0], output))):
-            one.inputs.add(tuple(args[0].shape))
-            one.outputs.add(tuple(output.shape))
+            observed.inputs.add(tuple(args[0].shape))
+            observed.outputs.add(tuple(output.shape))
         else:
-            one.single = False
+            observed.single = False
 
     return watch
 
@@ -184,7 +184,7 @@ def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, 
     for path, module in net.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(path)
     places = {}
-    for module, one in sorted(seen.items(), key=lambda item: item[1].turn):
+    for module, observed in sorted(seen.items(), key=lambda item: item[1].turn):
         if module not in names:
             continue  # it was created or removed during forward
         path = names[module][0]
@@ -198,10 +198,10 @@ def _places(net: nn.Module, seen: Mapping[nn.Module, _SeenModule]) -> dict[str, 
             parameters=sum(parameter.numel() for parameter in module.parameters()),
             children=len(list(module.children())),
             shared=len(names[module]) > 1,
-            calls=one.calls,
-            single=one.single,
-            inputs=(tuple(sorted(one.inputs)),),
-            outputs=(tuple(sorted(one.outputs)),),
+            calls=observed.calls,
+            single=observed.single,
+            inputs=(tuple(sorted(observed.inputs)),),
+            outputs=(tuple(sorted(observed.outputs)),),
         )
     return places
 
@@ -222,14 +222,14 @@ def _steps(net: nn.Module, path: str) -> str:
     return text
 
 
-def _merge(ones: Sequence[ObservedSubmodule]) -> ObservedSubmodule:
+def _merge(by_case: Sequence[ObservedSubmodule]) -> ObservedSubmodule:
     """Merge the descriptions of a submodule from all cases."""
     return replace(
-        ones[0],
-        calls=max(one.calls for one in ones),
-        single=all(one.single and one.kind == ones[0].kind for one in ones),
-        inputs=tuple(shapes for one in ones for shapes in one.inputs),
-        outputs=tuple(shapes for one in ones for shapes in one.outputs),
+        by_case[0],
+        calls=max(observed.calls for observed in by_case),
+        single=all(observed.single and observed.kind == by_case[0].kind for observed in by_case),
+        inputs=tuple(shapes for observed in by_case for shapes in observed.inputs),
+        outputs=tuple(shapes for observed in by_case for shapes in observed.outputs),
     )
 
 
@@ -292,7 +292,7 @@ def _find_blocks(file: ModuleType, net: nn.Module, request: NetworkToProve) -> l
         holder = net.get_submodule(path)
     except AttributeError as error:
         raise _Failed("builds", f"there is no {path} in it: {error}") from error
-    blocks = [one for one in holder.modules() if isinstance(one, getattr(file, name))]
+    blocks = [module for module in holder.modules() if isinstance(module, getattr(file, name))]
     if not blocks:
         raise _Failed("builds", f"no {name} is in {path} once it is constructed")
     return blocks
@@ -318,24 +318,26 @@ def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mappi
     hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
     try:
         with step("gradients", "train mode"):
-            outputs = [one for one in flatten_tensors(net.train()(make_inputs(dict(case)))) if one.requires_grad]
+            outputs = [
+                output for output in flatten_tensors(net.train()(make_inputs(dict(case)))) if output.requires_grad
+            ]
             # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
             generator = torch.Generator().manual_seed(0)
-            weights = [torch.randn(one.shape, generator=generator) for one in outputs]
+            weights = [torch.randn(output.shape, generator=generator) for output in outputs]
             torch.autograd.backward(outputs, weights)  # raises if there are no outputs
     except NetError as error:
         raise _Failed("gradients", error.detail) from error
     for hook in hooks:
         hook.remove()
-    missing = sorted(name for name, one in trained.items() if one.grad is None)
+    missing = sorted(name for name, parameter in trained.items() if parameter.grad is None)
     if missing:
         raise _Failed(
             "gradients", f"none reaches {', '.join(missing[:4])}: {len(missing)} of {len(trained)} parameters"
         )
-    wrong = sorted(name for name, one in trained.items() if not bool(torch.isfinite(_gradient(one)).all()))
+    wrong = sorted(name for name, parameter in trained.items() if not bool(torch.isfinite(_gradient(parameter)).all()))
     if wrong:
         raise _Failed("gradients", f"that of {wrong[0]} is not finite")
-    if not gave or all(one.grad is None for one in gave):
+    if not gave or all(tensor.grad is None for tensor in gave):
         raise _Failed("gradients", "none reaches the output of the block")
 
 
@@ -374,10 +376,10 @@ def _check_learning(request: NetworkToProve) -> int:
 def _trainable(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
     """Return the trainable parameters of blocks, by name and number of the block."""
     return {
-        f"{name} of {number}" if number else name: one
+        f"{name} of {number}" if number else name: parameter
         for number, block in enumerate(blocks)
-        for name, one in block.named_parameters()
-        if one.requires_grad
+        for name, parameter in block.named_parameters()
+        if parameter.requires_grad
     }
 
 

@@ -49,11 +49,8 @@ def insert_at(net: cst.ClassDef, point: InsertionPoint, expressions: list[str], 
 
 
 def _find_init(net: cst.ClassDef) -> cst.FunctionDef:
-    functions = [
-        one
-        for one in (net.body.body if isinstance(net.body, cst.IndentedBlock) else ())
-        if isinstance(one, cst.FunctionDef) and one.name.value == "__init__"
-    ]
+    body = net.body.body if isinstance(net.body, cst.IndentedBlock) else ()
+    functions = [item for item in body if isinstance(item, cst.FunctionDef) and item.name.value == "__init__"]
     if not functions or not isinstance(functions[-1].body, cst.IndentedBlock):
         raise UserError("class Net has no __init__ of its own, over several lines, in which a block could be put")
     return functions[-1]
@@ -165,7 +162,7 @@ def _items(value: cst.BaseExpression, kind: str) -> Sequence[cst.Arg | cst.BaseE
     if not _CONTAINERS[kind]:
         return value.args
     first = value.args[0].value if len(value.args) == 1 else None
-    if not isinstance(first, cst.List) or any(isinstance(one, cst.StarredElement) for one in first.elements):
+    if not isinstance(first, cst.List) or any(isinstance(element, cst.StarredElement) for element in first.elements):
         return None
     return first.elements
 

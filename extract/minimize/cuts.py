@@ -123,7 +123,7 @@ class Watched:
 def first_line(node: ast.stmt) -> int:
     """Return the first line of a statement, including its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(one.lineno for one in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def last_line(node: ast.stmt) -> int:
@@ -134,7 +134,7 @@ def last_line(node: ast.stmt) -> int:
 
 def functions_in(node: ast.AST) -> Iterator[Function]:
     """Yield all functions in a node, including the node itself."""
-    return (one for one in ast.walk(node) if isinstance(one, _FUNCTIONS))
+    return (item for item in ast.walk(node) if isinstance(item, _FUNCTIONS))
 
 
 class CutFinder:
@@ -151,7 +151,7 @@ class CutFinder:
         if isinstance(node, ast.ClassDef) and self._never_used(node):
             cuts.stub = tuple(self._stub(node))
         cuts.texts = [
-            cut for one in ast.walk(node) if isinstance(one, _DOCUMENTED) for cut in self._find_docstring(one)
+            cut for item in ast.walk(node) if isinstance(item, _DOCUMENTED) for cut in self._find_docstring(item)
         ]
         return cuts
 
@@ -173,14 +173,14 @@ class CutFinder:
 
     def _never_used(self, node: ast.ClassDef) -> bool:
         """Return True if no method of the class was entered, it had no instances, and its bases are not special."""
-        functions = {one.name for one in node.body if isinstance(one, _FUNCTIONS)}
-        entered = any(self._watched.has_entered(one) for one in functions_in(node))
+        functions = {item.name for item in node.body if isinstance(item, _FUNCTIONS)}
+        entered = any(self._watched.has_entered(function) for function in functions_in(node))
         special = any(last_name(base) in _OF_A_KIND for base in node.bases) or bool(node.keywords)
         if not functions or entered or special or node.name in self._watched.classes:
             return False
-        rest = [one for one in node.body if not isinstance(one, _FUNCTIONS)]
-        read = {one.id for item in rest for one in ast.walk(item) if isinstance(one, ast.Name)}
-        return not functions & read and not any(isinstance(one, ast.ClassDef) for one in rest)
+        rest = [item for item in node.body if not isinstance(item, _FUNCTIONS)]
+        read = {part.id for item in rest for part in ast.walk(item) if isinstance(part, ast.Name)}
+        return not functions & read and not any(isinstance(item, ast.ClassDef) for item in rest)
 
     # -- the walk --------------------------------------------------------------------------------------------------
 
@@ -256,25 +256,25 @@ class CutFinder:
 
     def _class(self, node: ast.ClassDef, where: str, cuts: Cuts) -> None:
         by_name: dict[str, list[Function]] = {}
-        for one in node.body:
-            if isinstance(one, _FUNCTIONS):
-                by_name.setdefault(one.name, []).append(one)
-            elif isinstance(one, ast.ClassDef):
-                self._class(one, f"{where}.{one.name}", cuts)
+        for item in node.body:
+            if isinstance(item, _FUNCTIONS):
+                by_name.setdefault(item.name, []).append(item)
+            elif isinstance(item, ast.ClassDef):
+                self._class(item, f"{where}.{item.name}", cuts)
         for name, group in by_name.items():
-            for one in group[:-1]:
-                if is_overload(one):
-                    cuts.branches.append(self._whole(one, "overload", f"{where}.{name}"))
+            for function in group[:-1]:
+                if is_overload(function):
+                    cuts.branches.append(self._whole(function, "overload", f"{where}.{name}"))
             # A later definition replaces an earlier one, but a property and its setter share a name.
-            group = [one for one in group[:-1] if not is_overload(one)] + group[-1:]
-            if any(self._watched.has_entered(one) for one in group):
-                for one in group:
-                    self._function(one, where, cuts)
+            group = [function for function in group[:-1] if not is_overload(function)] + group[-1:]
+            if any(self._watched.has_entered(function) for function in group):
+                for function in group:
+                    self._function(function, where, cuts)
                 continue
-            for one in group:
+            for function in group:
                 inner = Cuts()
-                self._function(one, where, inner)
-                whole = self._whole(one, "method", f"{where}.{name}")
+                self._function(function, where, inner)
+                whole = self._whole(function, "method", f"{where}.{name}")
                 cuts.methods.append(Method(where, name, whole, inner.branches[0] if inner.branches else None))
 
     # -- text ------------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ class CutFinder:
             return
         indent = " " * node.body[0].col_offset
         text = f"{indent}def __init__(self, *_, **__):\n{indent}    {stop(node.name)}\n"
-        for one in node.body:
-            if isinstance(one, _FUNCTIONS) or _is_docstring(one):
-                start, end = self._lines.start(self._first_with_comments(one)), self._lines.start(last_line(one) + 1)
-                replacement = "" if _is_docstring(one) else text
+        for item in node.body:
+            if isinstance(item, _FUNCTIONS) or _is_docstring(item):
+                start, end = self._lines.start(self._first_with_comments(item)), self._lines.start(last_line(item) + 1)
+                replacement = "" if _is_docstring(item) else text
                 yield Cut("class", start, end if replacement else self._after_blank(end), replacement, node.name)
-                text = text if _is_docstring(one) else ""
+                text = text if _is_docstring(item) else ""
 
     def _on_own_line(self, node: ast.stmt) -> bool:
         """Return True if nothing precedes the statement on its line, such as the header of a one-line `if`."""
@@ -359,7 +359,7 @@ def stop(label: str) -> str:
 
 def is_overload(node: ast.stmt) -> bool:
     """Return True for functions that exist only for type checkers."""
-    return isinstance(node, _FUNCTIONS) and any(last_name(one) == "overload" for one in node.decorator_list)
+    return isinstance(node, _FUNCTIONS) and any(last_name(decorator) == "overload" for decorator in node.decorator_list)
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
@@ -374,11 +374,11 @@ def _decides(node: ast.stmt) -> bool:
     """Return True if a statement determines the kind of its function: a generator, or one that binds globals."""
     inner: list[ast.AST] = [node]
     while inner:
-        one = inner.pop()
-        if isinstance(one, _DECIDING):
+        item = inner.pop()
+        if isinstance(item, _DECIDING):
             return True
-        if not isinstance(one, (*_DOCUMENTED, ast.Lambda)):
-            inner += ast.iter_child_nodes(one)
+        if not isinstance(item, (*_DOCUMENTED, ast.Lambda)):
+            inner += ast.iter_child_nodes(item)
     return False
 
 

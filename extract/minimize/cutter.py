@@ -113,10 +113,10 @@ class Cutter:
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
         }
         self._members = {
-            self._lines.span(one)[0]
+            self._lines.span(comparator)[0]
             for node in ast.walk(self._tree)
             if isinstance(node, ast.Compare)
-            for operator, one in zip(node.ops, node.comparators, strict=True)
+            for operator, comparator in zip(node.ops, node.comparators, strict=True)
             if isinstance(operator, ast.In | ast.NotIn)
         }
         self._used_imports = {use.name for unit in self._units for use in unit.uses}
@@ -144,20 +144,20 @@ class Cutter:
             for unit in ordered:
                 if unit.start <= at < unit.end:
                     unit.nodes.append(node)
-                    one = finder.find(node)
-                    unit.cuts.branches += one.branches
-                    unit.cuts.methods += one.methods
+                    cuts = finder.find(node)
+                    unit.cuts.branches += cuts.branches
+                    unit.cuts.methods += cuts.methods
                     if self._name not in unit.binds and b"__doc__" not in self.text:
-                        unit.cuts.texts += one.texts
-                    unit.cuts.stub = one.stub if unit.kind == CLASS else ()
-                    kinds = (one for one in ast.walk(node) if isinstance(one, ast.ClassDef))
-                    named = (one for kind in kinds for base in kind.bases for one in ast.walk(base))
-                    unit.bases |= {one.id for one in named if isinstance(one, ast.Name)}
+                        unit.cuts.texts += cuts.texts
+                    unit.cuts.stub = cuts.stub if unit.kind == CLASS else ()
+                    kinds = (inner for inner in ast.walk(node) if isinstance(inner, ast.ClassDef))
+                    named = (part for kind in kinds for base in kind.bases for part in ast.walk(base))
+                    unit.bases |= {part.id for part in named if isinstance(part, ast.Name)}
                     unit.entered |= any(self._was_used(function) for function in functions_in(node))
         return ordered
 
     def _was_used(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         return (first, node.name) in self._watched.used
 
     def _read_mentions(self) -> Iterator[tuple[int, str]]:
@@ -170,8 +170,8 @@ class Cutter:
             elif isinstance(node, ast.ClassDef):
                 for item in node.body:
                     if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                        names = (one for one in ast.walk(item) if isinstance(one, ast.Name))
-                        yield from ((self._lines.span(one)[0], one.id) for one in names)
+                        names = (name for name in ast.walk(item) if isinstance(name, ast.Name))
+                        yield from ((self._lines.span(name)[0], name.id) for name in names)
 
     def _find_entries(self) -> None:
         """Collect the table entries whose values refer only to unentered definitions."""
@@ -185,14 +185,14 @@ class Cutter:
                 continue
             value = getattr(unit.nodes[0], "value", None)
             for key, start, item in self._items(value):
-                named = {one.id for one in ast.walk(item) if isinstance(one, ast.Name)}
-                own = {one for one in named if any(u.kind in {FUNCTION, CLASS} for u in self._binding.get(one, ()))}
+                named = {part.id for part in ast.walk(item) if isinstance(part, ast.Name)}
+                own = {name for name in named if any(u.kind in {FUNCTION, CLASS} for u in self._binding.get(name, ()))}
                 if own and own <= idle:
                     (table,) = unit.binds
                     unit.cuts.entries.append(self._entry(start, item, f"{table}[{key!r}]"))
                     self._tables.add(table)
             for item in value.elts if isinstance(value, ast.Set | ast.List | ast.Tuple) else ():
-                kinds = [one.kind for one in self._binding.get(item.id, ())] if isinstance(item, ast.Name) else []
+                kinds = [unit.kind for unit in self._binding.get(item.id, ())] if isinstance(item, ast.Name) else []
                 if isinstance(item, ast.Name) and item.id in idle and kinds == [CLASS]:
                     start = self._lines.span(item)[0]
                     element = self._entry(start, item, f"{next(iter(unit.binds))}[{item.id}]").whole
@@ -285,7 +285,7 @@ class Cutter:
         for entry in cuts.entries:
             candidates = (cut for cut in (entry.whole, entry.value) if cut is not None and cut.start in removed)
             yield from (cut for cut in candidates if cut.start not in spared)
-        elements = (one.whole for one in cuts.elements if one.whole.start in removed)
+        elements = (element.whole for element in cuts.elements if element.whole.start in removed)
         yield from (cut for cut in elements if cut.start not in spared)
         for method in cuts.methods:
             if method.whole.start in removed and method.whole.start not in spared:
@@ -366,19 +366,21 @@ class Cutter:
         gone = {unit.start: sorted((cut.start, cut.end) for cut in active[unit.start]) for unit in units}
 
         def stands(offset: int) -> bool:
-            unit = next((one for one in units if one.start <= offset < one.end), None)
+            unit = next((unit for unit in units if unit.start <= offset < unit.end), None)
             return unit is not None and not any(start <= offset < end for start, end in gone[unit.start])
 
         removable: set[int] = set()
         if not self._looks_up(stands):
             mentioned = {name for offset, name in self._mentions if stands(offset)}
             for unit in units:
-                removable |= {one.whole.start for one in unit.cuts.methods if self._is_out_of_reach(one, mentioned)}
+                removable |= {
+                    method.whole.start for method in unit.cuts.methods if self._is_out_of_reach(method, mentioned)
+                }
         catches = self._catches(stands, {"KeyError", "LookupError"})
         for unit in units:
             if unit.cuts.entries:
                 (table,) = unit.binds
-                uses = [use for one in units for use in one.uses if use.name == table and stands(use.start)]
+                uses = [use for other in units for use in other.uses if use.name == table and stands(use.start)]
                 plain = len(self._binding[table]) == 1 and not any(use.attributes for use in uses)
                 if plain and not catches and all(use.start in self._subscripts for use in uses):
                     removable |= {entry.whole.start for entry in unit.cuts.entries if entry.whole is not None}
@@ -399,13 +401,13 @@ class Cutter:
         for unit in units:
             only_tested = all(use.start in self._members for use in uses if use.name in unit.binds)
             if only_tested and all(len(self._binding[name]) == 1 for name in unit.binds):
-                elements |= {one.start: one.whole.start for one in unit.cuts.elements}
+                elements |= {element.start: element.whole.start for element in unit.cuts.elements}
         elsewhere = {use.name for use in uses if use.start not in elements}
         elsewhere |= {name for unit in self._units if unit.start in spared for name in unit.binds}
         for unit in units:
-            for one in unit.cuts.elements:
-                if one.start in elements and one.name not in elsewhere:
-                    yield one.whole.start
+            for element in unit.cuts.elements:
+                if element.start in elements and element.name not in elsewhere:
+                    yield element.whole.start
 
     def _is_out_of_reach(self, method: Method, mentioned: Collection[str]) -> bool:
         if _DUNDER.fullmatch(method.name) or method.name in mentioned:
@@ -439,7 +441,7 @@ class Cutter:
         """Return True if a kept handler catches an error of these kinds."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.ExceptHandler) and node.body and stands(self._lines.span(node.body[0])[0]):
-                named = {one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)} if node.type else set()
+                named = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)} if node.type else set()
                 if is_broad(node) or named & set(kinds):
                     return True
         return False
@@ -550,7 +552,7 @@ def _read_scopes(text: str) -> dict[str, tuple[set[str], set[str]]]:
             own, reads = scopes.setdefault(path, (set(), set()))
             own |= {*table.get_locals(), *table.get_frees()}
             reads |= set(table.get_globals())
-        waiting += [(f"{path}.{one.get_name()}".lstrip("."), one) for one in table.get_children()]
+        waiting += [(f"{path}.{child.get_name()}".lstrip("."), child) for child in table.get_children()]
     return scopes
 
 

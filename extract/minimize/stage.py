@@ -116,9 +116,13 @@ class RunnableBlock:
     def request(self, runtime: Sequence[Path]) -> BlockUses:
         """Return the request for the guests."""
         others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
-        own = {one["name"] for one in self.pair.companions}
+        own = {companion["name"] for companion in self.pair.companions}
         text = str(others)
-        more = [one for one in self.hints.get("companions", ()) if one["name"] not in own and one["name"] in text]
+        more = [
+            companion
+            for companion in self.hints.get("companions", ())
+            if companion["name"] not in own and companion["name"] in text
+        ]
         run = self.pair.run(runtime)
         return BlockUses(
             run.code,
@@ -146,7 +150,7 @@ def minimize_all(
         runtime: folders with the packages that closed files require.
     Raises: UserError if no sandbox is available.
     """
-    requests = {one.pair.block: one.request(runtime) for one in blocks}
+    requests = {block.pair.block: block.request(runtime) for block in blocks}
     with CachedSandbox(
         store,
         workers=jobs,

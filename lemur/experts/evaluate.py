@@ -255,16 +255,17 @@ def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[
     """Return questions, correct answers and mean tokens by method and domain; `all` excludes the general set."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
     for arm in ARMS:
-        own = [one for one in answers if one.arm == arm]
+        own = [answer for answer in answers if answer.arm == arm]
         groups = {
-            domain: [one for one in own if one.domain == domain] for domain in dict.fromkeys(o.domain for o in own)
+            domain: [answer for answer in own if answer.domain == domain]
+            for domain in dict.fromkeys(o.domain for o in own)
         }
-        groups["all"] = [one for one in own if one.domain != GENERAL]
+        groups["all"] = [answer for answer in own if answer.domain != GENERAL]
         scores[arm] = {
             domain: {
                 "questions": len(some),
-                "correct": sum(one.correct for one in some),
-                "tokens": round(sum(one.tokens for one in some) / len(some), 2),
+                "correct": sum(answer.correct for answer in some),
+                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
             }
             for domain, some in groups.items()
             if some
@@ -274,10 +275,10 @@ def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[
 
 def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
     """Return the accuracy of always giving the most frequent answer of each domain's relation."""
-    own = [one for one in answers if one.arm == "closed" and one.domain != GENERAL]
+    own = [answer for answer in answers if answer.arm == "closed" and answer.domain != GENERAL]
     counted: dict[tuple[str, str], Counter[str]] = {}
-    for one in own:
-        counted.setdefault((one.domain, one.relation), Counter())[one.expected] += 1
+    for answer in own:
+        counted.setdefault((answer.domain, answer.relation), Counter())[answer.expected] += 1
     return sum(max(counts.values()) for counts in counted.values()) / max(1, len(own))
 
 

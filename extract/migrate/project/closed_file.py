@@ -105,7 +105,7 @@ class ClosedFile:
                 continue
             (name,) = unit.binds
             # A second definition, or a statement that changes it, would apply to the project's own.
-            others = [one for one in self._units if one is not unit and name in one.binds | one.touches]
+            others = [other for other in self._units if other is not unit and name in other.binds | other.touches]
             if name != self.name and not others and name not in bases:
                 yield name, unit.kind == CLASS
 
@@ -125,7 +125,7 @@ class ClosedFile:
                     for alias in unit.statements[0].aliases
                     if alias.module != "__future__" and (alias.bound in now or alias.bound not in full)
                 ]
-                imports += [Import(one.module, one.name, one.whole, one.bound) for one in aliases]
+                imports += [Import(alias.module, alias.name, alias.whole, alias.bound) for alias in aliases]
                 edits.append(self._without(unit))
             elif unit.binds & set(replaced) or (self._belongs_to(unit, full) and not self._belongs_to(unit, now)):
                 gone += sorted(unit.binds) if unit.kind in {CLASS, FUNCTION} else ()

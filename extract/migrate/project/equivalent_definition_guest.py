@@ -158,7 +158,7 @@ def _difference(ours: object, theirs: object, depth: int) -> str:
     first, second = _canonical_tree(ours), _canonical_tree(theirs)
     if first is None or second is None or ast.dump(first) != ast.dump(second):
         return "the text differs"
-    before, after = (vars(sys.modules[one.__module__]) for one in (ours, theirs))
+    before, after = (vars(sys.modules[definition.__module__]) for definition in (ours, theirs))
     for name in sorted({node.id for node in ast.walk(first) if isinstance(node, ast.Name)} - {_ITSELF}):
         if not _means_the_same(before.get(name, _ABSENT), after.get(name, _ABSENT), depth - 1):
             return f"{name} in it is not the same"
@@ -217,21 +217,23 @@ def _run_once(subject: Target, *, train: bool) -> Compared:
 
 def _facts(module: nn.Module, output: Any) -> Compared:
     tensors = flatten(output)
-    live = [one for one in tensors if one.requires_grad and one.numel()]
-    total = sum(((one.abs() if one.is_complex() else one).double().sum() for one in live), start=torch.zeros(()))
+    live = [tensor for tensor in tensors if tensor.requires_grad and tensor.numel()]
+    total = sum(
+        ((tensor.abs() if tensor.is_complex() else tensor).double().sum() for tensor in live), start=torch.zeros(())
+    )
     try:
         attempt(partial(total.backward) if live else lambda: None, _SECONDS)
     except AttemptError:
         live = []
-    wanted = [one for one in module.parameters() if one.requires_grad]
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return Compared(
         refused=(),
         returns=describe_structure(output),
-        shapes=tuple(tuple(one.shape) for one in tensors),
+        shapes=tuple(tuple(tensor.shape) for tensor in tensors),
         trains=True,
-        reached=(sum(one.grad is not None for one in wanted), len(wanted)),
-        frozen=any(not one.requires_grad for one in module.parameters()),
+        reached=(sum(parameter.grad is not None for parameter in trainable), len(trainable)),
+        frozen=any(not parameter.requires_grad for parameter in module.parameters()),
         differentiable=bool(live),
-        complex=any(one.is_complex() for one in tensors),
-        floating=tuple(one.is_floating_point() and one.requires_grad for one in tensors),
+        complex=any(tensor.is_complex() for tensor in tensors),
+        floating=tuple(tensor.is_floating_point() and tensor.requires_grad for tensor in tensors),
     )

@@ -84,8 +84,7 @@ class Project:
         if path in self._modules:
             return self._above(path)
         for folder in (pure.parent, *pure.parent.parents):
-            neighbours = (one for one in sorted(self._modules) if PurePosixPath(one).parent == folder)
-            known = next(neighbours, None)
+            known = next((module for module in sorted(self._modules) if PurePosixPath(module).parent == folder), None)
             if known is not None and (folder.name or pure.parent == folder):
                 return self._above(known)
         return ""
@@ -101,9 +100,11 @@ class Project:
 
         Args: near: the folder.
         """
-        last = {one.path: one for one in self.defined if one.name == name}  # a later definition replaces an earlier one
-        same = [one for one in last.values() if one.is_class == is_class]
-        return sorted(same, key=lambda one: (one.path.rpartition("/")[0] != near, one.path))[:_MAX_SAME_NAMED]
+        last = {
+            item.path: item for item in self.defined if item.name == name
+        }  # a later definition replaces an earlier one
+        same = [item for item in last.values() if item.is_class == is_class]
+        return sorted(same, key=lambda item: (item.path.rpartition("/")[0] != near, item.path))[:_MAX_SAME_NAMED]
 
     @property
     def import_roots(self) -> list[str]:
@@ -128,17 +129,15 @@ def read_project(root: Path) -> Project:
         index.add([(source, file) for file in source.files])
         library = CorpusIndex([source], index.facts)
         classes = discover(library, [library.by_path[source.name, file.path] for file in source.files])
-        categories = {
-            (one.module.file.path, one.name): find_category(
-                one.name, one.qualname, [".".join(b) for b in one.facts.bases]
-            )
-            for one in classes
-        }
+        categories = {}
+        for item in classes:
+            bases = [".".join(base) for base in item.facts.bases]
+            categories[item.module.file.path, item.name] = find_category(item.name, item.qualname, bases)
     trees = {file.path: tree for file in source.files if (tree := _parse(source.root / file.path)) is not None}
     names = {file.path: file.module for file in source.files}
     paths = sorted(path for path in walk(source.root) if path.endswith(".py"))
     tests = {path: tree for path in paths if _is_test(path) and (tree := _parse(source.root / path)) is not None}
-    defined = [one for path, tree in trees.items() for one in _read_definitions(tree, path, names[path], categories)]
+    defined = [item for path, tree in trees.items() for item in _read_definitions(tree, path, names[path], categories)]
     return Project(source.root, source, trees, defined, tests, frozenset(paths), names)
 
 
@@ -200,11 +199,11 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
         return _place_at(project, out)
     kinds: Counter[str] = Counter()
     totals: Counter[str] = Counter()
-    for one in project.defined:
-        if one.category:
-            folder = one.path.rpartition("/")[0]
+    for definition in project.defined:
+        if definition.category:
+            folder = definition.path.rpartition("/")[0]
             totals[folder] += 1
-            kinds[folder] += one.category == category
+            kinds[folder] += definition.category == category
     if not totals:
         raise UserError(f"{project.root}: has no nn.Module to place the block next to; name the file with --out")
     folder = min(totals, key=lambda it: (-kinds[it], -totals[it], it.count("/"), it))
@@ -241,7 +240,7 @@ def _naming(path: str, project: Project) -> Naming | None:
     # `conv_block` and `convblock` differ only in names of several words; single words say nothing.
     if "_" in stem:
         return "snake"
-    names = {one.name for one in project.defined if one.path == path and one.is_class}
+    names = {item.name for item in project.defined if item.path == path and item.is_class}
     if stem in names and stem != stem.lower():
         return "camel"
     long = {

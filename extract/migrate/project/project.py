@@ -116,7 +116,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: MigrateOptions
         # A definition may be equal and yet not work here, as when its module imports the new one.
         if proof.wrong and plan.reused:
             reason = f"with it, {proof.wrong}"
-            plan.refused += [(name, one.full_name, reason) for name, one in sorted(plan.reused.items())]
+            plan.refused += [(name, definition.full_name, reason) for name, definition in sorted(plan.reused.items())]
             plan.reused = {}
             proof = _prove(plan, file, bench, seen)
     if proof.wrong:
@@ -134,7 +134,9 @@ def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, fo
     row, place = plan.donated.row, plan.place
     wanted = {
         name: [
-            one for one in plan.project.same_named(name, is_class=is_class, near=place.folder) if one.path != place.path
+            option
+            for option in plan.project.same_named(name, is_class=is_class, near=place.folder)
+            if option.path != place.path
         ]
         for name, is_class in {row.name: True, **dict(file.definitions())}.items()
     }
@@ -143,7 +145,7 @@ def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, fo
         outcomes = list(zip(options, reasons, strict=True))
         same = next((option for option, reason in outcomes if not reason), None)
         if same is None:
-            plan.refused += [(name, one.full_name, reason) for one, reason in outcomes if name != row.name]
+            plan.refused += [(name, option.full_name, reason) for option, reason in outcomes if name != row.name]
         elif name != row.name:
             plan.reused[name] = same
         elif not force:
@@ -152,7 +154,7 @@ def _compare(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, *, fo
             )
     needed_names = file.list_needed_names(plan.reused)
     plan.reused = {name: option for name, option in plan.reused.items() if name in needed_names}
-    plan.refused = [one for one in plan.refused if one[0] in needed_names]
+    plan.refused = [entry for entry in plan.refused if entry[0] in needed_names]
     return answer
 
 
@@ -201,7 +203,7 @@ def _make_plan(donated: SourceModule, project: Project, options: MigrateOptions)
     row = donated.row
     # A block that was moved before carries its id in the header.
     existing = [
-        path for path, text in _texts(project) if any(one.block == row.block for one in find_inlined_blocks(text))
+        path for path, text in _texts(project) if any(block.block == row.block for block in find_inlined_blocks(text))
     ]
     if existing and options.out is None and not options.force:
         raise UserError(

@@ -99,7 +99,7 @@ def _is_aside(project: Project, path: Path, inside: bool) -> bool:
     if not path.is_dir():
         return may_hold_secrets(path.name) or (path.is_file() and path.stat().st_size > MAX_FILE_BYTES)
     below = f"{path.relative_to(project.root).as_posix()}/"
-    return (path / "pyvenv.cfg").is_file() or not (inside or any(one.startswith(below) for one in project.paths))
+    return (path / "pyvenv.cfg").is_file() or not (inside or any(other.startswith(below) for other in project.paths))
 
 
 @dataclass(slots=True)
@@ -122,7 +122,10 @@ class MigrationTrial:
         Returns: why they differ, and what the block was seen to do.
         Raises: UserError if the block does not run.
         """
-        listed = [DefinitionToCompare(name=name, modules=[one.module for one in same]) for name, same in wanted.items()]
+        listed = [
+            DefinitionToCompare(name=name, modules=[definition.module for definition in same])
+            for name, same in wanted.items()
+        ]
         donated = self.donated
         request = BlockToCompare(*self._environment, donated.code, donated.row.name, self._calls, listed)
         (reply,) = self._run([(COMPARE, request)])
@@ -189,7 +192,7 @@ class MigrationTrial:
 
     def _run_once(self, requests: Sequence[_Request]) -> list[Reply[Any]]:
         assert self._box is not None
-        folders = [str(one) for one in self._folders]
+        folders = [str(folder) for folder in self._folders]
         queue = [
             stage.job(str(number), replace(payload, folders=folders))
             for number, (stage, payload) in enumerate(requests)
@@ -199,7 +202,7 @@ class MigrationTrial:
     @property
     def _environment(self) -> tuple[list[str], list[str], tuple[str, ...]]:
         """The fields of `InProject`; the folders are known only when a job starts."""
-        roots = [str(self.copy / one) if one else str(self.copy) for one in self.project.import_roots]
+        roots = [str(self.copy / root) if root else str(self.copy) for root in self.project.import_roots]
         return roots, sorted(self.project.packages), ()
 
     @property
@@ -207,7 +210,7 @@ class MigrationTrial:
         worked = self.donated.worked
         assert worked.forward is not None
         init, forward = (
-            CallTexts(args=list(one.args), kwargs=dict(one.kwargs or {})) for one in (worked.init, worked.forward)
+            CallTexts(args=list(call.args), kwargs=dict(call.kwargs or {})) for call in (worked.init, worked.forward)
         )
         return {"init": init, "forward": forward}
 

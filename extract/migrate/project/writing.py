@@ -69,7 +69,7 @@ def module_text(
         exports: whether to add an `__all__` that contains only its class.
     """
     body = file.body(reused)
-    imports = {*body.imports, *(Import(one.module, name, False, name) for name, one in reused.items())}
+    imports = {*body.imports, *(Import(definition.module, name, False, name) for name, definition in reused.items())}
     lines = [f"# {line}".rstrip() for line in _header(donated, reused, body.gone)]
     lines.append("")
     if body.future:
@@ -137,7 +137,7 @@ def smoke_text(donated: SourceModule, file: ClosedFile, place: ModuleLocation, t
             imports.add(USUAL[used])
         elif used in file.globals:
             own.add(used)
-    imports |= {Import(place.module, one, False, one) for one in own}
+    imports |= {Import(place.module, name, False, name) for name in own}
     if test.style == "unittest":
         imports.add(Import("unittest", "", False, "unittest"))
     body = [*_setup(donated, seen), *_checks(donated, seen)]

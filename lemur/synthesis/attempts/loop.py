@@ -51,43 +51,39 @@ def synthesize(attempts: Sequence[Attempt], asker: Asker, prover: Prover, *, rou
     """
     plans = _plans(attempts, asker) if planned else {}
     waiting: list[tuple[Attempt, list[Message]]] = [
-        (one, first_messages(one, plans.get(one.number))) for one in attempts
+        (attempt, first_messages(attempt, plans.get(attempt.number))) for attempt in attempts
     ]
     results: list[Tried] = []
     for number in range(rounds + 1):
-        requests = [Request(messages, one.seed, opening(one)) for one, messages in waiting]
+        requests = [Request(messages, attempt.seed, opening(attempt)) for attempt, messages in waiting]
         answers = asker.ask(requests, f"round {number}" if number else "code")
-        candidates = [_candidate(one, answer) for (one, _), answer in zip(waiting, answers, strict=True)]
+        candidates = [_candidate(attempt, answer) for (attempt, _), answer in zip(waiting, answers, strict=True)]
         prover.prove(candidates)
         tried = [
-            Tried(_record(asker, number, messages, answer, candidate, plans.get(one.number)), candidate)
-            for (one, messages), answer, candidate in zip(waiting, answers, candidates, strict=True)
+            Tried(_record(asker, number, messages, answer, candidate, plans.get(attempt.number)), candidate)
+            for (attempt, messages), answer, candidate in zip(waiting, answers, candidates, strict=True)
         ]
         results += tried
-        accepted = sum(one.record.failed is None for one in tried)
+        accepted = sum(result.record.failed is None for result in tried)
         note(f"{asker.model.name}: round {number}: {accepted} of {len(tried)} accepted")
         waiting = [
-            (
-                one.candidate.attempt,
-                repair_messages(
-                    messages, answer.text, one.candidate.fault, delta=one.candidate.attempt.parent is not None
-                ),
-            )
-            for one, (_, messages), answer in zip(tried, waiting, answers, strict=True)
-            if one.candidate.fault is not None and isinstance(answer, Answer)
+            (attempt, repair_messages(messages, answer.text, candidate.fault, delta=attempt.parent is not None))
+            for (attempt, messages), answer, candidate in zip(waiting, answers, candidates, strict=True)
+            if candidate.fault is not None and isinstance(answer, Answer)
         ]
         if not waiting:
             break
-    return sorted(results, key=lambda one: (one.record.attempt, one.record.round))
+    return sorted(results, key=lambda result: (result.record.attempt, result.record.round))
 
 
 def _plans(attempts: Sequence[Attempt], asker: Asker) -> dict[int, str]:
     """Request plans and return them by attempt; answers without a JSON object are left out."""
-    answers = asker.ask([Request(plan_messages(one), one.seed, schema=PLAN_SCHEMA) for one in attempts], "plans")
+    requests = [Request(plan_messages(attempt), attempt.seed, schema=PLAN_SCHEMA) for attempt in attempts]
+    answers = asker.ask(requests, "plans")
     plans = {}
-    for one, answer in zip(attempts, answers, strict=True):
+    for attempt, answer in zip(attempts, answers, strict=True):
         if isinstance(answer, Answer) and (plan := _json_in(answer.text)) is not None:
-            plans[one.number] = json.dumps(plan, ensure_ascii=False, indent=1)
+            plans[attempt.number] = json.dumps(plan, ensure_ascii=False, indent=1)
     note(f"{asker.model.name}: {len(plans)} of {len(attempts)} plans")
     return plans
 
@@ -132,7 +128,7 @@ def _record(
         attempt=attempt.number,
         round=number,
         form="code" if attempt.parent is None else "delta",
-        blocks=tuple(one.spec.block for one in attempt.requested),
+        blocks=tuple(block.spec.block for block in attempt.requested),
         parent=None if attempt.parent is None else attempt.parent.id,
         goal=attempt.goal,
         prompt=json.dumps(list(messages), ensure_ascii=False),
@@ -239,7 +235,7 @@ def _changes(text: str) -> Iterator[tuple[str, str]]:
         elif len(parts) == 1 and _CHANGED.fullmatch(line):
             parts.append([])
         elif len(parts) == 2 and _REPLACE.fullmatch(line):
-            old, new = ("".join(f"{one}\n" for one in lines) for lines in parts)
+            old, new = ("".join(f"{line}\n" for line in lines) for lines in parts)
             yield old, new
             parts = []
         else:

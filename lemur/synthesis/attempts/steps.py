@@ -130,153 +130,161 @@ class Prover:
 
         Raises: UserError if no sandbox is available, or a folder is not comparable.
         """
-        for one in candidates:
-            if one.code is not None and one.step is None:
-                _read(one)
-        for step in (self._runs, self._learns, self._conform, self._novel):
-            step([one for one in candidates if one.step is None])
+        for candidate in candidates:
+            if candidate.code is not None and candidate.step is None:
+                _check_statically(candidate)
+        for step in (self._check_runs, self._check_learns, self._check_conformance, self._check_novelty):
+            step([candidate for candidate in candidates if candidate.step is None])
 
-    def _runs(self, candidates: Sequence[NetworkProposal]) -> None:
+    def _check_runs(self, candidates: Sequence[NetworkProposal]) -> None:
         inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
-        payloads = {place: inputs | {"code": one.code} for place, one in enumerate(candidates)}
-        for place, traced in self._tracer.run(payloads, wider=False):
-            one = candidates[place]
+        payloads = {number: inputs | {"code": candidate.code} for number, candidate in enumerate(candidates)}
+        for number, traced in self._tracer.run(payloads, wider=False):
+            candidate = candidates[number]
             if traced.graph is None:
-                one.fail("runs", traced.error or "does not run")
+                candidate.fail("runs", traced.error or "does not run")
                 continue
-            one.graph, one.widths = traced.graph, traced.widths
-            dead = [block.name for block in one.attempt.requested if block.name in traced.answer["dead_classes"]]
+            candidate.graph, candidate.widths = traced.graph, traced.widths
+            dead = [block.name for block in candidate.attempt.requested if block.name in traced.answer["dead_classes"]]
             if dead:
-                one.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
+                candidate.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
 
-    def _learns(self, candidates: Sequence[NetworkProposal]) -> None:
+    def _check_learns(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
-            f"{place} {name}": NetworkToProve(one.code or "", _PRM, [_CASE], [_CASE["output"]], name, "")
-            for place, one in enumerate(candidates)
+            f"{number} {name}": NetworkToProve(candidate.code or "", _PRM, [_CASE], [_CASE["output"]], name, "")
+            for number, candidate in enumerate(candidates)
             # Without a requested block, the whole network has to learn.
-            for name in [block.name for block in one.attempt.requested] or ["Net"]
+            for name in [block.name for block in candidate.attempt.requested] or ["Net"]
         }
         for reply in PROVE.run(self._box, requests):
-            where, name = reply.key.split(" ")
-            one, proof = candidates[int(where)], reply.answer
-            if one.step == "runs":
+            position, name = reply.key.split(" ")
+            candidate, proof = candidates[int(position)], reply.answer
+            if candidate.step == "runs":
                 continue
             if proof is None:
-                one.fail("runs", reply.ending())
+                candidate.fail("runs", reply.ending())
             elif proof.failed in ("builds", "runs", "shape"):
-                one.fail("runs", proof.why)
+                candidate.fail("runs", proof.why)
             elif proof.failed is not None:
-                one.fail("learns", f"{proof.failed}: {proof.why}", block=name)
-        claimed = {place: one.code or "" for place, one in enumerate(candidates) if one.step is None}
-        for place, why in confirm(self._box, claimed, _PRM).items():
-            candidates[place].fail("learns", f"trained again: {why}")
+                candidate.fail("learns", f"{proof.failed}: {proof.why}", block=name)
+        claimed = {
+            number: candidate.code or "" for number, candidate in enumerate(candidates) if candidate.step is None
+        }
+        for number, why in confirm(self._box, claimed, _PRM).items():
+            candidates[number].fail("learns", f"trained again: {why}")
 
-    def _conform(self, candidates: Sequence[NetworkProposal]) -> None:
+    def _check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
-            f"{place} {number}": BlockRun(one.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
-            for place, one in enumerate(candidates)
-            for number, block in enumerate(one.attempt.requested)
+            f"{index} {number}": BlockRun(
+                candidate.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ()
+            )
+            for index, candidate in enumerate(candidates)
+            for number, block in enumerate(candidate.attempt.requested)
         }
         results: dict[str, Json] = {}
         for reply in _TRACE.run(self._box, requests):
-            where, which = map(int, reply.key.split(" "))
-            block = candidates[where].attempt.requested[which]
+            index, number = map(int, reply.key.split(" "))
+            block = candidates[index].attempt.requested[number]
             traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
             if isinstance(reply.answer, Failure):
                 traced, error = None, reply.answer.error
             assert isinstance(traced, dict | None)
             results[reply.key] = conformance(block, traced, error)
-        for place, one in enumerate(candidates):
-            blocks = [results[f"{place} {number}"] for number in range(len(one.attempt.requested))]
-            one.facts["conformance"] = blocks
+        for index, candidate in enumerate(candidates):
+            blocks = [results[f"{index} {number}"] for number in range(len(candidate.attempt.requested))]
+            candidate.facts["conformance"] = blocks
             wrong = [f"{answer['class']}: {fault}" for answer in blocks for fault in answer["faults"]]
             if wrong:
-                one.fail("conforms", "; ".join(wrong))
+                candidate.fail("conforms", "; ".join(wrong))
 
-    def _novel(self, candidates: Sequence[NetworkProposal]) -> None:
+    def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
         if candidates and self._folders:
             with scratch_folder("synthesis") as scratch:
                 # `novel` reads files, as its command does.
-                paths = [scratch / f"{place}.py" for place in range(len(candidates))]
-                for path, one in zip(paths, candidates, strict=True):
-                    path.write_text(one.code or "", encoding="utf-8")
+                paths = [scratch / f"{number}.py" for number in range(len(candidates))]
+                for path, candidate in zip(paths, candidates, strict=True):
+                    path.write_text(candidate.code or "", encoding="utf-8")
                 report = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for one, facts in zip(candidates, report.facts["files"], strict=True):
+            for candidate, facts in zip(candidates, report.facts["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
-                one.facts["nearest"] = near and {
+                candidate.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
                 }
                 if facts["verdict"] == "known" and near is not None:
-                    one.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}; make another architecture")
-        for one in candidates:
-            if one.step is None and (like := self._like_one_kept(one)) is not None:
-                one.fail("novel", f"attempt {like[0].attempt.number} of this run: {like[1]}; make another architecture")
-            if one.step is None:
-                self._kept.append(one)
+                    candidate.fail(
+                        "novel", f"known: {', '.join(near['known'])}: {near['name']}; make another architecture"
+                    )
+        for candidate in candidates:
+            if candidate.step is None and (like := self._find_alike(candidate)) is not None:
+                candidate.fail(
+                    "novel", f"attempt {like[0].attempt.number} of this run: {like[1]}; make another architecture"
+                )
+            if candidate.step is None:
+                self._kept.append(candidate)
 
-    def _like_one_kept(self, one: NetworkProposal) -> tuple[NetworkProposal, str] | None:
+    def _find_alike(self, candidate: NetworkProposal) -> tuple[NetworkProposal, str] | None:
         options = CurateOptions()
-        assert one.features is not None
+        assert candidate.features is not None
         for other in self._kept:
             assert other.features is not None
             # The cheapest comparison first.
-            if one.code == other.code:
+            if candidate.code == other.code:
                 return other, "the same code"
-            if one.graph == other.graph:
+            if candidate.graph == other.graph:
                 return other, "computes the same"
-            if jaccard(one.features.shingles, other.features.shingles) >= options.lexical_threshold:
+            if jaccard(candidate.features.shingles, other.features.shingles) >= options.lexical_threshold:
                 return other, "near by text"
-            if jaccard(one.features.elements, other.features.elements) >= options.structural:
+            if jaccard(candidate.features.elements, other.features.elements) >= options.structural:
                 return other, "near by structure"
         return None
 
 
-def _read(one: NetworkProposal) -> None:
+def _check_statically(candidate: NetworkProposal) -> None:
     """Run the steps that need no execution."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _read_text(one)
+            _check_text(candidate)
     except SyntaxError as error:
-        one.fail("syntax", error.msg, line=error.lineno or 1)
+        candidate.fail("syntax", error.msg, line=error.lineno or 1)
     except (ValueError, RecursionError, MemoryError) as error:
-        one.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
+        candidate.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
 
 
-def _read_text(one: NetworkProposal) -> None:
+def _check_text(candidate: NetworkProposal) -> None:
     """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
-    assert one.code is not None
-    tree = ast.parse(one.code)
+    assert candidate.code is not None
+    tree = ast.parse(candidate.code)
     # The parser alone accepts more: `return` outside of a function, for example.
-    compile(one.code.encode(), "net.py", "exec", dont_inherit=True)  # as bytes, to use the declared encoding
-    features = code_features(one.code)
+    compile(candidate.code.encode(), "net.py", "exec", dont_inherit=True)  # as bytes, to use the declared encoding
+    features = code_features(candidate.code)
     if isinstance(features, str):
         raise ValueError(features)
-    one.features = features
-    one.originality = _originality(one, tree)
-    if (refused := next(find_forbidden(tree, one.code), None)) is not None:
-        one.fail("policy", refused[1], line=refused[0])
+    candidate.features = features
+    candidate.originality = _measure_originality(candidate, tree)
+    if (refused := next(find_forbidden(tree, candidate.code), None)) is not None:
+        candidate.fail("policy", refused[1], line=refused[0])
         return
     drop_unevaluated(tree)
     if undefined := find_undefined_names(tree):
-        one.fail("closed", "; ".join(undefined.values()))
+        candidate.fail("closed", "; ".join(undefined.values()))
         return
-    if fault := check_contract(one.code):
-        one.fail("contract", fault)
+    if fault := check_contract(candidate.code):
+        candidate.fail("contract", fault)
         return
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    missing = [block.name for block in one.attempt.requested if block.name not in classes]
+    missing = [block.name for block in candidate.attempt.requested if block.name not in classes]
     if missing:
-        one.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
+        candidate.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
 
 
-def _originality(one: NetworkProposal, tree: ast.Module) -> float | None:
+def _measure_originality(candidate: NetworkProposal, tree: ast.Module) -> float | None:
     """Return the minimum share of a class's shingles that its hidden source does not have; None if unknown."""
-    assert one.code is not None
-    lines = one.code.splitlines()
+    assert candidate.code is not None
+    lines = candidate.code.splitlines()
     shares = []
-    for block in one.attempt.requested:
+    for block in candidate.attempt.requested:
         node = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == block.name), None)
         if node is None:
             continue
