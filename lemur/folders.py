@@ -126,7 +126,7 @@ def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
     if not inside:
         raise UserError(f"{folder}: none of its stages is finished; run `lemur run --out {folder}` again")
     wrong = list(foreign_page_files(folder))
-    checks = ((one.name, check) for one in inside for check in verify_folder(one, jobs=jobs))
+    checks = ((part.name, check) for part in inside for check in verify_folder(part, jobs=jobs))
     own = [check_faults("page", wrong, "its script is ours")] if wrong or (folder / INDEX).is_file() else []
     return own + [replace(check, name=f"{name}: {check.name}") for name, check in checks]
 

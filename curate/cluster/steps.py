@@ -179,7 +179,7 @@ def write_keys(work: Work, rank: int, tasks: int) -> None:
     elements = work.read("elements")
     frequency = dict(zip(elements["element"].to_pylist(), elements["fingerprints"].to_pylist(), strict=True))
     of_tree = [int.from_bytes(digest[:8], "little") for digest in table.digests("tree")]
-    of_structure = [prefix(rarest_first(one, frequency), work.options.structural) for one in table.elements]
+    of_structure = [prefix(rarest_first(elements, frequency), work.options.structural) for elements in table.elements]
     of_set = band_keys(table.signatures, work.banding).tolist()
     keys: list[int] = []
     places: list[int] = []

@@ -284,7 +284,7 @@ class FeatureStore:
             wanted.setdefault(shard, []).append((row, position))
         for shard, places in sorted(wanted.items()):
             rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
-            features = (one for batch in rows.to_batches(max_chunksize=1_000) for one in batch.to_pylist())
+            features = (row for batch in rows.to_batches(max_chunksize=1_000) for row in batch.to_pylist())
             yield shard, zip((position for _, position in places), features, strict=True)
 
     def _open(self, path: Path) -> None:
@@ -320,7 +320,7 @@ class FeatureStore:
 
 def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     """Return the first 64 bits of each id."""
-    parts = [np.frombuffer(one.buffers()[1], np.uint64, 4 * len(one), 32 * one.offset)[::4] for one in ids.chunks]
+    parts = [np.frombuffer(item.buffers()[1], np.uint64, 4 * len(item), 32 * item.offset)[::4] for item in ids.chunks]
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 

@@ -110,8 +110,8 @@ class Rights:
             counts["origins"] = {
                 name: {
                     "codes": len(origins),
-                    "licenses": _count_names(one.license for one in origins),
-                    "sources": _count_names(one.source for one in origins),
+                    "licenses": _count_names(origin.license for origin in origins),
+                    "sources": _count_names(origin.source for origin in origins),
                 }
                 for name, origins in of.items()
             }
@@ -308,7 +308,7 @@ class Origins:
     def find_origin(self, texts: Iterable[ClassText]) -> Origin | None:
         """Return the origin of a code with these classes."""
         every = [origin for text in texts if (origin := self._of_class(text)) is not None]
-        return min(every, key=lambda one: (is_permissive(one.license), -one.similarity, one.block), default=None)
+        return min(every, key=lambda item: (is_permissive(item.license), -item.similarity, item.block), default=None)
 
     def _of_class(self, text: ClassText) -> Origin | None:
         if len(text.shingles) < LEAST_SHINGLES:

@@ -221,7 +221,7 @@ def filter_mask(index: SearchIndex, filters: Filters) -> npt.NDArray[np.bool_]:
             column = index.facts[name]
             values = [{value, value.partition("@")[0] if name == "source" else value} for value in column]
             known = {_match_value(option, sorted(set().union(*values)), value) for value in wanted}
-            mask &= np.array([bool(one & known) for one in values], bool)
+            mask &= np.array([not known.isdisjoint(names) for names in values], bool)
     if filters.level is not None:
         high = _LEVELS[_LEVELS.index(filters.level) :]
         mask &= np.array([level in high for level in index.facts["level"]], bool)

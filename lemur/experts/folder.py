@@ -34,7 +34,9 @@ def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
 
     def fill(folder: Path, _key: str) -> Json:
         evaluation = evaluate(workspace, domains)
-        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in evaluation.answers))
+        write_table(
+            folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in evaluation.answers)
+        )
         counts = {
             "scores": compute_scores(evaluation.answers),
             "majority": round(compute_majority(evaluation.answers), 6),
@@ -69,9 +71,9 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
                 f"{key} are not those of the answers" for key, value in counted.items() if manifest.counts[key] != value
             ]
             wrong += [
-                f"{one.id}: recorded correctness is wrong"
-                for one in answers
-                if one.correct != (one.answer == one.expected)
+                f"{answer.id}: recorded correctness is wrong"
+                for answer in answers
+                if answer.correct != (answer.answer == answer.expected)
             ]
             checks.append(check_faults("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
             kept = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]

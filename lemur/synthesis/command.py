@@ -61,7 +61,7 @@ def run_synthesis(
     if training is not None and training.db is not None and cifar10 is not None:
         check_enters(training.db, cifar10.label, PARAMETERS)
     attempts, pool = draw(library, options)
-    blocks = {one.spec.block for attempt in attempts for one in attempt.requested}
+    blocks = {block.spec.block for attempt in attempts for block in attempt.requested}
     note(f"{plural(len(attempts), 'attempt')} with {len(blocks)} of {plural(pool, 'eligible block')}")
     references = list(dict.fromkeys([*against, library]))
     for folder in references:  # before anything is paid for
@@ -78,7 +78,7 @@ def run_synthesis(
         if training is not None and cifar10 is not None:
             trained = _train(tried, training, cifar10, seed=options.seed, unsafe=unsafe)
             watch.lap("training")
-        names = list(dict.fromkeys(one.record.model for one in tried))
+        names = list(dict.fromkeys(result.record.model for result in tried))
         return write_synthesis(
             out,
             tried,
@@ -106,7 +106,7 @@ def _ask_model(
     model = _open(name, url, service, budget)
     with Asker(model, sampling, budget, again=service.again) as asker:
         answers = synthesize(attempts, asker, prover, rounds=options.rounds, planned=options.planned)
-        if all(one.record.answer is None for one in answers):
+        if all(answer.record.answer is None for answer in answers):
             raise UserError(f"{model.name}: returned no answer at all: {answers[-1].record.error}; nothing was written")
         if asker.reused:
             note(f"{model.name}: {plural(asker.reused, 'answer')} from an earlier run")
@@ -156,7 +156,7 @@ def _train(
     tried: Sequence[Tried], training: ShortTraining, cifar10: Any, *, seed: int, unsafe: bool
 ) -> dict[str, CheckResult]:
     """Train each accepted network briefly and return the results by name; add them to the database if requested."""
-    codes = {one.record.nn: one.record.code for one in tried if one.record.nn is not None}
+    codes = {result.record.nn: result.record.code for result in tried if result.record.nn is not None}
     results: dict[str, CheckResult] = {}
     settings = CheckSettings(training.epochs, training.images, seed)
     with open_box(cifar10, unsafe=unsafe) as box:

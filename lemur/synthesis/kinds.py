@@ -56,19 +56,20 @@ def _networks(folder: Path) -> list[Synthesized]:
 
 
 def _attempt_faults(attempts: list[SynthesisAttempt]) -> Iterator[str]:
-    for one in attempts:
-        where = f"attempt {one.attempt}, round {one.round} of {one.model}"
-        passed = STEPS if one.failed is None else STEPS[: STEPS.index(one.failed)] if one.failed in STEPS else ()
-        if one.passed != passed:
-            yield f"{where}: passed {', '.join(one.passed) or 'nothing'}, failed {one.failed}"
-        if (one.failed is None) != (one.nn is not None) or (one.failed is None) == (one.error is not None):
+    for attempt in attempts:
+        where = f"attempt {attempt.attempt}, round {attempt.round} of {attempt.model}"
+        failed = attempt.failed
+        passed = STEPS if failed is None else STEPS[: STEPS.index(failed)] if failed in STEPS else ()
+        if attempt.passed != passed:
+            yield f"{where}: passed {', '.join(attempt.passed) or 'nothing'}, failed {failed}"
+        if (failed is None) != (attempt.nn is not None) or (failed is None) == (attempt.error is not None):
             yield f"{where}: is neither accepted with a name nor failed with an error"
-        if one.code is not None and hashlib.sha256(one.code.encode()).hexdigest() != one.code_sha256:
+        if attempt.code is not None and hashlib.sha256(attempt.code.encode()).hexdigest() != attempt.code_sha256:
             yield f"{where}: its code has another SHA-256"
 
 
 def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[Synthesized]) -> Iterator[str]:
-    accepted = {one.nn: one for one in attempts if one.nn is not None}
+    accepted = {attempt.nn: attempt for attempt in attempts if attempt.nn is not None}
     if {row.nn for row in rows} != accepted.keys():
         yield "the table of networks does not hold the accepted ones"
         return
@@ -76,14 +77,14 @@ def _network_faults(folder: Path, attempts: list[SynthesisAttempt], rows: list[S
     for row in rows:
         if hashlib.sha256(row.nn_code.encode()).hexdigest() != row.id or lemur_name(row.nn_code, PREFIX) != row.nn:
             yield f"{row.nn}: its name or id is not that of its code"
-        if not any(one.code == row.nn_code and one.nn == row.nn for one in attempts):
+        if not any(attempt.code == row.nn_code and attempt.nn == row.nn for attempt in attempts):
             yield f"{row.nn}: no attempt has its code"
         if (folder / NETS / f"{row.nn}.py").read_text(encoding="utf-8") != row.nn_code:
             yield f"{NETS}/{row.nn}.py: is not the code of the table"
         if fault := check_contract(row.nn_code):
             yield f"{row.nn}: {fault}"
-        # Of several models, two may write the same network: each is new compared with its own only.
-        if graphs.count(row.graph) > 1 and len({one.model for one in rows}) == 1:
+        # Two models may write the same network: each must be new only compared with its own.
+        if graphs.count(row.graph) > 1 and len({other.model for other in rows}) == 1:
             yield f"{row.nn}: another network computes the same"
 
 

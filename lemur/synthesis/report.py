@@ -191,7 +191,7 @@ def _originality(accepted: Sequence[Synthesized]) -> list[str]:
 
 def _list_trained(accepted: Sequence[Synthesized], trained: Mapping[str, CheckResult]) -> list[str]:
     rows = []
-    for row in sorted(accepted, key=lambda one: (-(one.accuracy or 0.0), one.nn)):
+    for row in sorted(accepted, key=lambda row: (-(row.accuracy or 0.0), row.nn)):
         result = trained.get(row.nn)
         if result is not None:
             accuracy = "–" if result.accuracy is None else percent(result.accuracy, 1)
@@ -217,7 +217,7 @@ def synthesis_page(folder: Path, manifest: Manifest) -> Page:
     for record in records:
         models.setdefault(record.model, []).append(record)
     rows: list[Sequence[Cell]] = [
-        [model, len(own), sum(one.failed is None for one in own), sum(one.answer_tokens or 0 for one in own)]
+        [model, len(own), sum(row.failed is None for row in own), sum(row.answer_tokens or 0 for row in own)]
         for model, own in models.items()
     ]
     views = [page_table("Models", ["model", "answers", "accepted", "tokens"], rows), _steps(records)]

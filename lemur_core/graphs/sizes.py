@@ -190,7 +190,7 @@ def _names(own: Sequence[Shape], groups: Sequence[_Group]) -> list[str]:
             letters = "BHWC"  # channels last
         name = letters[dim] if letters else f"N{dim}"
         further = (f"{name}{suffix}" if suffix > 1 else name for suffix in count(1))
-        names.append(next(one for one in further if one not in names))
+        names.append(next(letter for letter in further if letter not in names))
     return names
 
 
@@ -237,7 +237,7 @@ def never_run(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
         shapes = tuple(own)
         for position, (name, (number, dim)) in enumerate(free.items()):
             size = own[number][dim]
-            group = next(one for one in _groups(own) if (number, dim) in one)
+            group = next(group for group in _groups(own) if (number, dim) in group)
             taken = [int(other) for other in dict.fromkeys(sized.sizes[name]) if other != size]
             known = turn + 1 == _TURNS
             chosen = taken[(position + 1) % len(taken)] if known else _further(size, taken, position + turn)

@@ -41,17 +41,17 @@ def find_custom(module: ModeModule, place: int) -> Custom:
     inner = _inner(module, [result, *gradient_values], sources)
     steps = [module.steps[number] for number in inner]
     cotangents = [Value(number) for number in inner if module.steps[number].node.op == "cotangent"]
-    if len(cotangents) > 1 or any(one.node.get("number") for one in steps if one.node.op == "cotangent"):
+    if len(cotangents) > 1 or any(step.node.get("number") for step in steps if step.node.op == "cotangent"):
         raise RebuildError("a function with a gradient of its own that has several results")
-    if any("draw" in dict(one.node.arguments) for one in steps):
+    if any("draw" in dict(step.node.arguments) for step in steps):
         raise RebuildError("a function with a gradient of its own that draws random numbers")
     outside = [value for number in inner for value in values_in(tuple(module.steps[number].arguments.values()))]
     outside += [result, *gradient_values]
     takes = list(dict.fromkeys(sources))
-    takes += [one for one in dict.fromkeys(outside) if one.place not in inner and one not in takes]
+    takes += [value for value in dict.fromkeys(outside) if value.place not in inner and value not in takes]
     outputs = {value: number for number, value in enumerate(gradient_values)}
     gradient_of = dict(zip(sources, arguments["gradients"], strict=True))
-    gradients = tuple(None if gradient_of.get(one) is None else outputs[gradient_of[one]] for one in takes)
+    gradients = tuple(None if gradient_of.get(value) is None else outputs[gradient_of[value]] for value in takes)
     forward = _part(module, inner, takes, [result])
     kind = module.steps[result.place].node.outputs[result.output]
     backward = _part(module, inner, [*takes, cotangents[0] if cotangents else None], gradient_values, kind)

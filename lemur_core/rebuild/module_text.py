@@ -114,16 +114,16 @@ class ModuleSource:
             )
             places = {dim: size for size, (of, dim) in self.sizes.items() if of == name}
             texts = [places.get(dim, f"N{dim}") for dim in range(rank)]
-            names = [one if one.isidentifier() else f"N{dim}" for dim, one in enumerate(texts)]
-            names = [f"{one}_" if one in self.input_names.values() else one for one in names]
+            names = [text if text.isidentifier() else f"N{dim}" for dim, text in enumerate(texts)]
+            names = [f"{text}_" if text in self.input_names.values() else text for text in names]
             for dim in used:
                 body = body.replace(f"{name}.shape[{dim}]", names[dim])
             if len(used) == 1 and rank > 1:
                 lines.append(f"        {names[used[0]]} = {name}.shape[{used[0]}]")
             else:
                 comma = "," if rank == 1 else ""
-                shown = ", ".join(one if dim in used else "_" for dim, one in enumerate(names))
-                lines.append(f"        {shown}{comma} = {name}.shape")
+                targets = ", ".join(text if dim in used else "_" for dim, text in enumerate(names))
+                lines.append(f"        {targets}{comma} = {name}.shape")
         return "\n".join([*lines, body])
 
 

@@ -141,7 +141,7 @@ class _ModuleWriter:
         """Return the steps that lead to an output, or to one of these writes."""
         wanted = {value.place for value in values_in(tuple(self.module.outputs))}
         for target, value, _ in writes:
-            wanted |= {one.place for one in values_in((target, value))}
+            wanted |= {leaf.place for leaf in values_in((target, value))}
         for place in range(len(self.module.steps) - 1, -1, -1):
             if place in wanted:
                 wanted |= {value.place for value in self._read(place)}
@@ -279,7 +279,9 @@ class _ModuleWriter:
         layer = self.calls.get(place)
         if place in self.customs:
             custom = self.customs[place]
-            return function(f"{self._custom(custom)}.apply", *(self._text(one).text for one in custom.takes)), None
+            return function(
+                f"{self._custom(custom)}.apply", *(self._text(argument).text for argument in custom.takes)
+            ), None
         if layer is None:
             call = self._call(step)
             return expression(call), call
@@ -393,8 +395,8 @@ class _ModuleWriter:
                     continue
                 holds = self._find_held(values_in(value))
                 branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
-                for one in values_in(value):
-                    self.pending.pop(one, None)
+                for leaf in values_in(value):
+                    self.pending.pop(leaf, None)
                 taken = self._release(holds)
                 joined = Value(len(self.module.steps), 0)
                 node = self.module.steps[values_in(value)[-1].place].node
@@ -453,7 +455,9 @@ class _ModuleWriter:
     def _variable(self, value: Value, taken: list[str]) -> str:
         names = [*taken, *_VARIABLES]
         name: str = next(
-            one for one in names if (one not in self.owners and one not in self.input_names.values()) or one in taken
+            text
+            for text in names
+            if (text not in self.owners and text not in self.input_names.values()) or text in taken
         )
         if name in taken:
             taken.remove(name)

@@ -205,7 +205,7 @@ class _BundleFile:
         if part.name not in self.binding:
             raise UserError(f"{part.key}: no {part.name} in its code; give the name of the class that it defines")
         self.imports = self._list_top_imports()
-        hoisted = {one.bound for one in self.imports}
+        hoisted = {item.bound for item in self.imports}
         self.units = [unit for unit in self.units if not (unit.kind == IMPORT and hoisted.issuperset(unit.binds))]
 
     def _fail(self, line: int, text: str) -> UserError:
@@ -281,7 +281,7 @@ class _BundleFile:
 
     def contents(self) -> Iterator[tuple[str, Hashable, list[_BundleUnit]]]:
         """Yield, for each global, its name, its text, and the units that bind it or may change it."""
-        things = {one.bound: one.thing for one in self.imports}
+        things = {item.bound: item.thing for item in self.imports}
         data: set[str] = set()  # globals that are not an import, class, function or constant
         for name, binding in self.binding.items():
             if name in things:
@@ -374,7 +374,7 @@ class _BundleFile:
         if not self.reads_names:
             return ""
         above = {use.name for use in unit.uses if 0 <= use.start < unit.statements[0].stores[0].start}
-        if above.intersection(self.binding) - {one.bound for one in self.imports}:
+        if above.intersection(self.binding) - {item.bound for item in self.imports}:
             raise self._fail(line, f"{name} would be renamed, and its decorator may read its name")
         return f'\n\n\n{names[name]}.__name__ = "{name}"'
 

@@ -44,13 +44,14 @@ def import_section(imports: Iterable[Import]) -> list[str]:
     modules: set[tuple[str, str]] = set()
     members: dict[str, set[str]] = {}
     bound: set[tuple[str, str]] = set()
-    for one in imports:
-        dotted = f"{one.package}.{one.name}" if one.name else one.package
-        if one.name and (dotted, one.bound) not in bound:
-            members.setdefault(one.package, set()).add(one.name + (f" as {one.bound}" if one.bound != one.name else ""))
-        elif not one.name and (not one.whole or (dotted, one.bound) not in bound):
-            modules.add((str(one), one.package))
-        bound.add((dotted, one.bound))
+    for item in imports:
+        dotted = f"{item.package}.{item.name}" if item.name else item.package
+        if item.name and (dotted, item.bound) not in bound:
+            alias = f" as {item.bound}" if item.bound != item.name else ""
+            members.setdefault(item.package, set()).add(item.name + alias)
+        elif not item.name and (not item.whole or (dotted, item.bound) not in bound):
+            modules.add((str(item), item.package))
+        bound.add((dotted, item.bound))
     lines = sorted(modules) + [(_from_line(p, sorted(members[p])), p) for p in sorted(members)]
     groups: tuple[list[str], list[str]] = ([], [])
     for line, package in lines:

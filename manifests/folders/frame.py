@@ -343,8 +343,8 @@ class Shards:
         half = len(views) // 2
         for part in [views[:half], views[half:]] if half else [views]:
             self._begin(bare=not half or self._left < _TOO_LITTLE)
-            for one in part:
-                self._add(one)
+            for item in part:
+                self._add(item)
             self.close()
 
     def _begin(self, *, bare: bool = False) -> None:
@@ -400,8 +400,8 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
             **{name: getattr(library, name) for name in ("title", "noun", "total", "elsewhere", "order", "by")},
             "names": [entry.name[:_NAME] for entry in listed],
             "notes": [entry.note[:_NAME] for entry in listed],
-            "facets": [_facet(label, [one.facets[at] for one in listed]) for at, label in enumerate(library.facets)],
-            "numbers": [[label, [one.numbers[at] for one in listed]] for at, label in enumerate(library.numbers)],
+            "facets": [_facet(label, [item.facets[at] for item in listed]) for at, label in enumerate(library.facets)],
+            "numbers": [[label, [entry.numbers[at] for entry in listed]] for at, label in enumerate(library.numbers)],
             "further": list(_further(listed, names)),
             "starts": [] if shards is None else shards.starts,
             "leftOut": 0 if shards is None else shards.left_out,

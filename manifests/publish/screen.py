@@ -346,10 +346,10 @@ def _without_overlaps(hits: Iterable[Hit]) -> list[Hit]:
     """Return the hits by place, each of which overlaps none that comes before it in `hits`."""
     kept: list[Hit] = []
     for hit in hits:
-        place = bisect_right(kept, hit.at, key=lambda one: one.at)
+        place = bisect_right(kept, hit.at, key=lambda other: other.at)
         before, after = kept[max(0, place - 1) : place], kept[place : place + 1]
-        if not any(one.at + len(one.text) > hit.at for one in before) and not any(
-            one.at < hit.at + len(hit.text) for one in after
+        if not any(other.at + len(other.text) > hit.at for other in before) and not any(
+            other.at < hit.at + len(hit.text) for other in after
         ):
             kept.insert(place, hit)
     return kept

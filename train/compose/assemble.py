@@ -74,9 +74,9 @@ def assemble(
         reason), hyperparameters that LEMUR cannot store, or a network that does not run.
     """
     library = open_library(folder) if folder is not None else None
-    chosen = {slot: one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None}
+    chosen = {slot: filler for slot in (*_SHARED, *_OTHERS) if (filler := choose(slot, recipe, library)) is not None}
     if not minimized:
-        chosen = {slot: one.full or one for slot, one in chosen.items()}
+        chosen = {slot: filler.full or filler for slot, filler in chosen.items()}
     with prober_for(prober, unsafe=unsafe) as checker:
         # The factories first: other blocks may take them as arguments.
         settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
@@ -119,7 +119,7 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
 def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
     widths = {slot: list_widths(slot, recipe.model) for slot in chosen}
-    slots = {id(one): slot for slot, filler in chosen.items() for one in (filler, filler.full)}
+    slots = {id(item): slot for slot, filler in chosen.items() for item in (filler, filler.full)}
 
     def ask(filler: Filler) -> FillerToProbe:
         slot = slots[id(filler)]

@@ -161,14 +161,16 @@ def settle(
     Args: ask: builds the query for a filler.
     Raises: UserError if no sandbox is available.
     """
-    answers = list(zip(fillers, prober.ask([ask(one) for one in fillers], advance), strict=True))
+    answers = list(zip(fillers, prober.ask([ask(filler) for filler in fillers], advance), strict=True))
     # Asked in a second round: most minimized forms fit, and each question costs seconds.
     again = {
         place: filler.full
         for place, (filler, answer) in enumerate(answers)
         if filler.full is not None and isinstance(answer, FitsNot) and is_minimization_error(answer.reason)
     }
-    for (place, filler), answer in zip(again.items(), prober.ask([ask(one) for one in again.values()]), strict=True):
+    for (place, filler), answer in zip(
+        again.items(), prober.ask([ask(filler) for filler in again.values()]), strict=True
+    ):
         if answer.fits:
             answers[place] = filler, answer
     return answers
@@ -282,7 +284,7 @@ def candidates(
     ):
         answers = settle(tried, lambda filler: question(slot, filler, sizes, support), checker, advance)
     results = [_candidate(filler.use, answer) for filler, answer in answers]
-    return sorted(results, key=lambda one: (not one.fits, one.parameters or 0, one.block))
+    return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))
 
 
 def default_support() -> str:

@@ -79,7 +79,7 @@ class SlotLibrary:
         for block, row in self.rows.items():
             by_name.setdefault(row["name"], []).append(block)
         names = difflib.get_close_matches(bare, sorted(by_name), _NEAR, 0.6)
-        return [block for one in names for block in sorted(by_name[one])][:_NEAR]
+        return [block for name in names for block in sorted(by_name[name])][:_NEAR]
 
     @cached_property
     def _places(self) -> dict[str, int]:

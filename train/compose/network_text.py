@@ -58,7 +58,7 @@ def _split(arguments: str) -> list[str]:
     call = ast.parse(source, mode="eval").body
     assert isinstance(call, ast.Call)
     spans = [(node.col_offset, node.end_col_offset, "") for node in call.args]
-    spans += [(one.value.col_offset, one.value.end_col_offset, f"{one.arg}=") for one in call.keywords]
+    spans += [(keyword.value.col_offset, keyword.value.end_col_offset, f"{keyword.arg}=") for keyword in call.keywords]
     text = source.encode()  # the columns count bytes
     return [name + text[start:end].decode() for start, end, name in spans]
 

@@ -88,7 +88,7 @@ def suits(slot: str, spec: Spec) -> bool:
         return False
     keeps, parameters = spec.keeps_shape is True, spec.parameters or 0
     if slot == "activation":
-        needed = [one for one in spec.constructor if one.default is None and one.kind in ("positional", "keyword")]
+        needed = [item for item in spec.constructor if item.default is None and item.kind in ("positional", "keyword")]
         return keeps and not needed and parameters <= 1
     if slot == "stochastic_depth":
         return keeps and spec.identity_in_eval is True and not parameters

@@ -209,20 +209,20 @@ def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
     """
     added = present = 0
     outcomes = [_read_run(run) for run in runs]
-    failed = [one for one in outcomes if isinstance(one, str)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
     if failed and len(failed) == len(runs):
         return RegistrationCounts(0, 0, tuple(failed))
     with closing(_open(db)) as database:
         with _transaction(database, db):
             _prepare(database, db)
-        for one in outcomes:
-            if isinstance(one, str):
+        for outcome in outcomes:
+            if isinstance(outcome, str):
                 continue
             with _transaction(database, db):
-                if reason := _add_network(database, one):
+                if reason := _add_network(database, outcome):
                     failed.append(reason)
                     continue
-                new = [_add_trial(database, one.name, epoch, trial) for epoch, trial in one.trials.items()]
+                new = [_add_trial(database, outcome.name, epoch, trial) for epoch, trial in outcome.trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
     return RegistrationCounts(added, present, tuple(failed))
 

@@ -312,7 +312,7 @@ def conformance(requested: RequestedBlock, answer: Mapping[str, Any] | None, err
     if answer is None:
         return result | {"faults": [f"does not run as its facts state: {error}"]}
     assert spec.algorithm is not None
-    algorithm = build_algorithm(answer, [one.name for one in spec.forward])
+    algorithm = build_algorithm(answer, [argument.name for argument in spec.forward])
     own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
     outputs, wanted = _outputs(own), _outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
