@@ -57,8 +57,8 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
         if not short:
             break
         for support in short:
-            reserved = [code for head in heads.values() for code in head]
-            heads[support.label] = _choose_head(support, reserved, kept, features, select)
+            taken = [code for head in heads.values() for code in head]
+            heads[support.label] = _choose(support, taken, kept, features, select)
         seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
         chosen = set(seeds)
         result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
@@ -81,26 +81,25 @@ def _count(support: Support, kept: set[int]) -> int:
     return sum(code in kept for code in support.members)
 
 
-def _choose_head(
-    support: Support, reserved: Sequence[int], kept: set[int], features: FeatureTable, select: Select
+def _choose(
+    support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select
 ) -> list[int]:
     """Choose members to put first, kept ones and more, none near each other or near those of other groups."""
     own = [code for code in support.members if code in kept]
-    best = _select_independent(reserved, [*own, *support.members], support.minimum, select)
+    best = _take_independent(taken, [*own, *support.members], support.minimum, select)
     if support.kind == "topup":
         start = own[:1] or list(support.members[:1])
-        farthest = _select_independent(
-            reserved, _farthest_first(start, support.members, features), support.minimum, select
-        )
+        farthest_first = _farthest_first(start, support.members, features)
+        farthest = _take_independent(taken, farthest_first, support.minimum, select)
         if len(farthest) > len(own):
             return farthest
     return best
 
 
-def _select_independent(reserved: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
-    others = set(reserved)
+def _take_independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
+    others = set(taken)
     ordered = [code for code in dict.fromkeys(candidates) if code not in others]
-    verdicts = select([*reserved, *ordered])
+    verdicts = select([*taken, *ordered])
     return [code for code in ordered if verdicts[code].stage is None][:wanted]
 
 

@@ -318,12 +318,11 @@ def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mappi
     hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
     try:
         with step("gradients", "train mode"):
-            outputs = [
-                output for output in flatten_tensors(net.train()(make_inputs(dict(case)))) if output.requires_grad
-            ]
+            output = net.train()(make_inputs(dict(case)))
+            outputs = [tensor for tensor in flatten_tensors(output) if tensor.requires_grad]
             # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
             generator = torch.Generator().manual_seed(0)
-            weights = [torch.randn(output.shape, generator=generator) for output in outputs]
+            weights = [torch.randn(tensor.shape, generator=generator) for tensor in outputs]
             torch.autograd.backward(outputs, weights)  # raises if there are no outputs
     except NetError as error:
         raise _Failed("gradients", error.detail) from error

@@ -373,9 +373,8 @@ class Cutter:
         if not self._looks_up(stands):
             mentioned = {name for offset, name in self._mentions if stands(offset)}
             for unit in units:
-                removable |= {
-                    method.whole.start for method in unit.cuts.methods if self._is_out_of_reach(method, mentioned)
-                }
+                unreachable = (item for item in unit.cuts.methods if self._is_out_of_reach(item, mentioned))
+                removable.update(method.whole.start for method in unreachable)
         catches = self._catches(stands, {"KeyError", "LookupError"})
         for unit in units:
             if unit.cuts.entries:

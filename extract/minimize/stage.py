@@ -118,11 +118,8 @@ class RunnableBlock:
         others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
         own = {companion["name"] for companion in self.pair.companions}
         text = str(others)
-        more = [
-            companion
-            for companion in self.hints.get("companions", ())
-            if companion["name"] not in own and companion["name"] in text
-        ]
+        hinted = self.hints.get("companions", ())
+        more = [item for item in hinted if item["name"] not in own and item["name"] in text]
         run = self.pair.run(runtime)
         return BlockUses(
             run.code,

@@ -34,9 +34,8 @@ def write_evaluation(workspace: Workspace, domains: list[str]) -> Path:
 
     def fill(folder: Path, _key: str) -> Json:
         evaluation = evaluate(workspace, domains)
-        write_table(
-            folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in evaluation.answers)
-        )
+        rows = (answer.model_dump() for answer in evaluation.answers)
+        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), rows)
         counts = {
             "scores": compute_scores(evaluation.answers),
             "majority": round(compute_majority(evaluation.answers), 6),

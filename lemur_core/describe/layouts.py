@@ -75,17 +75,15 @@ def derive_layouts(graph: Graph) -> list[Layout]:
     layouts: list[Layout] = []
     for index, node in enumerate(graph.nodes):
         rank = len(node.outputs[0].shape) if node.outputs else 0
-        layouts.append(_derive_output_layout(graph, index, node, rank, layouts))
+        layouts.append(_output_layout(graph, index, node, rank, layouts))
     return layouts
 
 
-def _derive_output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: list[Layout]) -> Layout:
+def _output_layout(graph: Graph, index: int, node: Node, rank: int, layouts: list[Layout]) -> Layout:
     if node.op == "input":
         return derive_layout(graph, index) or ("N??" if rank == 3 else channels_first(rank))
-    inherited = next(
-        (layouts[ref.node] for ref in node.inputs if len(layouts[ref.node]) == rank and _is_live(graph, ref)),
-        "",
-    )
+    sources = (layouts[ref.node] for ref in node.inputs if _is_live(graph, ref))
+    inherited = next((layout for layout in sources if len(layout) == rank), "")
     if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm"):
         return channels_first(rank)
     if node.op == "permute":

@@ -71,14 +71,9 @@ def _describe_training(evaluated: Sequence[str], trained: "_Describer") -> list[
         return []
     if len(evaluated) < 2 and len(sentences) < _IN_TRAINING:
         return [f"In train mode: {sentence}" for sentence in sentences]
-    drawn = {
-        describe(trained.graph, index, trained.layouts) for index in trained.live if _is_random(trained.nodes[index])
-    }
+    random = [index for index in trained.live if trained.nodes[index].get("draw") is not None]
+    drawn = {describe(trained.graph, index, trained.layouts) for index in random}
     return [f"In train mode also {_join(sorted(drawn))}."] if drawn else ["Train mode goes another way."]
-
-
-def _is_random(node: Node) -> bool:
-    return node.get("draw") is not None
 
 
 class _Describer:
@@ -259,14 +254,8 @@ class _Describer:
             if index in self.hidden:
                 continue
             main = self._find_main(index)
-            if (
-                main is not None
-                and main in by_end
-                and self.users[main] == 1
-                and not self._starts_stage(index, by_end[main])
-            ):
-                chain = by_end.pop(main)
-            else:
+            chain = by_end.get(main) if main is not None and self.users[main] == 1 else None
+            if chain is None or self._starts_stage(index, chain):
                 chains.append(chain := _Chain([]))
             phrase = self._describe_node(index, main)
             chain.nodes.append(index)

@@ -279,9 +279,8 @@ class _ModuleWriter:
         layer = self.calls.get(place)
         if place in self.customs:
             custom = self.customs[place]
-            return function(
-                f"{self._custom(custom)}.apply", *(self._text(argument).text for argument in custom.takes)
-            ), None
+            arguments = [self._text(argument).text for argument in custom.takes]
+            return function(f"{self._custom(custom)}.apply", *arguments), None
         if layer is None:
             call = self._call(step)
             return expression(call), call

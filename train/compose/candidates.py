@@ -168,9 +168,8 @@ def settle(
         for place, (filler, answer) in enumerate(answers)
         if filler.full is not None and isinstance(answer, FitsNot) and is_minimization_error(answer.reason)
     }
-    for (place, filler), answer in zip(
-        again.items(), prober.ask([ask(filler) for filler in again.values()]), strict=True
-    ):
+    replies = prober.ask([ask(filler) for filler in again.values()])
+    for (place, filler), answer in zip(again.items(), replies, strict=True):
         if answer.fits:
             answers[place] = filler, answer
     return answers

@@ -218,9 +218,8 @@ def _run_once(subject: Target, *, train: bool) -> Compared:
 def _facts(module: nn.Module, output: Any) -> Compared:
     tensors = flatten(output)
     live = [tensor for tensor in tensors if tensor.requires_grad and tensor.numel()]
-    total = sum(
-        ((tensor.abs() if tensor.is_complex() else tensor).double().sum() for tensor in live), start=torch.zeros(())
-    )
+    sums = ((tensor.abs() if tensor.is_complex() else tensor).double().sum() for tensor in live)
+    total = sum(sums, start=torch.zeros(()))
     try:
         attempt(partial(total.backward) if live else lambda: None, _SECONDS)
     except AttemptError:

@@ -100,9 +100,8 @@ class Project:
 
         Args: near: the folder.
         """
-        last = {
-            item.path: item for item in self.defined if item.name == name
-        }  # a later definition replaces an earlier one
+        # A later definition replaces an earlier one.
+        last = {item.path: item for item in self.defined if item.name == name}
         same = [item for item in last.values() if item.is_class == is_class]
         return sorted(same, key=lambda item: (item.path.rpartition("/")[0] != near, item.path))[:_MAX_SAME_NAMED]
 

@@ -122,10 +122,8 @@ class MigrationTrial:
         Returns: why they differ, and what the block was seen to do.
         Raises: UserError if the block does not run.
         """
-        listed = [
-            DefinitionToCompare(name=name, modules=[definition.module for definition in same])
-            for name, same in wanted.items()
-        ]
+        modules = {name: [definition.module for definition in same] for name, same in wanted.items()}
+        listed = [DefinitionToCompare(name=name, modules=names) for name, names in modules.items()]
         donated = self.donated
         request = BlockToCompare(*self._environment, donated.code, donated.row.name, self._calls, listed)
         (reply,) = self._run([(COMPARE, request)])

@@ -168,19 +168,15 @@ class Prover:
                 candidate.fail("runs", proof.why)
             elif proof.failed is not None:
                 candidate.fail("learns", f"{proof.failed}: {proof.why}", block=name)
-        claimed = {
-            number: candidate.code or "" for number, candidate in enumerate(candidates) if candidate.step is None
-        }
+        claimed = {number: item.code or "" for number, item in enumerate(candidates) if item.step is None}
         for number, why in confirm(self._box, claimed, _PRM).items():
             candidates[number].fail("learns", f"trained again: {why}")
 
     def _check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
         requests = {
-            f"{index} {number}": BlockRun(
-                candidate.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ()
-            )
-            for index, candidate in enumerate(candidates)
-            for number, block in enumerate(candidate.attempt.requested)
+            f"{index} {number}": BlockRun(item.code or "", block.name, (), (), cast(CallsToRun, block.arguments), ())
+            for index, item in enumerate(candidates)
+            for number, block in enumerate(item.attempt.requested)
         }
         results: dict[str, Json] = {}
         for reply in _TRACE.run(self._box, requests):
@@ -212,14 +208,12 @@ class Prover:
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
                 }
                 if facts["verdict"] == "known" and near is not None:
-                    candidate.fail(
-                        "novel", f"known: {', '.join(near['known'])}: {near['name']}; make another architecture"
-                    )
+                    reason = f"known: {', '.join(near['known'])}: {near['name']}"
+                    candidate.fail("novel", f"{reason}; make another architecture")
         for candidate in candidates:
-            if candidate.step is None and (like := self._find_alike(candidate)) is not None:
-                candidate.fail(
-                    "novel", f"attempt {like[0].attempt.number} of this run: {like[1]}; make another architecture"
-                )
+            if candidate.step is None and (alike := self._find_alike(candidate)) is not None:
+                reason = f"attempt {alike[0].attempt.number} of this run: {alike[1]}"
+                candidate.fail("novel", f"{reason}; make another architecture")
             if candidate.step is None:
                 self._kept.append(candidate)
 
