@@ -63,8 +63,8 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "functions of the file": (interpreter, "_DEEPEST", 1),
     "factories": (interpreter.ValueInterpreter, "_note_factory", lambda *_: None),
     "comprehensions": (interpreter.ValueInterpreter, "comprehension", lambda *_: UNKNOWN),
-    "constants and methods of classes": (interpreter.ValueInterpreter, "_class_attribute", lambda *_: UNKNOWN),
-    "methods of containers": (interpreter.ValueInterpreter, "_container_method", lambda *_: UNKNOWN),
+    "constants and methods of classes": (interpreter.ValueInterpreter, "_find_class_attribute", lambda *_: UNKNOWN),
+    "methods of containers": (interpreter.ValueInterpreter, "_call_container_method", lambda *_: UNKNOWN),
 }
 
 

@@ -20,9 +20,9 @@ EVAL, TRAIN = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One output of a step; `place` is the step's number."""
+    """One output of a step; `index` is that of the step."""
 
-    place: int
+    index: int
     output: int = 0
 
 
@@ -91,8 +91,8 @@ class _Merge:
         self.of: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def module(self) -> ModeModule:
-        for places in self._order():
-            self._take(places)
+        for indices in self._order():
+            self._take(indices)
         one, other = self.graphs
         outputs: list[Argument] = []
         for number in range(max(len(one.outputs), len(other.outputs))):
@@ -126,9 +126,9 @@ class _Merge:
         leaves = {self.graphs[EVAL].nodes[e].scope for e, t in order if e is not None and t is None}
         return _leaves_first(order, self.graphs) if leaves else order
 
-    def _take(self, places: tuple[int | None, int | None]) -> None:
+    def _take(self, indices: tuple[int | None, int | None]) -> None:
         nodes = tuple(
-            None if place is None else graph.nodes[place] for graph, place in zip(self.graphs, places, strict=True)
+            None if index is None else graph.nodes[index] for graph, index in zip(self.graphs, indices, strict=True)
         )
         number = len(self.steps)
         one, other = nodes
@@ -142,9 +142,9 @@ class _Merge:
             if mode == TRAIN and step.node.op in RANDOM and isinstance(step.arguments["input"], Value):
                 step.skipped = step.arguments["input"]
         self.steps.append(step)
-        for mode, place in enumerate(places):
-            if place is not None:
-                self.of[mode][place] = number
+        for mode, index in enumerate(indices):
+            if index is not None:
+                self.of[mode][index] = number
 
     def _map_argument(self, mode: int, value: Argument) -> Argument:
         return replace_refs(value, lambda ref: self._value(mode, ref))
@@ -165,7 +165,7 @@ class _Merge:
         """Return whether a value of train mode corresponds to `wanted` in eval mode."""
         current: Value | None = value
         while current is not None and current != wanted:
-            current = self.steps[current.place].skipped
+            current = self.steps[current.index].skipped
         return current is not None
 
 

@@ -187,8 +187,8 @@ def _dim_argument(dim: int, rank: int) -> str:
 def _dims(call: Operation, shape: Sequence[Dimension]) -> str:
     """Write the sizes of a shape; the most complicated one becomes -1."""
     texts = [call.number(size, call) for size in shape]
-    hard = [place for place, size in enumerate(shape) if isinstance(size, Size)]
-    hard = sorted(hard, key=lambda place: (UNKNOWN not in texts[place], -len(texts[place])))
+    hard = [index for index, size in enumerate(shape) if isinstance(size, Size)]
+    hard = sorted(hard, key=lambda index: (UNKNOWN not in texts[index], -len(texts[index])))
     if hard and 0 not in shape and not (len(texts[hard[0]]) == 1 and len(hard) == 1 and len(shape) > 2):
         texts[hard[0]] = "-1"
     return ", ".join(texts)
@@ -197,7 +197,7 @@ def _dims(call: Operation, shape: Sequence[Dimension]) -> str:
 @emits("permute")
 def _permute(call: Operation) -> Text:
     dims = call.get("dims")
-    moved = [place for place, dim in enumerate(dims) if place != dim]
+    moved = [index for index, dim in enumerate(dims) if index != dim]
     if len(moved) == 2:
         return function(f"{call.atom()}.transpose", *map(str, moved))
     return function(f"{call.atom()}.permute", ", ".join(map(str, dims)))
@@ -229,11 +229,11 @@ def _end(call: Operation, end: Dimension, size: Dimension) -> str:
     return call.number(end, call)
 
 
-def _from_end(place: Dimension, size: Dimension) -> int:
+def _from_end(position: Dimension, size: Dimension) -> int:
     """Return the distance from the end, if it is always the same."""
-    if not isinstance(place, Size) or not isinstance(size, Size):
+    if not isinstance(position, Size) or not isinstance(size, Size):
         return 0
-    return difference(size, place) or 0
+    return difference(size, position) or 0
 
 
 @emits("cat")
@@ -245,8 +245,8 @@ def _cat(call: Operation) -> Text:
 
 @emits("index")
 def _index(call: Operation) -> Text:
-    places = [":" if item is None else item.text for item in call.tensors["indices"]]
-    return Text(f"{call.atom()}[{', '.join(places)}]", ATOM)
+    indices = [":" if item is None else item.text for item in call.tensors["indices"]]
+    return Text(f"{call.atom()}[{', '.join(indices)}]", ATOM)
 
 
 @emits("slice_scatter", "select_scatter", "diagonal_scatter")

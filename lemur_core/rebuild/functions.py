@@ -27,12 +27,12 @@ class Custom:
     gradients: tuple[int | None, ...]
 
 
-def find_custom(module: ModeModule, place: int) -> Custom:
+def find_custom(module: ModeModule, index: int) -> Custom:
     """Return the function whose result a step is.
 
     Raises: RebuildError if it has several results, draws random numbers, or differs between the modes.
     """
-    step = module.steps[place]
+    step = module.steps[index]
     arguments = step.arguments
     sources, result = arguments["sources"], arguments["input"]
     if not isinstance(result, Value) or not all(isinstance(value, Value) for value in sources):
@@ -48,12 +48,12 @@ def find_custom(module: ModeModule, place: int) -> Custom:
     outside = [value for number in inner for value in values_in(tuple(module.steps[number].arguments.values()))]
     outside += [result, *gradient_values]
     takes = list(dict.fromkeys(sources))
-    takes += [value for value in dict.fromkeys(outside) if value.place not in inner and value not in takes]
+    takes += [value for value in dict.fromkeys(outside) if value.index not in inner and value not in takes]
     outputs = {value: number for number, value in enumerate(gradient_values)}
     gradient_of = dict(zip(sources, arguments["gradients"], strict=True))
     gradients = tuple(None if gradient_of.get(value) is None else outputs[gradient_of[value]] for value in takes)
     forward = _part(module, inner, takes, [result])
-    kind = module.steps[result.place].node.outputs[result.output]
+    kind = module.steps[result.index].node.outputs[result.output]
     backward = _part(module, inner, [*takes, cotangents[0] if cotangents else None], gradient_values, kind)
     return Custom(tuple(takes), forward, backward, gradients)
 
@@ -63,19 +63,19 @@ def _inner(module: ModeModule, results: list[Value], sources: tuple[Value, ...])
     depends: dict[int, bool] = {}
     ends = set(sources)
 
-    def follow(place: int) -> bool:
-        if place not in depends:
-            step = module.steps[place]
-            depends[place] = step.node.op == "cotangent"
+    def follow(index: int) -> bool:
+        if index not in depends:
+            step = module.steps[index]
+            depends[index] = step.node.op == "cotangent"
             read = values_in(tuple(step.arguments.values()))
-            reached = [value in ends or follow(value.place) for value in read]
-            depends[place] = depends[place] or any(reached)
-        return depends[place]
+            reached = [value in ends or follow(value.index) for value in read]
+            depends[index] = depends[index] or any(reached)
+        return depends[index]
 
     for value in results:
         if value not in ends:
-            follow(value.place)
-    return sorted(place for place, inside in depends.items() if inside)
+            follow(value.index)
+    return sorted(index for index, inside in depends.items() if inside)
 
 
 def _part(
@@ -89,18 +89,18 @@ def _part(
     steps: list[ModeStep] = []
     renumbered: dict[Value, Value] = {}
     for number, value in enumerate(takes):
-        kind = last if value is None else module.steps[value.place].node.outputs[value.output]
+        kind = last if value is None else module.steps[value.index].node.outputs[value.output]
         node = Node("input", (("number", number),), (kind,))
         if value is not None:
             renumbered[value] = Value(len(steps))
         steps.append(ModeStep((node, node)))
-    for place in inner:
-        step = module.steps[place]
-        if Value(place) in renumbered:
+    for index in inner:
+        step = module.steps[index]
+        if Value(index) in renumbered:
             continue
         arguments = {name: _renumber(argument, renumbered) for name, argument in step.arguments.items()}
         for output in range(len(step.node.outputs)):
-            renumbered.setdefault(Value(place, output), Value(len(steps), output))
+            renumbered.setdefault(Value(index, output), Value(len(steps), output))
         steps.append(replace(step, arguments=arguments))
     return ModeModule(steps, [_renumber(value, renumbered) for value in results], [])
 

@@ -43,7 +43,7 @@ class _LayerCall:
     def of(self, value: Argument, *kinds: str) -> Node | None:
         if not isinstance(value, Value):
             return None
-        step = self.module.steps[value.place]
+        step = self.module.steps[value.index]
         return step.node if step.node.op in (kinds or ("parameter",)) else None
 
 
@@ -171,7 +171,7 @@ def _find_statistics(call: _LayerCall, name: str) -> str | None:
             value = getattr(value, "eval", None)
         if not isinstance(value, Value):
             return None
-        step = call.module.steps[value.place]
+        step = call.module.steps[value.index]
         if step.node.op == "buffer":
             return step.node.scope
         # Output 0 is the result of a norm; the others are its updated statistics.
@@ -289,20 +289,20 @@ def group_layers(module: ModeModule, live: set[int]) -> tuple[dict[int, Layer], 
     """
     call: dict[int, Layer] = {}
     readers: dict[str, set[int]] = {}
-    for place in sorted(live):
-        step = module.steps[place]
+    for index in sorted(live):
+        step = module.steps[index]
         layer = build_layer(step, module)
         if layer is not None:
-            call[place] = layer
+            call[index] = layer
         for value in values_in(tuple(step.arguments.values())):
-            source = module.steps[value.place].node
+            source = module.steps[value.index].node
             if source.op in ("parameter", "buffer"):
-                readers.setdefault(source.scope, set()).add(place)
+                readers.setdefault(source.scope, set()).add(index)
     by_key: dict[tuple[object, ...], Layer] = {}
-    for place, layer in call.items():
+    for index, layer in call.items():
         # Calls with the same text and parameters are calls of one layer.
         key = (layer.text, tuple(layer.state.items()))
-        by_key.setdefault(key, layer).steps.append(place)
+        by_key.setdefault(key, layer).steps.append(index)
     kept: list[Layer] = []
     calls: dict[int, Layer] = {}
     for layer in by_key.values():

@@ -23,7 +23,7 @@ from lemur_core.rebuild.module_text import ModuleSource, Rebuilt
 _WIDTH = 110  # maximum width of a line of `forward`, without indentation and assignment
 _INLINE = 70  # maximum width of an inline expression
 _VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
-_END = -2  # the place of a value that no step reads: an output, or a write
+_END = -2  # the reader of a value that no step reads: an output, or a write
 #: Attributes of modules that a layer or parameter would hide.
 _RESERVED = (
     "forward", "training", "train", "eval", "half", "float", "double", "type", "to", "cuda", "cpu", "apply",
@@ -96,7 +96,7 @@ class _ModuleWriter:
     results: list[Text] = field(default_factory=list)
     customs: dict[int, Custom] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)  # names of functions with custom gradients, by text
-    place: int = 0
+    index: int = 0
     next_place: int = 0
 
     def write(self, header: str) -> Rebuilt:
@@ -105,31 +105,31 @@ class _ModuleWriter:
 
     def _run(self) -> list[Layer]:
         """Write all lines. Returns: the layers that they call."""
-        for place, step in enumerate(self.module.steps):
+        for index, step in enumerate(self.module.steps):
             if step.node.op == OP:
-                self._take_custom(place)
+                self._take_custom(index)
         self.calls, layers = group_layers(self.module, self._find_live(self.module.writes))
         writes = self._list_writes()
         live = self._find_live(writes)
-        self.calls = {place: layer for place, layer in self.calls.items() if place in live}
-        layers = [layer for layer in layers if any(place in live for place in layer.steps)]
+        self.calls = {index: layer for index, layer in self.calls.items() if index in live}
+        layers = [layer for layer in layers if any(index in live for index in layer.steps)]
         for layer in layers:
             self._name(layer)
         self._count(live, writes)
         self._inputs(live)
         order = sorted(live)
         steps = [
-            place
-            for place in order
-            if self.module.steps[place].node.op not in LEAVES or self.module.steps[place].node.op == "constant"
+            index
+            for index in order
+            if self.module.steps[index].node.op not in LEAVES or self.module.steps[index].node.op == "constant"
         ]
-        for turn, place in enumerate(steps):
+        for turn, index in enumerate(steps):
             self.next_place = steps[turn + 1] if turn + 1 < len(steps) else -1
-            self._step(place)
+            self._step(index)
         written = [(target, self._text(value), mode) for target, value, mode in writes]
         outputs = [self._text(value) for value in self.module.outputs]
         for target, text, mode in written:
-            leaf = self.module.steps[target.place]
+            leaf = self.module.steps[target.index]
             self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {self._leaf(leaf).text}.copy_({text.text})")]
         self.results = outputs
         self.lines.append((None, f"return {', '.join(text.text for text in outputs)}"))
@@ -139,39 +139,39 @@ class _ModuleWriter:
 
     def _find_live(self, writes: Sequence[_Write]) -> set[int]:
         """Return the steps that lead to an output, or to one of these writes."""
-        wanted = {value.place for value in values_in(tuple(self.module.outputs))}
+        wanted = {value.index for value in values_in(tuple(self.module.outputs))}
         for target, value, _ in writes:
-            wanted |= {leaf.place for leaf in values_in((target, value))}
-        for place in range(len(self.module.steps) - 1, -1, -1):
-            if place in wanted:
-                wanted |= {value.place for value in self._read(place)}
+            wanted |= {leaf.index for leaf in values_in((target, value))}
+        for index in range(len(self.module.steps) - 1, -1, -1):
+            if index in wanted:
+                wanted |= {value.index for value in self._read(index)}
         return wanted
 
     def _list_writes(self) -> list[_Write]:
         """Return the writes that no layer does itself."""
         done = {name for layer in self.calls.values() for name in layer.state.values()}
         done |= {layer.counter for layer in self.calls.values() if layer.counter}
-        return [write for write in self.module.writes if self.module.steps[write[0].place].node.scope not in done]
+        return [write for write in self.module.writes if self.module.steps[write[0].index].node.scope not in done]
 
     def _count(self, live: set[int], writes: Sequence[_Write]) -> None:
-        for place in sorted(live):
-            for value in self._read(place):
-                self._use(value, place)
+        for index in sorted(live):
+            for value in self._read(index):
+                self._use(value, index)
         for value in values_in(tuple(self.module.outputs)):
             self._use(value, _END)
         for _, value_written, _ in writes:
             for value in values_in(value_written):
                 self._use(value, _END)
 
-    def _use(self, value: Value, place: int) -> None:
+    def _use(self, value: Value, index: int) -> None:
         self.uses[value] = self.uses.get(value, 0) + 1
-        self.users.setdefault(value, []).append(place)
+        self.users.setdefault(value, []).append(index)
 
-    def _read(self, place: int) -> list[Value]:
+    def _read(self, index: int) -> list[Value]:
         """Return the values that a step reads, except those that a layer holds."""
-        step, layer = self.module.steps[place], self.calls.get(place)
-        if place in self.customs:
-            return list(self.customs[place].takes)
+        step, layer = self.module.steps[index], self.calls.get(index)
+        if index in self.customs:
+            return list(self.customs[index].takes)
         names = layer.inputs if layer else tuple(step.arguments)
         if layer and "hx" in names and not self._state(step):
             names = tuple(name for name in names if name != "hx")
@@ -188,13 +188,13 @@ class _ModuleWriter:
         )
 
     def _inputs(self, live: set[int]) -> None:
-        for place, step in enumerate(self.module.steps):
+        for index, step in enumerate(self.module.steps):
             if step.node.op != "input":
                 continue
             number = step.node.get("number")
-            name, value = self.input_names[number], Value(place)
+            name, value = self.input_names[number], Value(index)
             self.texts[value] = Text(name, ATOM)
-            if place in live:
+            if index in live:
                 self.owners[name] = value
             kind = step.node.outputs[0]
             if self.like is None:
@@ -206,28 +206,28 @@ class _ModuleWriter:
 
     # --- one operation --------------------------------------------------------------------------------------------
 
-    def _step(self, place: int) -> None:
-        self.place = place
-        step = self.module.steps[place]
-        if any(isinstance(value, ModeChoice) for value in step.arguments.values()) and place not in self.calls:
+    def _step(self, index: int) -> None:
+        self.index = index
+        step = self.module.steps[index]
+        if any(isinstance(value, ModeChoice) for value in step.arguments.values()) and index not in self.calls:
             self._settle(step)
         while True:
             # Too long a line: give its longest part a variable, and write it again.
-            text, call = self._write(place, step)
-            inlined = [value for value in self._read(place) if value in self.pending]
+            text, call = self._write(index, step)
+            inlined = [value for value in self._read(index) if value in self.pending]
             if len(text.text) <= _WIDTH or not inlined:
                 break
             self._assign(max(inlined, key=lambda value: len(self.pending[value].text.text)))
-        holds = self._find_held(self._read(place))
+        holds = self._find_held(self._read(index))
         moves = "draw" in dict(step.node.arguments) or any(
-            self.pending[value].moves for value in self._read(place) if value in self.pending
+            self.pending[value].moves for value in self._read(index) if value in self.pending
         )
-        layer = self.calls.get(place)
+        layer = self.calls.get(index)
         moves |= layer is not None and len(layer.steps) > 1
-        for value in self._read(place):
+        for value in self._read(index):
             self.pending.pop(value, None)
-        used = [Value(place, output) for output in range(len(step.node.outputs)) if Value(place, output) in self.uses]
-        value = Value(place, 0)
+        used = [Value(index, output) for output in range(len(step.node.outputs)) if Value(index, output) in self.uses]
+        value = Value(index, 0)
         several = self._count_outputs(step)
         if several > 1:
             self._unpack(step, used, several, text, holds)
@@ -257,17 +257,17 @@ class _ModuleWriter:
         if not step.node.op.startswith(("max_pool", "adaptive_max", "fractional_max")):
             return len(step.node.outputs)
         # The indices are returned on request alone.
-        used = (output for output in range(len(step.node.outputs)) if Value(self.place, output) in self.uses)
+        used = (output for output in range(len(step.node.outputs)) if Value(self.index, output) in self.uses)
         return max(used, default=0) + 1
 
     def _unpack(self, step: ModeStep, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
-        place = used[0].place
+        index = used[0].index
         taken = self._release(holds)
         names = [
-            self._variable(Value(place, output), taken) if Value(place, output) in used else "_"
+            self._variable(Value(index, output), taken) if Value(index, output) in used else "_"
             for output in range(several)
         ]
-        recurrent = step.node.op in ("lstm", "gru", "rnn_tanh", "rnn_relu") and place in self.calls
+        recurrent = step.node.op in ("lstm", "gru", "rnn_tanh", "rnn_relu") and index in self.calls
         if recurrent and step.node.op == "lstm":
             # A layer returns the two states of an LSTM as one tuple.
             left = f"{names[0]}, ({names[1]}, {names[2]})" if {names[1], names[2]} != {"_"} else f"{names[0]}, _"
@@ -275,10 +275,10 @@ class _ModuleWriter:
             left = ", ".join(names)
         self.lines.append((step.mode, f"{left} = {text.text}"))
 
-    def _write(self, place: int, step: ModeStep) -> tuple[Text, Operation | None]:
-        layer = self.calls.get(place)
-        if place in self.customs:
-            custom = self.customs[place]
+    def _write(self, index: int, step: ModeStep) -> tuple[Text, Operation | None]:
+        layer = self.calls.get(index)
+        if index in self.customs:
+            custom = self.customs[index]
             arguments = [self._text(argument).text for argument in custom.takes]
             return function(f"{self._custom(custom)}.apply", *arguments), None
         if layer is None:
@@ -290,13 +290,13 @@ class _ModuleWriter:
             arguments += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
         return function(f"self.{layer.name}", *arguments), None
 
-    def _take_custom(self, place: int) -> None:
+    def _take_custom(self, index: int) -> None:
         """Write a function with a custom gradient; if that is impossible, fall back to the gradient of its forward."""
-        step = self.module.steps[place]
+        step = self.module.steps[index]
         try:
-            custom = find_custom(self.module, place)
+            custom = find_custom(self.module, index)
             self._custom(custom)
-            self.customs[place] = custom
+            self.customs[index] = custom
         except RebuildError:  # the comparison of gradients decides
             step.arguments = {"input": step.arguments["input"]}
 
@@ -311,7 +311,7 @@ class _ModuleWriter:
         # Its `return` lists the results; autograd wants one gradient per argument instead.
         backward.lines.pop()
         texts = [text.text for text in backward.results]
-        gradients = ["None" if place is None else texts[place] for place in custom.gradients]
+        gradients = ["None" if index is None else texts[index] for index in custom.gradients]
         backward.lines.append((None, f"return {', '.join(gradients)}"))
         text = "\n".join(
             [
@@ -336,7 +336,7 @@ class _ModuleWriter:
         return () if all(isinstance(part, Value) and self._is_zero(part) for part in parts) else parts
 
     def _is_zero(self, value: Value) -> bool:
-        node = self.module.steps[value.place].node
+        node = self.module.steps[value.index].node
         return node.op == "full" and node.get("value") == 0
 
     def _call(self, step: ModeStep) -> Operation:
@@ -358,7 +358,7 @@ class _ModuleWriter:
         )
 
     def _kind(self, value: Value) -> TensorType:
-        step = self.module.steps[value.place]
+        step = self.module.steps[value.index]
         return step.node.outputs[value.output]
 
     def _text(self, value: Argument) -> Text:
@@ -371,7 +371,7 @@ class _ModuleWriter:
             return self.pending[value].text
         if value in self.texts:
             return self.texts[value]
-        return self._leaf(self.module.steps[value.place])
+        return self._leaf(self.module.steps[value.index])
 
     def _leaf(self, step: ModeStep) -> Text:
         if step.node.op not in ("parameter", "buffer"):
@@ -398,7 +398,7 @@ class _ModuleWriter:
                     self.pending.pop(leaf, None)
                 taken = self._release(holds)
                 joined = Value(len(self.module.steps), 0)
-                node = self.module.steps[values_in(value)[-1].place].node
+                node = self.module.steps[values_in(value)[-1].index].node
                 self.module.steps.append(ModeStep((node, node)))
                 variable = self._variable(joined, taken)
                 self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
@@ -438,7 +438,7 @@ class _ModuleWriter:
         waiting = self.pending.pop(value)
         taken = self._release(waiting.holds)
         variable = self._variable(value, taken)
-        self.lines.append((self.module.steps[value.place].mode, f"{variable} = {waiting.text.text}"))
+        self.lines.append((self.module.steps[value.index].mode, f"{variable} = {waiting.text.text}"))
 
     def _release(self, holds: Sequence[Value]) -> list[str]:
         """Return the names that become free after these values are read."""

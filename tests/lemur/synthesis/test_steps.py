@@ -48,7 +48,7 @@ def read(code: str, asked: tuple[RequestedBlock, ...] = ()) -> NetworkProposal:
     one = NetworkProposal(Attempt(0, asked, None, "", 0), code)
     prover = object.__new__(Prover)
     with pytest.MonkeyPatch.context() as patch:
-        for step in ("_runs", "_learns", "_conform", "_novel"):
+        for step in ("_check_runs", "_check_learns", "_check_conformance", "_check_novelty"):
             patch.setattr(Prover, step, lambda self, candidates: None)
         prover.prove([one])
     return one
