@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extract.extractor import BlockExtractor
-from extract.model.results import _names
+from extract.model.results import _count_names
 from extract.proofs.name_resolution import BoundFile, BoundNames, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
 from extract.proofs.validate import MissingOriginal
@@ -245,12 +245,12 @@ def test_a_real_package(tmp_path: Path) -> None:
     assert [row.level for row in rows] == ["executed", "executed"], rows
     assert all((row.names_compared or 0) > 3 for row in rows)
     assert [(row.names_same, row.names_other) for row in rows] == [(row.names_compared, ()) for row in rows]
-    text = "\n".join(section(rows, _names(rows)))
+    text = "\n".join(section(rows, _count_names(rows)))
     assert "| of these with all names bound to the same | 2 | 100 % |" in text
 
 
 def test_nothing_compared_is_no_section() -> None:
-    assert section([], _names([])) == []
+    assert section([], _count_names([])) == []
     assert to_columns(MissingOriginal("x")) == to_columns(Failure("x")) == {}
     assert {"names_compared", "names_same", "names_standin", "names_other"} <= Block.model_fields.keys()
 
