@@ -73,7 +73,7 @@ def explain(folder: Path, name_or_id: str, graph: Path | None, against: Sequence
 
 
 def novelty_text(novelty: Novelty, *, as_json: bool) -> str:
-    """Return what `lemur novel` prints."""
+    """Return the output of `lemur novel`."""
     return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
 
 

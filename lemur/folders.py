@@ -67,7 +67,7 @@ def verify_folder(
 
     Raises: UserError if it has no valid manifest, or is not a delta to one of `against`.
     """
-    # The folder of a run has no manifest of its own, only the finished folders in it.
+    # The folder of a run has no manifest itself; only the finished folders in it have one.
     if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
         return _verify_run(folder, jobs)
     manifest = read_unchecked_manifest(folder)
@@ -115,7 +115,7 @@ def _check_page(folder: Path, manifest: Manifest) -> Check:
 
 
 def page_of(folder: Path, manifest: Manifest) -> Page | None:
-    """Return what the page of a folder shows; None for a kind without a page of its own."""
+    """Return the content of a folder's page; None for a kind without its own page."""
     kind = KINDS.get(manifest.kind)
     return None if kind is None or kind.page is None else kind.page(folder, manifest)
 

@@ -207,7 +207,7 @@ def synthesize(
         service: the endpoint, its key, budgets, retries.
         against: further folders that a network must be new to.
         training: a short training of accepted networks.
-        license: of the networks, as you state it.
+        license: the license that you state for the networks.
         jobs: worker processes; all cores by default.
         unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
         force: replace a folder that exists.
@@ -301,7 +301,7 @@ def run_pipeline(
     Args:
         out: the folder to write, or to continue in.
         data: CIFAR-10 as for `train`, or `synthetic`; from the Hub by default.
-        epochs: of the training run.
+        epochs: the number of epochs of the training run.
         images: to train on; 5,000 at most by default.
         seed: draws splits, requests, weights and order.
         jobs: processes and threads; all cores by default.

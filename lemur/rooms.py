@@ -41,8 +41,8 @@ class CachedPart:
 def list_rooms(names: Sequence[str] = ()) -> list[Room]:
     """List the rooms of the cache, sorted by name.
 
-    Args: names: of the rooms to list; empty for all.
-    Returns: the rooms with their sizes, as of now; folders of other programs are none.
+    Args: names: the rooms to list; all if empty.
+    Returns: the rooms with their current sizes, without folders of other programs.
     Raises: UsageError if a name is unknown.
     """
     rooms = _find_rooms()

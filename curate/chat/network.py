@@ -1,6 +1,6 @@
 """One kept record with everything that conversations may say about it: its syntax tree and its measurements.
 
-Experiments on networks run in the sandbox, each once.
+Each experiment on a network runs in the sandbox once.
 """
 
 import ast

@@ -161,7 +161,7 @@ def measure_behaviors(work: Work, at: int, rank: int, _tasks: int) -> None:
 
 
 def _read_networks(work: Work, rank: int, places: IntArray) -> tuple[dict[int, Json], Callable[[int], str]]:
-    """Return what the records of the task's own places state about their networks, and a function for the codes."""
+    """Return the facts about the networks at these places of the task, and a function that returns their codes."""
     shown = work.read("order").take(places)
     records = dict(zip(places.tolist(), shown.select(list(_RECORD_COLUMNS)).to_pylist(), strict=True))
     wanted = set(shown["id"].to_pylist())

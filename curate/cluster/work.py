@@ -71,7 +71,7 @@ class Work:
         return f"{_join_name(names)}.parquet"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks receive: the fields, without what this process has read."""
+        """Return the state that tasks receive: the fields, without the data that this process has read."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def write(self, table: pa.Table, *names: str | int) -> None:
@@ -141,7 +141,7 @@ class Work:
         return Banding(**bands)
 
     def states(self, at: int, before: int) -> States:
-        """Return what the rounds before this one have decided in a pass, by place."""
+        """Return the decisions of the earlier rounds in a pass, by place."""
         states = np.full(len(self.ids), OPEN, np.uint8)
         for number in range(before):
             decided = self.read_all("rounds", at, number)
@@ -149,7 +149,7 @@ class Work:
         return states
 
     def read_decisions(self, at: int) -> States:
-        """Return what a pass has decided, by place."""
+        """Return the decisions of a pass, by place."""
         states: States = self.read("states", at)["state"].to_numpy()
         return states
 
@@ -160,7 +160,7 @@ class Work:
         return up_to
 
     def graphs_after(self, at: int, columns: list[str]) -> pa.Table:
-        """Return what was traced after a pass: `place`, the identities (null if none), `answer`."""
+        """Return the traces after a pass: `place`, the identities (null if none), `answer`."""
         if not self._has_graphs(at):
             return GRAPHS.empty_table().select(columns)
         return pa.concat_tables(pq.read_table(path, columns=columns) for path in self.all_there("graphs", at))
@@ -170,7 +170,7 @@ class Work:
         return self.options.graphs != "off" and before == (at == 0)
 
     def read_traces(self, at: int, *, measured: int | None = None) -> dict[int, GraphTrace]:
-        """Return what the codes traced before a pass compute, by place; only the identities.
+        """Return the computations of the codes that were traced before a pass, by place; only the identities.
 
         Args: measured: the pass before which numbers were measured, if not the same.
         """
@@ -182,7 +182,7 @@ class Work:
         return traces
 
     def _read_behaviors(self, at: int) -> Iterator[tuple[int, str | None]]:
-        """Yield what was measured before a pass, by place."""
+        """Yield the measurements before a pass, by place."""
         for earlier in range(at):
             if self._has_graphs(earlier):
                 for row in self.read_all("numbers", earlier).to_pylist():

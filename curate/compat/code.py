@@ -263,7 +263,7 @@ def _network_part(source: str, shape: NnDupOutline) -> _NetworkPart:
 
 
 class _Normal(dict[str, str]):
-    """Maps lexemes to tokens, filled on demand; line ends become line feeds."""
+    """Maps lexemes to tokens, filled on demand; line endings become line feeds."""
 
     def __init__(self, declared: AbstractSet[str]) -> None:
         super().__init__()

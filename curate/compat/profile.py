@@ -113,8 +113,8 @@ def curate_nndup(
         names: the network's name of each row, in the order of the LEMUR API.
         code_index: the index of each row's code in `features` and `code_sha`; -1 for a row without usable code (for
             nn-dup: blank).
-        accuracies: of each row; None or NaN ranks last.
-        features: of each code.
+        accuracies: the accuracy of each row; None or NaN ranks last.
+        features: the features of each code.
         code_sha: digest of each code; rows with equal digests have equal code.
 
     Raises: UserError if `keep_per_family` is below 1 (nn-dup fails then).

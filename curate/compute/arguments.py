@@ -76,9 +76,9 @@ def place_in(code: str, namespace: str | None) -> str:
 def describe_assumptions(
     traced: Iterable[tuple[Mapping[str, str | None], str, str | None]], namespace: str | None
 ) -> list[str]:
-    """Return what traced networks were assumed to be, a sentence for each matter; empty if nothing was assumed.
+    """Return the assumptions about traced networks, one sentence each; empty if nothing was assumed.
 
-    Args: traced: of each network the record, the code, and why it has no graph; None if it has one.
+    Args: traced: the record and the code of each network, and why it has no graph, or None.
     """
     usual = without_imports = 0
     for record, code, error in traced:

@@ -258,7 +258,7 @@ class RunChecker:
         return {code: self._known[code, row] for code, row in representatives.items()}
 
     def _build_request(self, code: int, row: int) -> RunRequest | str:
-        """Return what the sandbox is asked about a code, or why its input is unknown."""
+        """Return the request to the sandbox about a code, or why its input is unknown."""
         (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
         text = self._corpus.codes[code]
         task, dataset, prm = complete(record, text)

@@ -72,7 +72,7 @@ def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) ->
 def _compute(
     facts: Mapping[str, Json], codes: Mapping[str, str], manifest: Manifest, jobs: int | None
 ) -> dict[str, GraphTrace]:
-    """Return what networks compute, with numbers where their sizes leave it open."""
+    """Return the computations of networks, with measured numbers where their sizes leave them open."""
     ids = list(facts)
     numbered = {number: facts[id_] for number, id_ in enumerate(ids)}
 

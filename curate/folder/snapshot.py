@@ -62,7 +62,7 @@ def write_snapshot_card(folder: Path, name: str, outcome: CurationOutcome, rows:
     """Write the dataset card of a snapshot, and its description for catalogs.
 
     Args:
-        name: of the source.
+        name: the name of the source.
         rows: number of rows by path, from `write_snapshot_tables`.
     """
     chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"

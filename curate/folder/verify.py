@@ -76,7 +76,7 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
     for other in others:
         wrong = [f"{check.name}: {check.detail}" for check in by_folder[other] if not check.ok]
         what = f"{'parent' if other in parents else 'delta'} {other.name}"
-        checks.append(check_faults(what, wrong, f"{len(by_folder[other])} checks of its own hold"))
+        checks.append(check_faults(what, wrong, f"{len(by_folder[other])} of its own checks hold"))
     if recompute and all(check.ok for check in by_folder[folder]):
         checks += run_checks("networks computed again", lambda: recompute_networks(folder, manifest, recompute, jobs))
     return checks + by_folder[folder] + unions
@@ -166,7 +166,7 @@ class _VerifiedSnapshot:
         return self.member.records
 
     def find_trace(self, id_: str) -> GraphTrace:
-        """Return what a code computes, here or published; without a graph if that is not known."""
+        """Return the computation of a code, here or published; without a graph if it is unknown."""
         rows = [self.graphs.get(id_, {}), *self.published.records("id", id_)]
         return GraphTrace(next((row for row in rows if row.get("graph")), {}))
 

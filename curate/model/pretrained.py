@@ -166,12 +166,12 @@ class _PretrainedRule:
         return False
 
     def _truth(self, test: ast.expr) -> str:
-        """Return what is known of a condition: it holds (ASKS), it does not (FALSE), SETTING, or nothing."""
+        """Return what is known about a condition: ASKS if it holds, FALSE if not, SETTING, or nothing."""
         values = self.values(test)
         return SETTING if SETTING in values else next(iter(values)) if len(values) == 1 else ""
 
     def values(self, node: ast.expr | None) -> set[str]:
-        """Return what an expression can be, as far as known; None is a value that a caller passes."""
+        """Return the possible values of an expression, as far as known; None stands for a caller's value."""
         if node is None:
             return {SETTING}
         if node not in self._known:

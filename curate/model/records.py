@@ -28,7 +28,7 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDA
     `include` counts only in profile strict: profile nn-dup applies it as nn-dup does.
 
     Args:
-        usable: of each row; unusable rows are ignored.
+        usable: whether each row is usable; the others are ignored.
 
     Raises: UserError if no usable row has a requested value.
     """

@@ -335,7 +335,7 @@ class Origins:
 
 
 def check_origins(folders: Sequence[Path]) -> list[Parent]:
-    """Return what the manifests of these folders state. Raises: UserError if one is not an extraction."""
+    """Return the facts in the manifests of these folders. Raises: UserError if one is not an extraction."""
     return [_parent(folder) for folder in folders]
 
 

@@ -41,7 +41,7 @@ def split_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[s
     set_group = _components(sets, features)
     # nodes: groups of shingle sets, then fingerprints, then graphs; each record connects its own
     nodes = int(set_group.max(initial=-1)) + 1
-    # A code without a graph is a computation of its own.
+    # A code without a graph counts as a separate computation.
     known = [text or str(code) for code, text in zip(kept, graphs or [None] * count, strict=True)]
     computed, computed_place = np.unique(np.array(known, str), return_inverse=True)
     first = set_group[set_place]

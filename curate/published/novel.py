@@ -211,7 +211,7 @@ def _store_trace(file: _QueryFile, traced: GraphTrace) -> None:
 
 
 def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
-    """Return what the modules of a network compute; of those that compute the same, the first."""
+    """Return the computations of a network's modules; of equal ones, the first."""
     by_mode = {mode: parts(form) for mode, form in forms.items()}
     seen = set()
     for path, part in by_mode["eval"].items():

@@ -64,7 +64,7 @@ class CurationOutcome:
     details: Json = field(default_factory=dict)  # for the manifest
 
     def get_trace(self, code: int) -> GraphTrace | None:
-        """Return what a code, or a published record by its number, computes; None if it was not traced."""
+        """Return the computation of a code, or of a published record by its number; None if it was not traced."""
         published = self.published.get(code)
         return (self.graphs or {}).get(code) if published is None else published.trace
 
@@ -134,8 +134,8 @@ def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, s
     """Count the kept records that run, do not run or could not be tried, and the codes that were left out for it.
 
     Args:
-        results: of the kept records.
-        reasons: of all decisions, each with its code.
+        results: the results of the kept records.
+        reasons: the reasons of all decisions, each with its code.
     """
     checked = list(results)
     errors = Counter(result.category for result in checked if result.category is not None)

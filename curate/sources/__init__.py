@@ -42,7 +42,7 @@ class SeveralSources(RecordSource):
         return [item for part in self._parts for item in part.inputs()]
 
     def digests(self) -> dict[str, str]:
-        """Return what identifies each part, by the names of the part and of its input."""
+        """Return the identity of each part, by the names of the part and of its input."""
         return {f"{part.name}: {name}": digest for part in self._parts for name, digest in part.digests().items()}
 
     def files(self) -> list[Path]:

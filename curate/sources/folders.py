@@ -112,7 +112,7 @@ class PythonFolder(FolderSource):
         return tables[0] if tables else None
 
     def _read_table(self) -> dict[str, list[Mapping[str, object]]]:
-        """Return what the table states, by name of the file."""
+        """Return the facts in the table, by file name."""
         evaluations: dict[str, list[Mapping[str, object]]] = defaultdict(list)
         if (table := self._find_table()) is not None:
             try:

@@ -201,10 +201,10 @@ class RecordSource(ABC):
 
     @abstractmethod
     def inputs(self) -> list[Input]:
-        """Return what was read, without absolute paths, with digests; complete once `batches` has been consumed."""
+        """Return the inputs with digests and without absolute paths; complete once `batches` has been consumed."""
 
     def digests(self) -> dict[str, str]:
-        """Return what identifies the rows without reading them where that is possible: digests of the inputs, by name.
+        """Return the identity of the rows, if possible without reading them: digests of the inputs, by name.
 
         A source that can change at any time reads from then on what these identify.
         """

@@ -64,7 +64,7 @@ class SpecRebuild:
     """A block to rebuild from its spec.
 
     Args:
-        header: of the generated file.
+        header: the header of the generated file.
         graph: the graph identity in the spec.
         stored: its graphs as in the spec (`lemur_core.graphs.serialization.restore`).
         original: the block to compare with, as the fields of `BlockRun`, if available.

@@ -165,7 +165,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def fill_unset(module: torch.nn.Module) -> None:
     """Fill parameters and buffers that were left uninitialized (NaN under `unset_is_nan`) with small random values."""
-    # A generator of its own: filling must not move the global one.
+    # A separate generator, because filling must not advance the global one.
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for tensor in _tensors(module):

@@ -140,7 +140,7 @@ def try_to_collect(
     problem = next(iter(closure.problems), None)
     if problem is None:
         return ""
-    # What was added stands at the end of each table: cheaper than a copy of all for every attempt.
+    # Additions are at the end of each table, which is cheaper than copying all tables for every attempt.
     for table, size in zip(tables, sizes, strict=True):
         for key in list(table)[size:]:
             del table[key]

@@ -83,7 +83,7 @@ def _check_ids(rows: Sequence[Block]) -> Check:
             wrong.append(f"{row.block}: the qualified name does not end in {row.name}")
         if not 1 <= row.start_line <= row.end_line:
             wrong.append(f"{row.block}: lines {row.start_line}-{row.end_line}")
-    return check_faults("ids", wrong, f"{len(rows):,} blocks, each of its own name")
+    return check_faults("ids", wrong, f"{len(rows):,} blocks, each with a unique name")
 
 
 def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:

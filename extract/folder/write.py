@@ -78,7 +78,7 @@ def write_extraction(
         for result, score in zip(results, scores, strict=True)
     ]
     watch.lap("quality")
-    assert len({row.block for row in rows}) == len(rows), "a block stands twice among the results"
+    assert len({row.block for row in rows}) == len(rows), "a block occurs twice among the results"
     counts = count_rows(rows, facts.targets)
     with atomic_folder(out, force=force) as folder:
         files_of_block = {result.row.block: result.closure_files for result in results}

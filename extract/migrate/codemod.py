@@ -148,7 +148,7 @@ def _parse(target_network: str) -> cst.Module:
         module = cst.parse_module(target_network)
     except (cst.ParserSyntaxError, UnicodeError, RecursionError) as error:
         raise UserError(f"LibCST cannot parse the network's file: {str(error).splitlines()[0]}") from error
-    # LibCST normalizes some line ends; an edit must not change a byte that it is not about.
+    # LibCST normalizes some line endings, and an edit must not change any unrelated byte.
     if module.code != target_network:
         raise UserError("LibCST does not reproduce the network's file exactly; nothing was changed")
     return module

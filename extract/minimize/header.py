@@ -93,7 +93,7 @@ def make_minimized_columns(minimized: MinimizedFile | str | None) -> dict[str, A
 
 
 def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return what a file imports apart from the standard library and the declared runtime, as requirements; sorted.
+    """Return the requirements of a file, sorted: its imports outside of the standard library and the declared runtime.
 
     Args:
         stated: the requirements of the block, from which they are taken.

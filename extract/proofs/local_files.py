@@ -1,4 +1,4 @@
-"""The files of a local project that importing its classes needs: foreign code sees a copy of these, and nothing else.
+"""The files of a local project that importing its classes needs: foreign code sees only a copy of these.
 
 For example, of `project/.env`, `project/notes.txt`, `project/net/__init__.py`, `project/net/anchors.json` and
 `project/net/deploy.pem`, only the two in the middle are copied.
@@ -26,7 +26,7 @@ def copy_importable(source: PackageSource) -> Path:
     Hidden files, files with names of secrets (`may_hold_secrets`), and data files of more than 32 MiB are left out; so
     are all further data files once they have a GiB.
 
-    Args: source: of the kind `folder`.
+    Args: source: a source of the kind `folder`.
     Returns: the folder, named by the digest of its contents.
     Raises: UserError if a file cannot be read, has changed since the source was opened, or cannot be copied.
     """

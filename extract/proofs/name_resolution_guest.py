@@ -79,7 +79,7 @@ def compare_bindings(request: FilesToCompare) -> dict[str, dict[str, Any]]:
     sys.path += request.runtime
     sys.setrecursionlimit(_RECURSION_LIMIT)
     answers: dict[str, dict[str, Any]] = {}
-    # All files in one process: each gets a module name of its own.
+    # All files share one process, so each gets its own module name.
     for index, item in enumerate(request.blocks):
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _SECONDS)

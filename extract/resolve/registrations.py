@@ -305,7 +305,7 @@ def post_order(starts: Iterable[T], needs: Callable[[T], Iterable[T]]) -> list[T
         if start in seen:
             continue
         seen.add(start)
-        # A stack of its own: chains of imports are longer than Python's.
+        # An explicit stack, because chains of imports exceed Python's recursion limit.
         stack: list[tuple[T, Iterator[T]]] = [(start, iter(needs(start)))]
         while stack:
             key, waiting = stack[-1]

@@ -198,7 +198,7 @@ class StringAnalysis:
         return target if isinstance(target, Module) else None
 
     def _list_arguments(self, name: str, scope: StringScope) -> list["_Binding"]:
-        """Return what a parameter is bound to: its default, and the arguments of the calls in the file."""
+        """Return the values of a parameter: its default, and the arguments of the calls in the file."""
         function = scope.functions[-1]
         default = _Binding(_default(function, name), False, (), scope._replace(functions=scope.functions[:-1]))
         called = "" if isinstance(function, ast.Lambda) else scope.owner or function.name

@@ -134,7 +134,7 @@ class SearchIndex:
                 spec: SpecLine = json.loads(file.read(end - start))
             # The file may have been replaced by one of the same size since the index was built.
             if spec["block"] != self.facts["block"][number]:
-                raise ValueError("another block stands there")
+                raise ValueError("another block is there")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _invalid_line(self._specs, number, error) from error
         return spec

@@ -199,7 +199,7 @@ def is_safe(name: str) -> bool:
         and ".." not in parts
         and "\\" not in name
         and not (len(name) > 1 and name[1] == ":")
-        and all(ord(sign) >= 32 for sign in name)
+        and all(ord(char) >= 32 for char in name)
     )
 
 

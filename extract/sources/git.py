@@ -95,7 +95,7 @@ def _look_up(git: GitSpec, folder: Path) -> str:
     seen = folder / f"rev-{hashlib.sha256(wanted.encode()).hexdigest()[:32]}.json"
     names = ["HEAD"]
     if git.revision:
-        # The peeled tag first: an annotated tag is an object of its own, not a commit.
+        # The peeled tag first, because an annotated tag is an object itself, not a commit.
         names = [f"refs/tags/{wanted}^{{}}", f"refs/tags/{wanted}", f"refs/heads/{wanted}", wanted]
     try:
         commits = _list_remote(git, *names)

@@ -75,7 +75,7 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str]) -> Algorith
 def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
     """Return the graphs of a spec in the format of `store_graphs`.
 
-    Args: algorithm: of a block that was traced.
+    Args: algorithm: the algorithm of a traced block.
     Returns: what `lemur_core.graphs.serialization.restore` reads.
     """
     return algorithm.model_dump(mode="json", include=set(_STORED))

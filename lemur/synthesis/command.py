@@ -70,7 +70,7 @@ def run_synthesis(
     trained: dict[str, CheckResult] = {}
     with _alone(out):
         for name, url in places:
-            # Each model has a prover of its own: what another model wrote does not make its network known.
+            # Each model has its own prover, so that the networks of another model do not count as known.
             with Prover(references, jobs=jobs, unsafe=unsafe) as prover:
                 answers = _ask_model(name, url, attempts, options, sampling, service, prover)
             tried += answers

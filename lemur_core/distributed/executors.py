@@ -76,7 +76,7 @@ class ListedTasks:
         """Do nothing; datatrove would empty the list."""
 
     def get_distributed_env(self, node_rank: int = -1) -> dict[str, str]:  # noqa: ARG002
-        """Return what datatrove puts into the environment: no task needs to know the others."""
+        """Return the environment variables that datatrove sets; no task needs to know the others."""
         names = ("node_ips", "cpus_per_task", "mem_per_cpu", "gpus_on_node", "executor")
         return dict.fromkeys((f"datatrove_{name}" for name in names), "")
 

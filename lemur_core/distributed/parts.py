@@ -50,7 +50,7 @@ class PartFile:
 def run_part(step: Step, rank: int) -> None:
     """Run one task of a step, and then list the files that it wrote: from then on it is done.
 
-    Args: rank: of the task, from 0.
+    Args: rank: the rank of the task, from 0.
     Raises: whatever the task raises; it is recorded before.
     """
     started = describe_process() | ({"job": job} if (job := os.environ.get("SLURM_JOB_ID")) else {})
@@ -144,7 +144,7 @@ def step_kind(name: str) -> str:
 def is_done(step: Step, rank: int) -> bool:
     """Return whether a task has finished.
 
-    Args: rank: of the task, from 0.
+    Args: rank: the rank of the task, from 0.
     Returns: True once the list of its files is written.
     """
     return step.files.has(_task_name(step.name, DONE, rank))

@@ -50,7 +50,7 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
     Args:
         path: replaced as a whole, or not at all.
         draw: called once with an empty figure.
-        dpi: of a PNG file.
+        dpi: the resolution of a PNG file.
     """
     import matplotlib  # imported here: slower than the rest of a report
     from matplotlib.figure import Figure

@@ -34,7 +34,7 @@ def locate_inside(folder: Path, path: Path) -> Path:
 def check_name(path: Path | str) -> None:
     """Check that a name can be written into manifests, tables and cards, which are UTF-8.
 
-    Args: path: of a source or an output, or any other argument.
+    Args: path: a source, an output, or any other argument.
     Raises: UserError if its bytes are not UTF-8.
     """
     if not is_unicode(str(path)):

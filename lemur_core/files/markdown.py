@@ -66,7 +66,7 @@ def article(noun: str) -> str:
 def is_unicode(text: str) -> bool:
     """Return whether a text can be encoded as UTF-8.
 
-    Args: text: of any origin; file names that are not UTF-8 contain lone surrogates.
+    Args: text: a text of any origin; file names that are not UTF-8 contain lone surrogates.
     Returns: False if the text contains a lone surrogate.
     """
     try:
@@ -104,7 +104,7 @@ def code_span(text: str, limit: int = 80) -> str:
 def plain(text: str) -> str:
     """Escape any text as plain text.
 
-    Args: text: of foreign origin, such as the name of a family.
+    Args: text: a foreign text, such as the name of a family.
     Returns: Markdown that is safe inside and outside of tables, on one line.
     """
     text = re.sub(r"([\\`*_\[\]<>#~$&])", r"\\\1", make_visible(text).replace("\t", " "))

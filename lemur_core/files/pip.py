@@ -84,7 +84,7 @@ def latest_version(name: str, scratch: Path) -> str | None:
     """Return the newest release that pip would choose; None if it is unknown.
 
     Args:
-        name: of a package.
+        name: the name of a package.
         scratch: an existing folder that pip may fill.
     Returns: such as `1.0`; None also if the index cannot be reached.
     """

@@ -44,7 +44,7 @@ def hide_progress(*, unless: bool = False) -> Iterator[None]:
 def note(text: str) -> None:
     """Print one plain line to stderr, unless progress is hidden.
 
-    Args: text: of any origin; unprintable characters and line breaks are escaped.
+    Args: text: a text of any origin; unprintable characters and line breaks are escaped.
     """
     if not quiet():
         print(make_visible(text), file=sys.stderr, flush=True)

@@ -51,7 +51,7 @@ Args = dict[str, Argument]
 def canonical(graph: Graph) -> Graph:
     """Return the canonical form of a recorded graph.
 
-    Args: graph: of one run, as recorded; it is not changed.
+    Args: graph: the recorded graph of one run; it is not changed.
     Returns: only the operations that lead to outputs and writes; equal operations on equal values are one node.
     """
     form = CanonicalForm(graph)

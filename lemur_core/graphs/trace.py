@@ -184,7 +184,7 @@ def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict
     of training.
 
     Args:
-        graphs: of all modes, recorded one after the other.
+        graphs: the graphs of all modes, recorded one after the other.
         initial: from `initial_values`.
     """
     written = {graph.nodes[target.node].scope for graph in graphs.values() for target, _ in graph.writes}

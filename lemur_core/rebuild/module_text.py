@@ -31,7 +31,7 @@ class ModuleSource:
     """The parts of a module's source.
 
     Args:
-        input_names: of the tensors that `forward` takes, by index.
+        input_names: the names of the tensors that `forward` takes, by index.
         lines: of `forward`, each with the only mode in which it runs, or None.
         own: parameters and buffers that belong to no layer: new name and step, by the old name.
         functions: names of functions with custom gradients, by their text.

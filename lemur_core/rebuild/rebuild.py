@@ -46,7 +46,7 @@ def rebuild(
 
     Args:
         evaluated, trained: canonical graphs of both modes; numbers that depend on the inputs are a `Size`.
-        name: of its class.
+        name: the name of its class.
         inputs: names for the arguments of `forward`, by index; None: as in the graphs.
         header: the lines at the top of the file, as comments.
 

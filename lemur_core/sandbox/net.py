@@ -90,7 +90,7 @@ def step(category: str, tried: str = "") -> Iterator[None]:
     """Convert exceptions of foreign code in the block to a NetError.
 
     Args:
-        category: of the NetError, unless the exception has a more specific one.
+        category: the category of the NetError, unless the exception has a more specific one.
         tried: the call in progress, for the message.
     Returns: a context manager.
     Raises: NetError; MemoryError, or PyTorch's error for a failed allocation, as they are: the sandbox itself reports a

@@ -128,7 +128,7 @@ def find_runtime(further: tuple[str, ...] = ()) -> Runtime:
 def expand_sets(names: Sequence[str]) -> tuple[str, ...]:
     """Expand the named sets among names of distributions.
 
-    Args: names: of distributions, or of `NAMED_SETS`.
+    Args: names: distributions, or names of `NAMED_SETS`.
     Returns: the sorted distinct distributions, by normalized name.
     """
     from packaging.utils import canonicalize_name

@@ -96,7 +96,7 @@ class OutlineCut:
     part: OutlinePart | None  # the cached part, if known; the tree has a placeholder name then
 
     def holds(self, statement: ast.stmt) -> bool:
-        """Return whether it contains this statement, which begins on its first line, and nothing else."""
+        """Return whether it contains only this statement, which begins on its first line."""
         if not isinstance(statement, (ast.ClassDef, *_FUNCTIONS)):
             return False
         lines = self.text.removesuffix("\n").split("\n")

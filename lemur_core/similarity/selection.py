@@ -165,66 +165,66 @@ def _nearest(neighbours: Iterable[Neighbour]) -> Neighbour | None:
 # -- in rounds --------------------------------------------
 
 
-def find_kept(order: Sequence[int], own: Collection[int], blockers: dict[int, int], stand: KeptSet) -> list[int]:
+def find_kept(order: Sequence[int], own: Collection[int], blockers: dict[int, int], kept_set: KeptSet) -> list[int]:
     """Return those of `own` that are not near a better open code: they are kept.
 
     Args:
         order: open codes, best first: those of `own`, and all that may be near one of them.
         own: the codes to decide.
         blockers: for some of `own`, a better code near it, possibly no longer open; updated in place.
-        stand: is cleared first.
+        kept_set: is cleared first.
     Returns: the kept codes, best first; the others of `own` now have a blocker.
     """
-    stand.clear()
+    kept_set.clear()
     still_open = set(order)
     kept = []
     for code in order:
         # While its blocker is open the code stays open as well, without a search.
         if code in own and blockers.get(code) not in still_open:
-            near = stand.near(code)
+            near = kept_set.near(code)
             if near is None:
                 kept.append(code)
             else:
                 blockers[code] = near
-        stand.add(code)
+        kept_set.add(code)
     return kept
 
 
-def find_removed(order: Sequence[int], fresh: Collection[int], stand: KeptSet) -> list[int]:
+def find_removed(order: Sequence[int], fresh: Collection[int], kept_set: KeptSet) -> list[int]:
     """Return the open codes that are near a better one just kept: they are removed.
 
     Args:
         order: best first: the codes just kept (all that may be near one of the others), and the open ones to decide.
         fresh: the codes just kept.
-        stand: is cleared first.
+        kept_set: is cleared first.
     Returns: the removed codes, best first.
     """
-    stand.clear()
+    kept_set.clear()
     removed = []
     for code in order:
         if code in fresh:
-            stand.add(code)
-        elif stand.near(code) is not None:
+            kept_set.add(code)
+        elif kept_set.near(code) is not None:
             removed.append(code)
     return removed
 
 
-def find_verdicts(order: Sequence[int], kept: Collection[int], stand: KeptSet) -> dict[int, Verdict]:
+def find_verdicts(order: Sequence[int], kept: Collection[int], kept_set: KeptSet) -> dict[int, Verdict]:
     """Return the verdicts of all codes of `order`, once the kept ones are known.
 
     Args:
         order: best first: the kept codes (all that may be near one of the others), and any of the removed ones.
-        stand: is cleared first.
+        kept_set: is cleared first.
     Returns: the verdicts by code; of a kept code, itself as its canonical one, with similarity 1.
     """
-    stand.clear()
+    kept_set.clear()
     verdicts: dict[int, Verdict] = {}
     for code in order:
         if code in kept:
             verdict = Verdict(None, code, 1.0)
-            stand.add(code)
+            kept_set.add(code)
         else:
-            removed = stand.witness(code)
+            removed = kept_set.witness(code)
             assert removed is not None
             verdict = removed
         verdicts[code] = verdict

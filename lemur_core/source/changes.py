@@ -92,7 +92,7 @@ def _changes(
 
 
 def _loop_aliases(node: ast.For | ast.AsyncFor) -> _Aliases:
-    """Return what a loop variable may refer to: the elements of a display, or an item of the iterated object."""
+    """Return the values of a loop variable: the elements of a display, or an item of the iterated object."""
     target, over = node.target, node.iter
     if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr in {"values", "items"}:
         if over.func.attr == "items":

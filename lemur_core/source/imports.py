@@ -39,7 +39,7 @@ def import_section(imports: Iterable[Import]) -> list[str]:
     """Return import lines: the standard library, then the rest, each sorted (PEP 8).
 
     Args: imports: if two bind the same object to the same name, the first decides how it is written.
-    Returns: lines without line ends; an empty one between the two groups.
+    Returns: lines without line endings; an empty line between the two groups.
     """
     modules: set[tuple[str, str]] = set()
     members: dict[str, set[str]] = {}

@@ -70,7 +70,7 @@ def code_quality(code: str, name: str, *, python: str | None = sys.executable) -
     """Return the quality of a file that parses; nothing is executed.
 
     Args:
-        name: of the network; Pylint also checks the file name.
+        name: the name of the network; Pylint also checks the file name.
         python: the interpreter whose Pylint is used, if it has one; None to always use Pyflakes.
 
     Returns: 1 minus a hundredth per point of cost, at least 0, with the number of findings of each kind.
@@ -153,7 +153,7 @@ def drop_unevaluated(tree: ast.Module) -> None:
 def find_undefined_names(tree: ast.Module) -> dict[str, str]:
     """Return the undefined names by pyflakes; also star imports, which hide such names.
 
-    Args: tree: of a whole module.
+    Args: tree: the tree of a whole module.
     Returns: by name, where it is used first and pyflakes' message: `line 3: undefined name 'x'`.
     """
     lines: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Source files as UTF-8 bytes with uniform line ends: all offsets of this package refer to them.
+"""Source files as UTF-8 bytes with uniform line endings: all offsets of this package refer to them.
 
 Also edits of a stretch of text by offsets, moving a statement to another indentation, and parsing of foreign code: a
 failure is a SyntaxError, and what is returned can be walked. The parser runs out of memory on 100,000 minus signs, and
@@ -20,7 +20,7 @@ MAX_DEPTH = 150
 
 
 def normalise(raw: bytes) -> bytes:
-    """Return the file's text as UTF-8 without byte-order mark and with `\\n` line ends.
+    """Return the file's text as UTF-8 without byte-order mark and with `\\n` line endings.
 
     Args: raw: the bytes of the file, in the encoding that it declares (PEP 263).
     Returns: bytes that end with a line end, unless the file is empty.
@@ -143,7 +143,7 @@ def dedent(text: str, columns: int) -> str:
     """Return the text moved left, except the inside of multi-line strings (whose value would change).
 
     Args: columns: the number of spaces or tabs to remove; of a line with fewer, all are removed.
-    Returns: the text with the same line ends.
+    Returns: the text with the same line endings.
     """
     if not columns:
         return text

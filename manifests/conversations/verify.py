@@ -116,7 +116,7 @@ def check_rows(
     Args:
         folder, manifest: a folder with conversations, and its manifest, which states their counts.
         subject: the column with the id of a conversation's subject; with an s, the key for the number of subjects.
-        splits: of all subjects, by id.
+        splits: the splits of all subjects, by id.
         kinds: every kind that each subject has a conversation or a drop of.
         faults: returns the faults of one conversation.
         facts: the name of the check of these faults, and its text after the number of conversations.

@@ -45,7 +45,7 @@ class FolderFormat:
         command: the command that writes such a folder, for messages.
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
         default: the table that `datasets.load_dataset` opens without a name.
-        tags: of its dataset card.
+        tags: the tags of its dataset card.
     """
 
     name: str

@@ -238,7 +238,7 @@ def pairs(
 def manifest_views(manifest: Manifest) -> list[View]:
     """Return the views that any folder has.
 
-    Args: manifest: of the folder.
+    Args: manifest: the manifest of the folder.
     Returns: its counts, and a table of its files with size and rows.
     """
     rows: list[Sequence[Cell]] = [[link(item.path, item.path), item.bytes, item.rows] for item in manifest.outputs]
@@ -294,7 +294,7 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
         folder: the folder.
         manifest: complete except for the measured times.
         page: builds the page from both.
-        watch: of the whole run.
+        watch: the stopwatch of the whole run.
 
     Returns: the manifest that was written.
     """

@@ -213,7 +213,7 @@ class StatedFacts(dict[str, Any]):
 def find_stated_fault(manifest: Manifest) -> str | None:
     """Return the first fault of what a manifest states, by the types of its kind.
 
-    Args: manifest: of any kind; of one that is not ours nothing is known.
+    Args: manifest: a manifest of any kind; a kind that is not ours is unknown.
     Returns: one line; None if there is no fault.
     """
     for name, type_ in STATED.get(manifest.kind, {}).items():

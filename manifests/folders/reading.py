@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
     """Read a file of UTF-8 text whole.
 
     Args: path: a file of a finished folder.
-    Returns: its text, with the line ends that it has.
+    Returns: its text, with unchanged line endings.
     Raises: OSError as `read_bytes`; ValueError if it is not UTF-8.
     """
     return read_bytes(path).decode("utf-8")
@@ -132,7 +132,7 @@ _DATA = "data:image/png;base64,"
 def is_active(name: str) -> bool:
     """Return whether a browser might run a file, by its name.
 
-    Args: name: of the file, with its suffix.
+    Args: name: the name of the file, with its suffix.
     Returns: True for a picture of vectors, too: what is in it decides.
     """
     suffix = PurePosixPath(name.rstrip(". ")).suffix.lower()
@@ -155,7 +155,7 @@ def active_files(folder: Path, names: Iterable[str]) -> Iterator[str]:
 
 
 def _svg_fault(path: Path) -> str | None:
-    """Return what a picture holds besides drawings; None if there is nothing."""
+    """Return the content of a picture besides drawings; None if there is none."""
     try:
         data = read_bytes(path)
         if _MARKUP.search(data):

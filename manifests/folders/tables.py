@@ -279,7 +279,7 @@ def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: 
         tables: the configurations, from `select_tables`.
         default: the configuration that `datasets` opens without a name.
         pretty_name: the title of the data set.
-        tags: of the Hub.
+        tags: tags on the Hub.
         size: number of rows, which is published as a range.
 
     Returns: the block with its two lines of `---`, and a newline at its end.

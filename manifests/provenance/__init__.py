@@ -64,8 +64,8 @@ def provenance_lines(slot: str, name: str, facts: Mapping[str, object]) -> tuple
     """Return the provenance of the block of a slot, as comment lines that `find_inlined_blocks` reads.
 
     Args:
-        slot, name: of the slot, and of the block that fills it.
-        facts: of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
+        slot, name: the names of the slot and of the block that fills it.
+        facts: fields of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
 
     Returns: lines without `#`.
     """

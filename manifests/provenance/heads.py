@@ -1,4 +1,4 @@
-"""Read what a file says of its license: an SPDX line, or the words of its head.
+"""Read what a file states about its license: an SPDX line, or the wording of its head.
 
 The head is the comments, the docstrings and the values of names such as `__license__` before the first definition. A
 file that says nothing there is under the license of its source. One that names a license is under that, in whatever
@@ -44,7 +44,7 @@ _HEAD = re.compile(
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 _NAMES = re.compile(r"(?i)_*(?:licen[cs]e|copyright|author)\w*")
-#: A line of its own, wherever in a file it stands, behind the sign of a comment of any language.
+#: A separate line anywhere in a file, after the comment marker of any language.
 _SPDX_LINE = re.compile(
     r"""^[ \t]*(?:[rRuU]?(?:\"{3}|'{3}))?[^\w\n"'=(\[{\\]*(SPDX-License-Identifier[^\n]*)""",
     re.MULTILINE | re.IGNORECASE,
@@ -123,7 +123,7 @@ _CODE = re.compile(r"(?i)\b(?:code|software|program|implementation|network|sourc
 
 
 def read_head(code: str) -> HeadLicense:
-    """Return what a file says of its license.
+    """Return what a file states about its license.
 
     Args: code: the text of the file; it need not be Python that can be parsed.
     Source: https://spdx.github.io/spdx-spec/v2.3/using-SPDX-short-identifiers-in-source-files/
@@ -157,7 +157,7 @@ def license_of_code(code: str, source: str, stated: str | None = None, *, in_sou
 
 
 def _leave_out_weights(text: str) -> str:
-    """Return a text without what it says of trained weights and data, which may have another license than the code."""
+    """Return a text without statements about trained weights and data, which may have another license than the code."""
 
     def rest(match: re.Match[str]) -> str:
         sentence = match["before"].rpartition(". ")[2]

@@ -325,7 +325,7 @@ class Repository:
 def _refuse_other_head(repo_id: str, folder: Path, own: Manifest, head: Manifest, digest: str) -> None:
     """Raise UserError if a folder is a delta, and the head of a repository is not the end of what it extends.
 
-    Args: digest: of the manifest of the head, as it was before codes were withheld from it.
+    Args: digest: the digest of the head's manifest before codes were withheld.
     """
     extended = dict.fromkeys(own.parameters.get("against") or ())
     if own.kind != SNAPSHOT.name or not extended:

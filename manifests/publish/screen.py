@@ -31,7 +31,7 @@ _FEWEST = 16  # characters of a text that could be a secret
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A text that stands in another spelling at a place of the original."""
+    """A text that the original contains in another spelling."""
 
     at: int
     text: bytes
@@ -116,7 +116,7 @@ _PRINTABLE = re.compile(rb"[\t\n\r -~]{12,}")
 
 
 def find_fragments(data: bytes) -> Iterator[Fragment]:
-    """Yield the printable texts that stand in another spelling.
+    """Yield the printable texts that are there in another spelling.
 
     Args: data: a text in UTF-8, or any bytes.
     """
@@ -336,7 +336,7 @@ def find_hits(data: bytes, paths: Sequence[Shape] = ()) -> list[Hit]:
     spelled = [
         replace(hit, kind=f"{hit.kind} in another spelling", at=fragments[index].at)
         for index, hit in Texts("", 0, [item.text for item in fragments]).find(find_secrets)
-        # What stands there as written is found as such, and words that are joined may seem a token of letters alone.
+        # Texts in their usual spelling are found anyway, and joined words may look like a token of letters.
         if hit.text not in data and (any(map(hit.text.__contains__, b"0123456789")) or looks_random(hit.text))
     ]
     return _without_overlaps([*written, *spelled])

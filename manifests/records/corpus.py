@@ -47,7 +47,7 @@ class CorpusSource(Record):
     alternative: Alternative | None = None
 
     def places(self, fetch: Fetch) -> tuple["CorpusSource | Alternative", ...]:
-        """Return the locations of the source, in order. Args: fetch: of the corpus, the default for its sources."""
+        """Return the locations of the source, in order. Args: fetch: the corpus's default for its sources."""
         wanted = self.fetch or fetch
         known = (self,) if self.alternative is None else (self, self.alternative)
         return tuple(

@@ -181,7 +181,7 @@ def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert names(where, "window attention") == first, "a file that is not whole is made anew"
     specs = where / "specs.jsonl"
     specs.write_bytes(specs.read_bytes().replace(b"WindowMSA", b"WindowMSB"))  # same size, other text
-    with pytest.raises(UserError, match=r"specs\.jsonl:\d: not a spec: another block stands there; run `lemur verify`"):
+    with pytest.raises(UserError, match=r"specs\.jsonl:\d: not a spec: another block is there; run `lemur verify`"):
         names(where, "window attention")
 
 

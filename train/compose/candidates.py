@@ -145,7 +145,7 @@ NETWORK = replace(PROBE, guest="train.compose.probe_guest:probe_network")
 def question(
     slot: str, filler: Filler, sizes: Sequence[dict[str, int]], support: str, *, strict: bool = True
 ) -> FillerToProbe:
-    """Return what is asked about a filler. Args: support: the text of the factories that the builds may name."""
+    """Return the request about a filler. Args: support: the text of the factories that the builds may name."""
     support = "\n".join([support, *filler.imports])
     return FillerToProbe(slot, strict, filler.code, filler.target, filler.builds, support, sizes)
 
@@ -162,7 +162,7 @@ def settle(
     Raises: UserError if no sandbox is available.
     """
     answers = list(zip(fillers, prober.ask([ask(filler) for filler in fillers], advance), strict=True))
-    # Asked in a second round: most minimized forms fit, and each question costs seconds.
+    # Only in a second round, because most minimized forms fit, and each request takes seconds.
     again = {
         place: filler.full
         for place, (filler, answer) in enumerate(answers)

@@ -35,7 +35,7 @@ class Study:
     Args:
         out: the folder; it does not exist, is empty, or is a study.
         data: the images of all runs.
-        resources: of each run.
+        resources: the resources of each run.
         force: resume with another plan, and retrain failed runs.
     Raises: UserError if `out` has other content, or cannot be created.
     """

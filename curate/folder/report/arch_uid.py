@@ -103,7 +103,7 @@ def _decisions(
     outcome: CurationOutcome,
     examples: Callable[[Iterable[Pair]], str],
 ) -> list[str]:
-    """Return what curation decided on codes with one arch_uid, and whether its removals share one."""
+    """Return the decisions on codes with the same arch_uid, and whether removed codes share that of their canonical."""
     kept = set(outcome.kept)
     both = [(first, other) for first, other in merged if other in kept]
     counts: Counter[tuple[str, bool]] = Counter()

@@ -87,7 +87,7 @@ def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome, thresholds: di
     """Count everything in one pass over the decisions.
 
     Args:
-        thresholds: of the stages `lexical` and `structural`.
+        thresholds: those of the stages `lexical` and `structural`.
     """
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     representatives: dict[tuple[str, int], int] = {}  # network -> its row with the best outcome

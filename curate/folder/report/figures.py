@@ -41,7 +41,7 @@ def draw_figures(
     """Draw the figures that have data into `folder`.
 
     Args:
-        thresholds: of the stages `lexical` and `structural`.
+        thresholds: those of the stages `lexical` and `structural`.
         pretrained: codes that load trained weights.
 
     Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`, `best`.

@@ -98,7 +98,7 @@ def _header(donated: SourceModule, reused: Mapping[str, ProjectDefinition], gone
         rest += _wrap(f"Not copied: {name}; {definition.full_name} is the same, and stands for it.")
     also = [name for name in gone if name not in reused]
     if also:
-        rest += _wrap(f"Not copied, for nothing else needs it: {', '.join(also)}.")
+        rest += _wrap(f"Not copied, because nothing else needs it: {', '.join(also)}.")
     return head + rest
 
 

@@ -10,11 +10,11 @@ class LearningTask:
     """Images to train a network on, and further ones whose labels stay with the caller.
 
     Args:
-        seed: of the network's initial values.
+        seed: the seed of the network's initial values.
         classes: the number of scores per image.
-        shape: of one image: channels, height, width.
+        shape: the shape of one image: channels, height, width.
         images: the training images, base64 of bytes: 0 is -3, and 255 is 3.
-        labels: of the training images.
+        labels: the labels of the training images.
         unseen: the further images, like `images`.
         batch: the number of images in a batch.
         epochs: how often `learn` is called.

@@ -53,7 +53,7 @@ def run_child(
 ) -> NoReturn:
     """Run one job in this freshly forked process; never returns.
 
-    Args: settings: of the server. pipes: write ends for output, errors and result.
+    Args: settings: the settings of the server. pipes: write ends for output, errors and result.
     """
     result, frame = pipes[2], _frame(key, _NO_REPORT)
     report: tuple[Status, object, str]

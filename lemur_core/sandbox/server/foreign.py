@@ -26,7 +26,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
 def load(code: str, name: str) -> ModuleType:
     """Execute code as a module.
 
-    Args: name: of the module; its file is written to the working folder, where inspect and TorchScript look for it.
+    Args: name: the name of the module; its file is written to the working folder for inspect and TorchScript.
     Returns: the module, which is also in `sys.modules`, so that its classes can be pickled.
     """
     path = Path(f"{name}.py").resolve()

@@ -21,7 +21,7 @@ def clean_text(text: str) -> str:
 
     A backslash stays as it is, so that the escape of a character looks like the same text in the original.
 
-    Args: text: of any origin.
+    Args: text: a text of any origin.
     Returns: a text that UTF-8 and every column of a table can hold.
     """
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")
@@ -53,7 +53,7 @@ def receive(value: object, *, any_number: bool = False, depth: int = 0) -> Any:
 
 
 def inflate(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """Return what `zlib.compress` packed.
+    """Decompress the output of `zlib.compress`.
 
     Args: limit: the most bytes that it may hold; no more than that is ever in memory.
     Returns: the content, whole.
