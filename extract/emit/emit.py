@@ -357,12 +357,12 @@ def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -
 
     It is never added without need, because TorchScript and similar tools read annotations.
     """
-    if any("annotations" in m.facts.future for m in closure.modules) or _unready_annotation(closure, graph, names):
+    if any("annotations" in m.facts.future for m in closure.modules) or _is_unready_annotation(closure, graph, names):
         return ["from __future__ import annotations", ""]
     return []
 
 
-def _unready_annotation(closure: Closure, graph: DependencyGraph, names: BlockNames) -> bool:
+def _is_unready_annotation(closure: Closure, graph: DependencyGraph, names: BlockNames) -> bool:
     """Return whether an annotation refers to a name defined later or differently, or subscripts an undefined name."""
     position = {node.key: number for number, group in enumerate(closure.groups) for node in group.nodes}
     defined: dict[str, int] = {}

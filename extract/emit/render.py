@@ -344,11 +344,11 @@ class Renderer:
 
     def _is_kept(self, module: Module, entry: LocalImport, target: Target) -> bool:
         """Return whether the statement can be kept as it is: it names the package that really defines the import."""
-        if not isinstance(target, External) or entry.alias.level or not self._usable(module, entry, target):
+        if not isinstance(target, External) or entry.alias.level or not self._is_usable(module, entry, target):
             return False
         return entry.alias.module.partition(".")[0] == target.package.partition(".")[0]
 
-    def _usable(self, module: Module, entry: LocalImport, target: External) -> bool:
+    def _is_usable(self, module: Module, entry: LocalImport, target: External) -> bool:
         if target.runtime:
             return True
         return not entry.guarded and is_required(module.source.requires, target.package)
@@ -358,7 +358,7 @@ class Renderer:
         if entry.is_global:
             bound = self.names.of.get(Definition(module, bound), bound)
         if isinstance(target, External):
-            if self._usable(module, entry, target):
+            if self._is_usable(module, entry, target):
                 dotted = self.graph.library.absolute_name(module, entry.alias) or ""
                 if dotted.partition(".")[0] == target.package.partition(".")[0]:
                     return self._keep_import(module, entry.alias, bound)

@@ -148,7 +148,7 @@ class CutFinder:
         """Return all possible cuts in a module-level statement."""
         cuts = Cuts()
         self._statement(node, "", cuts, caught=False)
-        if isinstance(node, ast.ClassDef) and self._never_used(node):
+        if isinstance(node, ast.ClassDef) and self._is_never_used(node):
             cuts.stub = tuple(self._stub(node))
         cuts.texts = [
             cut for item in ast.walk(node) if isinstance(item, _DOCUMENTED) for cut in self._find_docstring(item)
@@ -158,7 +158,7 @@ class CutFinder:
     def _find_docstring(self, node: Function | ast.ClassDef) -> Iterator[Cut]:
         """Yield the docstring of a definition, unless it is the whole body."""
         first = node.body[0]
-        if _is_docstring(first) and len(node.body) > 1 and self._on_own_line(first):
+        if _is_docstring(first) and len(node.body) > 1 and self._is_on_own_line(first):
             end = self._after_blank(self._lines.start(last_line(first) + 1))
             if end <= self._lines.start(self._first_with_comments(node.body[1])):
                 yield Cut("text", self._lines.start(first_line(first)), end, "", node.name)
@@ -168,10 +168,10 @@ class CutFinder:
 
     # -- which ran -------------------------------------------------------------------------------------------------
 
-    def _ran(self, node: ast.stmt) -> bool:
+    def _has_run(self, node: ast.stmt) -> bool:
         return any(line in self._watched.lines for line in range(first_line(node), last_line(node) + 1))
 
-    def _never_used(self, node: ast.ClassDef) -> bool:
+    def _is_never_used(self, node: ast.ClassDef) -> bool:
         """Return True if no method of the class was entered, it had no instances, and its bases are not special."""
         functions = {item.name for item in node.body if isinstance(item, _FUNCTIONS)}
         entered = any(self._watched.has_entered(function) for function in functions_in(node))
@@ -192,12 +192,12 @@ class CutFinder:
             what: a short description of when the suite runs.
             caught: whether an executed handler would catch the error raised by a cut.
         """
-        ran = [self._ran(node) for node in body]
+        ran = [self._has_run(node) for node in body]
         last = max((place for place, yes in enumerate(ran) if yes), default=-1)
         rest = body[last + 1 :]
         silent = all(isinstance(node, _SILENT) or _is_docstring(node) for node in rest)
         silent |= any(map(_decides, rest))
-        if rest and not silent and not caught and self._on_own_line(rest[0]):
+        if rest and not silent and not caught and self._is_on_own_line(rest[0]):
             cuts.branches.append(self._raise_instead("branch", rest, _label(where, what if last < 0 else "")))
         for node in body[: last + 1]:
             self._statement(node, where, cuts, caught)
@@ -226,13 +226,13 @@ class CutFinder:
         self._suite(node.body, where, f"if {test}", cuts, caught)
         if len(node.orelse) != 1 or not self._is_elif(node.orelse[0]):
             self._suite(node.orelse, where, f"not {test}", cuts, caught)
-        elif self._ran(node.orelse[0]):
+        elif self._has_run(node.orelse[0]):
             self._statement(node.orelse[0], where, cuts, caught)
         elif not caught and not _decides(node.orelse[0]):
             cuts.branches.append(self._no_elif(node.orelse[0], _label(where, f"not {test}")))
 
     def _try(self, node: ast.Try | ast.TryStar, where: str, cuts: Cuts, caught: bool) -> None:
-        entered = [handler for handler in node.handlers if any(map(self._ran, handler.body))]
+        entered = [handler for handler in node.handlers if any(map(self._has_run, handler.body))]
         # A handler that ran would catch the error of a cut and hide it.
         swallows = any(is_broad(handler) for handler in entered)
         self._suite(node.body, where, "try", cuts, caught or swallows)
@@ -251,7 +251,7 @@ class CutFinder:
         name = _join_names(where, node.name)
         if self._watched.has_entered(node):
             self._suite(node.body, name, "", cuts, caught=False)
-        elif not _is_empty(node.body) and self._on_own_line(node.body[0]):
+        elif not _is_empty(node.body) and self._is_on_own_line(node.body[0]):
             cuts.branches.append(self._raise_instead("function", node.body, name))
 
     def _class(self, node: ast.ClassDef, where: str, cuts: Cuts) -> None:
@@ -302,7 +302,7 @@ class CutFinder:
 
     def _stub(self, node: ast.ClassDef) -> Iterator[Cut]:
         """Yield cuts that replace the methods by one raising `__init__` and remove the docstring; the rest is kept."""
-        if not self._on_own_line(node.body[0]):
+        if not self._is_on_own_line(node.body[0]):
             return
         indent = " " * node.body[0].col_offset
         text = f"{indent}def __init__(self, *_, **__):\n{indent}    {stop(node.name)}\n"
@@ -313,7 +313,7 @@ class CutFinder:
                 yield Cut("class", start, end if replacement else self._after_blank(end), replacement, node.name)
                 text = text if _is_docstring(item) else ""
 
-    def _on_own_line(self, node: ast.stmt) -> bool:
+    def _is_on_own_line(self, node: ast.stmt) -> bool:
         """Return True if nothing precedes the statement on its line, such as the header of a one-line `if`."""
         start = self._lines.start(first_line(node))
         end = self._lines.text.find(b"\n", start)

@@ -212,7 +212,7 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
 
     Raises: UserError if `start_from` is unknown, a pattern or source matches nothing, or none of the names exists.
     """
-    chosen = [item for item in classes if _in_scope(item, wanted)]
+    chosen = [item for item in classes if _is_in_scope(item, wanted)]
     if classes and not chosen:
         raise UserError("no class matches all of --repo, --path and --symbol; omit one of them")
     missing: list[str] = []
@@ -223,7 +223,7 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
             near = _near(wanted.names[0], classes)
             raise UserError(f"{wanted.names[0]}: no class of that name in the sources{near}")
     if wanted.start_from is not None:
-        position = next((n for n, item in enumerate(chosen) if _answers(item, wanted.start_from)), None)
+        position = next((n for n, item in enumerate(chosen) if _has_name(item, wanted.start_from)), None)
         if position is None:
             raise UserError(
                 f"--start-from {wanted.start_from}: not among the classes{_near(wanted.start_from, chosen)}"
@@ -232,7 +232,7 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
     return Selected(tuple(chosen[: wanted.limit]), tuple(missing), others)
 
 
-def _in_scope(item: TargetClass, wanted: Selection) -> bool:
+def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:
     source = item.module.source.name
     if wanted.repositories and not {source, source.partition("@")[0]} & set(wanted.repositories):
         return False
@@ -263,7 +263,7 @@ def _by_name(
     return list(chosen.values()), missing, others
 
 
-def _answers(item: TargetClass, name: str) -> bool:
+def _has_name(item: TargetClass, name: str) -> bool:
     return name in (item.name, item.qualname, item.block)
 
 

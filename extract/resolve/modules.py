@@ -160,7 +160,7 @@ class Module:
 
     def imports_work(self, number: int) -> bool:
         """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
-        handlers_raise = self._handlers_only_raise(number)
+        handlers_raise = self._is_required_import(number)
         for statement in self.facts.statements:
             if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
                 for alias in statement.aliases:
@@ -178,7 +178,7 @@ class Module:
                         return handlers_raise
         return True
 
-    def _handlers_only_raise(self, number: int) -> bool:
+    def _is_required_import(self, number: int) -> bool:
         """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
         block = self.facts.blocks[number]
         tried: set[str] = set()
@@ -264,7 +264,7 @@ class CorpusIndex:
                     self.by_path[source.name, f.path] for f in source.files
                 )
             for top in sorted(tops):
-                if _visible(source, top, tops):
+                if _is_visible(source, top, tops):
                     self._tops.setdefault(top, []).append(source)
 
     def adopt(self, source: PackageSource, file: SourceFile, facts: FileFacts) -> Module:
@@ -495,7 +495,7 @@ class CorpusIndex:
         return None
 
 
-def _visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
+def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
     """Return whether other sources may import a top-level package of this one (not `utils` of a script folder)."""
     if source.kind == "package":
         return True

@@ -297,7 +297,7 @@ def is_text(path: str) -> bool:
     if parts[0].endswith(".dist-info"):
         return name == "METADATA" or bool(_LICENSE_NAME.fullmatch(name))
     required = path in _REQUIREMENT_FILES or (parts[-2].endswith(".egg-info") and name == "requires.txt")
-    return required or _in_licenses(path)
+    return required or _is_in_licenses(path)
 
 
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
@@ -354,10 +354,10 @@ def _is_license(path: str, project: Mapping[str, object]) -> bool:
     # A project that lists its license files means these alone; a wheel has copied them already.
     if patterns and ".dist-info/" not in path:
         return bool(named)
-    return bool(_LICENSE_NAME.fullmatch(PurePosixPath(path).name)) or _in_licenses(path)
+    return bool(_LICENSE_NAME.fullmatch(PurePosixPath(path).name)) or _is_in_licenses(path)
 
 
-def _in_licenses(path: str) -> bool:
+def _is_in_licenses(path: str) -> bool:
     """Return whether a file is in the folder of license texts named by SPDX id: `LICENSES/MIT.txt`."""
     folder, _, name = path.rpartition("/")
     return folder.upper() in {"LICENSES", "LICENCES"} and PurePosixPath(name).suffix in {"", ".txt", ".md"}

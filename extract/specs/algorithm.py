@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from extract.specs.behaviour import name_input
+from extract.specs.behavior import name_input
 from lemur_core.describe.layouts import derive_layout
 from lemur_core.describe.patterns import GraphDescription, describe_graph
 from lemur_core.graphs.identity import compute_identities

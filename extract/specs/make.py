@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from extract.specs.algorithm import build_algorithm, infer_layout
-from extract.specs.behaviour import Behaviour, infer_behaviour, neutralize_case, summarize_block
+from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
 from extract.specs.outline import SpecOutline, read_outline
 from lemur_core.files.errors import UserError
@@ -79,8 +79,8 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
-    behaviour = infer_behaviour(observed, init_values.values(), layout) if observed else Behaviour()
-    summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behaviour, init)
+    behavior = infer_behavior(observed, init_values.values(), layout) if observed else Behavior()
+    summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
     if worked:
         calls = {name: format_expression(value) for name, value in called.items()}
@@ -89,7 +89,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     spec = Spec(
         **{name: getattr(row, name) for name in SHARED},
         **seen,
-        **asdict(behaviour),
+        **asdict(behavior),
         bases=facts.bases if facts else (),
         constructor=constructor,
         forward=forward,

@@ -266,7 +266,7 @@ def write_page(folder: Path, page: Page, target: Path | None = None, *, links_ba
     target = target or folder
     base = "" if target == folder or not links_back else f"{folder.resolve().as_uri()}/"
     # Without the manifest, which is written after the page, and here when the page is compared or made again.
-    others = (path for path in folder.rglob("*") if path != folder / FILE_NAME and not _of_page(folder, path))
+    others = (path for path in folder.rglob("*") if path != folder / FILE_NAME and not _is_of_page(folder, path))
     there = sum(path.stat().st_size for path in others if path.is_file())
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
@@ -305,7 +305,7 @@ def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Pa
     return done
 
 
-def _of_page(folder: Path, path: Path) -> bool:
+def _is_of_page(folder: Path, path: Path) -> bool:
     return is_of_page(path.relative_to(folder).as_posix())
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.specs.behaviour import infer_behaviour
+from extract.specs.behavior import infer_behavior
 from extract.specs.make import make_spec, read_arguments, to_line
 from extract.specs.notation import format_expression, format_type, format_value
 from extract.specs.outline import read_outline
@@ -140,8 +140,8 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
 # --- behavior ----------------------------------------------------------------------------------------------------
 
 
-@table(__file__, "specs.md", "Behaviour", globals())
-def test_behaviour(pairs: list[str], init: list[str], expected: tuple[Any, ...]) -> None:
+@table(__file__, "specs.md", "Behavior", globals())
+def test_behavior(pairs: list[str], init: list[str], expected: tuple[Any, ...]) -> None:
     cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
     observed = Observed(
         parameters=0,
@@ -150,14 +150,14 @@ def test_behaviour(pairs: list[str], init: list[str], expected: tuple[Any, ...])
         layers={},
         cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
     )
-    found = infer_behaviour(observed, init)
+    found = infer_behavior(observed, init)
     assert (found.layout, found.keeps_shape, found.downsampling, found.changes_channels) == expected
 
 
 def test_several_outputs_keep_no_shape() -> None:
     case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
     observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
-    assert infer_behaviour(observed, []).keeps_shape is False
+    assert infer_behavior(observed, []).keeps_shape is False
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def check_attention(make: Make, values: Mapping[str, int]) -> Json:
         if torch.equal(output, inputs):
             raise SlotMismatch(3, "gives its input back unchanged")
         for small, large in _SCALES:
-            if _close(module(inputs * large), module(inputs * small)):
+            if _are_close(module(inputs * large), module(inputs * small)):
                 raise SlotMismatch(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
         zero = module(torch.zeros_like(inputs))
         gates, sees_all = _gates(module, inputs, output), _sees_all(module, inputs, output)
@@ -285,7 +285,7 @@ def _sees_all(module: nn.Module, inputs: Tensor, output: Tensor) -> bool:
     return not torch.equal(module(moved)[:, :, -1, -1], output[:, :, -1, -1])
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
+def _are_close(one: Tensor, other: Tensor) -> bool:
     return float((one - other).abs().max()) <= _CLOSE * float(other.abs().max())
 
 

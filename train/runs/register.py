@@ -111,11 +111,11 @@ def check_storable(prm: Mapping[str, object]) -> None:
 
 
 def _why_not_storable(prm: Mapping[str, object]) -> str:
-    wrong = next((name for name, value in prm.items() if not _storable(value)), None)
+    wrong = next((name for name, value in prm.items() if not _is_storable(value)), None)
     return "" if wrong is None else f"prm: {wrong} is {prm[wrong]!r}; LEMUR stores only numbers and strings"
 
 
-def _storable(value: object) -> bool:
+def _is_storable(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)

@@ -186,12 +186,12 @@ class _Server:
         if sys.platform == "linux":
             confine.hide_memory()
             confine.adopt_orphans()
-        if not self._ready():
+        if not self._is_ready():
             return
         while not self._channel.closed or self._channel.pending:
             self._turn()
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         stage = "breached"
         try:
             if self._backend == "sandlock":

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
+class Behavior:
     """Facts about the first input tensor and the first output tensor; None if unknown."""
 
     layout: str | None = None
@@ -33,7 +33,7 @@ class Behaviour:
     changes_channels: bool | None = None
 
 
-def infer_behaviour(observed: Observed, init: Iterable[str], known_layout: str | None = None) -> Behaviour:
+def infer_behavior(observed: Observed, init: Iterable[str], known_layout: str | None = None) -> Behavior:
     """Infer the behavior from the observed cases.
 
     Args:
@@ -42,22 +42,22 @@ def infer_behaviour(observed: Observed, init: Iterable[str], known_layout: str |
     """
     pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
     if not pairs:
-        return Behaviour()
+        return Behavior()
     single = all(len(case.outputs) == 1 for case in observed.cases)
     keeps = single and all(before == after for before, after in pairs)
     rank = len(pairs[0][0])
     # Inputs of several ranks have no common layout.
     if any(len(before) != rank for before, _ in pairs):
-        return Behaviour(keeps_shape=keeps)
+        return Behavior(keeps_shape=keeps)
     if known_layout is not None and len(known_layout) == rank:
         last = known_layout.endswith("C")
     else:
-        last = rank > 2 and _channels_last([before for before, _ in pairs], init, observed.layers)
+        last = rank > 2 and _has_channels_last([before for before, _ in pairs], init, observed.layers)
     layout = _LAYOUTS.get((rank, last))
     if layout is None or any(len(after) != rank for _, after in pairs):
-        return Behaviour(layout, keeps)
+        return Behavior(layout, keeps)
     channel_axis = -1 if last else 1
-    return Behaviour(layout, keeps, _factor(pairs, last), any(a[channel_axis] != b[channel_axis] for a, b in pairs))
+    return Behavior(layout, keeps, _factor(pairs, last), any(a[channel_axis] != b[channel_axis] for a, b in pairs))
 
 
 def neutralize_case(case: Case, names: Sequence[str]) -> Case:
@@ -90,7 +90,7 @@ def _pair(case: Case) -> tuple[Shape, Shape] | None:
     return None if before is None or after is None else (before, after)
 
 
-def _channels_last(shapes: Sequence[Shape], init: Iterable[str], layers: Iterable[str]) -> bool:
+def _has_channels_last(shapes: Sequence[Shape], init: Iterable[str], layers: Iterable[str]) -> bool:
     """Return True if the last dimension holds the channels.
 
     That is, it is constant where the others vary, or its size is an argument of the constructor.
@@ -168,7 +168,7 @@ def summarize_block(
     forward: Sequence[SpecArgument],
     builds: Mapping[str, int],
     observed: Observed | None,
-    behaviour: Behaviour,
+    behavior: Behavior,
     init: Mapping[str, str],
 ) -> str:
     """Return a summary of one or two sentences.
@@ -181,7 +181,7 @@ def summarize_block(
     if observed is None:
         parts = [_takes(forward), _describe_constructor(constructor), _bag(builds, "builds ")]
         return f"{title}: {'; '.join(part for part in parts if part)}; not observed at work."
-    parts = [_describe_shapes(observed, behaviour), _bag(observed.layers), _parameters(observed, init)]
+    parts = [_describe_shapes(observed, behavior), _bag(observed.layers), _parameters(observed, init)]
     return f"{title}: {'; '.join(part for part in parts if part)}.{_remarks(observed)}"
 
 
@@ -192,11 +192,11 @@ def scaling(factor: float | None) -> str:
     return f"shrinks by {factor:g}" if factor > 1 else f"grows by {1 / factor:g}"
 
 
-def _describe_shapes(observed: Observed, behaviour: Behaviour) -> str:
-    layout = f"{behaviour.layout} inputs" if behaviour.layout else "its first input"
-    if behaviour.keeps_shape:
+def _describe_shapes(observed: Observed, behavior: Behavior) -> str:
+    layout = f"{behavior.layout} inputs" if behavior.layout else "its first input"
+    if behavior.keeps_shape:
         return f"keeps the shape of {layout}"
-    changes = [part for part in (scaling(behaviour.downsampling), _channels(behaviour)) if part]
+    changes = [part for part in (scaling(behavior.downsampling), _channels(behavior)) if part]
     if changes:
         return f"takes {layout}, {' and '.join(changes)}"
     if not observed.cases:
@@ -205,8 +205,8 @@ def _describe_shapes(observed: Observed, behaviour: Behaviour) -> str:
     return f"takes {layout}, gives {_number(count, 'tensor')}" if count != 1 else f"takes {layout}, changes the shape"
 
 
-def _channels(behaviour: Behaviour) -> str:
-    return "changes the channels" if behaviour.changes_channels else ""
+def _channels(behavior: Behavior) -> str:
+    return "changes the channels" if behavior.changes_channels else ""
 
 
 def _bag(layers: Mapping[str, int], before: str = "") -> str:
