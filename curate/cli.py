@@ -54,7 +54,7 @@ def curate(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="An extraction: say which codes are from its repositories, and under which licences (repeatable).",
+            help="An extraction: say which codes are from its repositories, and under which licenses (repeatable).",
             show_default=False,
         ),
     ] = None,

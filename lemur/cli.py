@@ -237,7 +237,7 @@ def search(
     level: Annotated[Level | None, typer.Option(help="At least this level.", rich_help_panel=_FILTERS)] = None,
     license_: Annotated[
         list[str] | None,
-        typer.Option("--license", metavar="SPDX", help="Only this licence (repeatable).", rich_help_panel=_FILTERS),
+        typer.Option("--license", metavar="SPDX", help="Only this license (repeatable).", rich_help_panel=_FILTERS),
     ] = None,
     source: Annotated[
         list[str] | None,

@@ -149,7 +149,7 @@ def _rights_note(outcome: CurationOutcome) -> str:
     if not withheld:
         return ""
     return f"""
-The code of {plural(withheld, "network")} is under a licence that does not let it be passed on (column `license`): a
+The code of {plural(withheld, "network")} has a license that does not permit redistribution (column `license`): a
 published copy has its row, and an empty `nn_code`.
 """
 
@@ -279,7 +279,7 @@ def _iter_removed(corpus: LoadedRecords, outcome: CurationOutcome, rows: list[in
 #: The meaning of each reason for a drop.
 REASONS = {
     "not_python": "the code does not parse",
-    "license": "the licence of the code does not let it be passed on, as the others are",
+    "license": "the license of the code does not permit redistribution",
     "does_not_run": "the network does not run here, or its input from LEMUR is unknown",
     "residue": "the file holds a line that is not part of the network",
     "too_long": "longer than the limit of tokens",

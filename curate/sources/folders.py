@@ -281,5 +281,5 @@ def _find_problem(block: Block, parts: Parts) -> str | None:
     if block.block not in parts.block_sources:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block.block}")
     if wrong := find_blocking_licenses(_licenses(block, parts)):
-        return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"
+        return f"the license of the block does not permit redistribution: {', '.join(wrong)}"
     return None

@@ -114,7 +114,7 @@ def extraction_chat_card(chat: Chat) -> list[str]:
     )
     if "write" in chat.kinds:
         promise += (
-            ", but for `write`, whose answers are code of modules of which every part is under a permissive licence;"
+            ", but for `write`, whose answers are code of modules of which every part is under a permissive license;"
             " `source`, `path`, lines, `swhid`, `license` and `notice` say whose"
         )
     return chat_card(chat, ("block", "blocks"), _MEANINGS, f"{promise}.", "rows whose question and answer")

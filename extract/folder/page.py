@@ -177,7 +177,7 @@ def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: b
     if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):
         views.append(code("Lean code", minimized, get_minimized_path(row.file or "")))
     elif row.file is not None:
-        why = "its licence is not known to let it be passed on" if minimized is not None else "there is no lean form"
+        why = "its license is not known to permit redistribution" if minimized is not None else "there is no lean form"
         views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
     return views
 

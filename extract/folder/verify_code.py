@@ -193,7 +193,7 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: M
         return
     if code is None:
         if is_permissive(row.lean_license or NOASSERTION) and not any(map(is_guess, row.lean_requires)):
-            yield "its lean form is missing, though its licence lets it be passed on"
+            yield "its lean form is missing, though its license permits redistribution"
         return
     if row.lean_error is not None:
         yield "has a lean form, and a reason why not"

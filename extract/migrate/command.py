@@ -145,7 +145,7 @@ def _lines(moved: MigratedNetwork, out: Path) -> list[str]:
     source_block, point = moved.source_block, moved.site
     form = "lean form" if source_block.lean else "full form"
     size = plural(len(source_block.code.splitlines()), "line")
-    # Said, not refused: nothing is passed on by writing a local file.
+    # A warning and no error, because writing a local file redistributes nothing.
     doubt = "" if is_permissive(source_block.license) else " (not known to be permissive: for local use)"
     return [
         *(f"tried   {point.name}: {why}" for point, why in moved.failed),

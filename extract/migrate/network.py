@@ -375,7 +375,7 @@ def _list_notice_lines(source_block: SourceBlock, point: InsertionPoint) -> Iter
     if source_block.license != "NOASSERTION":
         yield f"SPDX-License-Identifier: {source_block.license}"
     if not is_permissive(source_block.license):
-        yield "The licence is not known to let changed copies be passed on: for local use."
+        yield "The license is not known to permit redistribution of changed copies: for local use."
     for line in read_header(source_block.code)[1:]:
         if line and not line.startswith(_REPEATED_LINES):
             yield line

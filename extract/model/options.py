@@ -80,7 +80,7 @@ class ExtractOptions:
     seed: Annotated[int, Option("Draws which specs are held out, and the wording of conversations.")] = 42
     chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
     include_code: Annotated[
-        bool, Option("With --chat: also ask for code; only of blocks under permissive licences.", panel=_CHAT)
+        bool, Option("With --chat: also ask for code; only of blocks under permissive licenses.", panel=_CHAT)
     ] = False
     chat_max_tokens: Annotated[int, Option("Leave out longer ones.", metavar="N", least=1, panel=_CHAT)] = MAX_TOKENS
     timings: Annotated[
@@ -128,7 +128,7 @@ class MigrateOptions:
     full: Annotated[bool, Option("The whole closed file, not the minimized form.", panel="Into a project")] = False
     dry_run: Annotated[bool, Option("Print the difference, write nothing.")] = False
     force: Annotated[
-        bool, Option("Replace what exists; into a project, also what it has already or no permissive licence lets go.")
+        bool, Option("Replace what exists; into a project, also copy a known block or one without permissive license.")
     ] = False
     unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE)] = False
     as_json: Annotated[bool, Option("Print the outcome as JSON.", flag="--json")] = False

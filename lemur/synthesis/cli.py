@@ -53,7 +53,7 @@ _Register = Annotated[
     Path | None,
     typer.Option(metavar="FILE", rich_help_panel=_TRAINED, help="Add trained networks to this LEMUR database."),
 ]
-_License = Annotated[str, typer.Option("--license", metavar="SPDX", help="Licence of the networks, stated by you.")]
+_License = Annotated[str, typer.Option("--license", metavar="SPDX", help="License of the networks, stated by you.")]
 _Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, rich_help_panel=_RESOURCES, help="Worker processes (default: CPU count).")
 ]

@@ -81,7 +81,7 @@ def card_text(counts: Mapping[str, ModelCounts], license_: str) -> str:
             "",
             *sentences,
             "",
-            f"Licence of the networks, as the user states it: {license_}. `attempts.parquet` holds every prompt and"
+            f"License of the networks, as stated by the user: {license_}. `attempts.parquet` holds every prompt and"
             " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
             "",
         ]

@@ -1,4 +1,4 @@
-"""`required_repos.json` of an extraction: the sources with code in each block, and whether they let it be passed on."""
+"""`required_repos.json` of an extraction: the sources with code in each block, and if they permit redistribution."""
 
 import errno
 from collections.abc import Mapping

@@ -120,13 +120,13 @@ def _refuse_blocked_networks(folder: Path, manifest: Manifest) -> None:
         for block, licenses in blocks.items():
             if wrong := " AND ".join(find_blocking_licenses(licenses)):
                 raise UserError(
-                    f"{network}: holds {block}, whose licence ({wrong}) is not known to let its code be passed on;"
+                    f"{network}: holds {block}, whose license ({wrong}) is not known to permit redistribution;"
                     " nothing was published: assemble the network from other blocks"
                 )
         if wrong := " AND ".join(find_blocking_licenses(own)):
             raise UserError(
-                f"{network}: its licence ({wrong}) is not known to let it be passed on; nothing was published: if it is"
-                " yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
+                f"{network}: its license ({wrong}) is not known to permit redistribution; nothing was published: if the"
+                " network is yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
             )
 
 
@@ -177,7 +177,7 @@ def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str
                 blocked[row["id"]] = (source or str(manifest.parameters.get("source", folder.name)), licence)
     if not is_permissive(shared) and (blocked or not has_license or not all(has_license)):
         raise UserError(
-            f"{folder}: the licence of its codes ({shared}) is not known to let them be passed on; nothing was"
+            f"{folder}: the license of its codes ({shared}) is not known to permit redistribution; nothing was"
             " published: where their source states none and you know it, `lemur curate --license SPDX` does"
         )
     return blocked

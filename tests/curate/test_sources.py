@@ -514,7 +514,7 @@ def test_blocks_are_records_named_by_their_id(blocks: Path) -> None:
 
 def test_a_block_that_hands_over_no_code_says_why(blocks: Path) -> None:
     problems = {row["nn"].rpartition("::")[2]: row["problem"] for row in rows_of(open_source(str(blocks)))}
-    blocked = "the licence of the block does not let its code be passed on: "
+    blocked = "the license of the block does not permit redistribution: "
     assert problems == {
         "alpha.blocks.Attention": None,
         "alpha.blocks.Scale": f"{blocked}GPL-3.0-only",  # of one of its parts
@@ -551,7 +551,7 @@ def test_a_block_hands_over_its_lean_form_under_the_licence_of_that(tmp_path: Pa
     first, second = rows_of(source)
     assert "class Lean0" in first["nn_code"]
     assert second["nn_code"] is None
-    assert second["problem"].endswith("its code be passed on: MIT AND GPL-3.0-only")
+    assert second["problem"].endswith("permit redistribution: MIT AND GPL-3.0-only")
     assert source.license(None) == "MIT"
 
 

@@ -153,7 +153,7 @@ def test_json_has_the_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, told: str) -> None:
-    with pytest.raises(UserError, match=f"{wanted}: no block of this folder is called so; {told}"):
+    with pytest.raises(UserError, match=f"{wanted}: no block of this folder has this name; {told}"):
         find_block(folder, wanted)
 
 
@@ -276,7 +276,7 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     for name, why in (
         ("Gated", "Gated: its graph cannot be read: form 2 of torch 1.0 cannot be compared with form "),
         ("Needs", "Needs: what it computes is not known here, or was not published; choose another block"),
-        ("None", "None: no block of this folder is called so; "),
+        ("None", "None: no block of this folder has this name; "),
     ):
         with pytest.raises(UserError, match=why):
             draw_block(tmp_path / "out", name, tmp_path / "none.svg")

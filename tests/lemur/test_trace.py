@@ -255,7 +255,7 @@ def test_a_parent_is_known_by_its_digest_alone(of_blocks: Path, extraction: Path
     [
         ("net-aa", "near names: net-a, net-"),
         ("ffffffff", "no network of this snapshot has this name"),
-        ("Atention", "no block of this folder is called so; near names: Attention"),
+        ("Atention", "no block of this folder has this name; near names: Attention"),
     ],
 )
 def test_what_is_not_there(lemur: Path, extraction: Path, wanted: str, message: str) -> None:

@@ -138,7 +138,7 @@ def report_origins(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
         f" class: {plural(len(code_origins.keys() & kept), 'kept record')} of {count(len(kept))} and"
         f" {plural(len(code_origins.keys() - kept), 'removed code')} have a class of one of them (Jaccard ≥"
         f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more). For {count(blocked)} of"
-        " the records the license forbids passing the code on: publishing leaves it out.",
+        " the records the license forbids redistribution of the code: publishing leaves it out.",
         "",
     ]
     for title, named in (

@@ -239,8 +239,8 @@ def license_notes(donated: SourceModule, project: Project, *, force: bool) -> li
                 f" ({own}); --force moves it anyway, and the file says so"
             )
         return [
-            f"licence   {row.license}, NOT KNOWN TO BE PERMISSIVE; the project's is {own}: do not pass it on unless"
-            " that licence lets you"
+            f"licence   {row.license}, NOT KNOWN TO BE PERMISSIVE; the project's is {own}: do not redistribute"
+            " it unless that license permits it"
         ]
     if own == NOASSERTION:
         return [f"licence   {row.license}; the project declares none that is known here: the file states its own"]

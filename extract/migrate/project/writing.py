@@ -113,7 +113,7 @@ def license_notice(donated: SourceModule) -> str:
         )
     return (
         f"NOT KNOWN TO BE PERMISSIVE: the definitions below are the work of the authors of {row.source}, under"
-        f" {row.license}. This file was put here at its user's own wish: pass it on only if that licence lets you."
+        f" {row.license}. This file was written at the user's request: redistribute it only if that license permits it."
     )
 
 

@@ -126,7 +126,7 @@ def test_all_sites_are_listed(lemur_here: Lemur, folder: Path, net: Path) -> Non
         ("Needy", "needs einops, and a network imports only torch"),
         ("Never", "no working call of it is known"),
         ("Absent", "has no code"),
-        ("Nobody", "no block of this folder is called so"),
+        ("Nobody", "no block of this folder has this name"),
     ],
 )
 def test_a_block_that_cannot_be_moved_is_refused_in_one_line(

@@ -105,7 +105,7 @@ def test_the_file_says_what_it_holds(move: Move) -> None:
     (block,) = find_inlined_blocks(text)
     assert (block.slot, block.block, block.license) == ("features.4", "a@1::a.blocks.Gate", "CC-BY-NC-4.0")
     assert text.startswith("# tiny.py with Gate of ")
-    assert "# The licence is not known to let changed copies be passed on: for local use.\n" in text
+    assert "# The license is not known to permit redistribution of changed copies: for local use.\n" in text
     assert "# Changed: nothing.\n" in text
     ast.parse(text)
 

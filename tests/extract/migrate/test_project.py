@@ -250,7 +250,7 @@ def test_the_command_tells_projects_from_networks(
     )
     assert (done.returncode, "--full: is for projects" in done.stderr) == (2, True)
     done = lemur_here("migrate", "Nothing", "--into", root, "--in", folder, cwd=tmp_path)
-    assert (done.returncode, "Nothing: no block of this folder is called so" in done.stderr) == (1, True)
+    assert (done.returncode, "Nothing: no block of this folder has this name" in done.stderr) == (1, True)
 
 
 def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: Path) -> None:
