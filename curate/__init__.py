@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is asked for (PEP 562): the commands import this package, too."""
+        """Import a public name when it is accessed (PEP 562), since the commands import this package, too."""
         if name == "commands":
             import curate.commands as module
 

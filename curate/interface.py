@@ -103,7 +103,7 @@ class Snapshot:
 
     Attributes:
         folder: the folder of the snapshot.
-        manifest: how it was made, with counts and digests.
+        manifest: how it was created, with counts and digests.
 
     Args:
         folder: a finished snapshot or delta.

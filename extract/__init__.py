@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is asked for (PEP 562): the sandbox imports this package, too."""
+        """Import a public name when it is accessed (PEP 562), since the sandbox imports this package, too."""
         if name == "load_block":
             from extract.model import blocks as module
         elif name == "ExtractOptions":

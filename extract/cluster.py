@@ -90,7 +90,7 @@ def _emit_slice(request: _ExtractionRequest, rank: int, tasks: int) -> None:
     with request.open_extractor() as extractor:
         classes = select(extractor.warm_index_once(), request.options.selection).classes
         # By file, not by class: the classes of one file share its facts and most of their closures.
-        files = {place: number for number, place in enumerate(dict.fromkeys(item.module.file.blob for item in classes))}
+        files = {blob: number for number, blob in enumerate(dict.fromkeys(item.module.file.blob for item in classes))}
         extractor.emit([item for item in classes if files[item.module.file.blob] % tasks == rank])
 
 

@@ -18,7 +18,7 @@ from extract.model.results import Options
 from extract.proofs.rebuild import rebuild_rows
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
-from extract.specs.make import graph_in, read_spec
+from extract.specs.make import read_spec, read_spec_graph
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import hide_progress
@@ -166,7 +166,7 @@ class LibraryBlock:
     @cached_property
     def graph(self) -> Graph | None:
         """Return the graph of the block in eval mode, at the sizes of its arguments; None if it is not known."""
-        return None if self.spec is None else graph_in(self.spec)
+        return None if self.spec is None else read_spec_graph(self.spec)
 
     def load(self, *, trusted: bool, minimized: bool = False) -> type[Any]:
         """Execute the file of the block in this process, outside the sandbox, and return the class.
@@ -221,7 +221,7 @@ class BlockLibrary:
 
     Attributes:
         folder: the folder of the library.
-        manifest: how it was made, with counts and digests.
+        manifest: how it was created, with counts and digests.
 
     Args:
         folder: a finished extraction.
@@ -297,8 +297,8 @@ class BlockLibrary:
         """
         filters = Filters(tuple(categories), level, tuple(licenses), tuple(sources))
         hits = search(open_index(self.folder), query, filters, limit).hits
-        places = {block: place for place, block in enumerate(self.ids)}
-        rows = (read_block(self.folder, places[hit["block"]]) for hit in hits)
+        indices = {block: index for index, block in enumerate(self.ids)}
+        rows = (read_block(self.folder, indices[hit["block"]]) for hit in hits)
         return tuple(LibraryBlock(self.folder, row) for row in rows)
 
     def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:

@@ -406,7 +406,7 @@ def main() -> NoReturn:
 
 
 def _bound_cache() -> None:
-    """Remove what killed commands left in the cache, and the oldest entries if it has grown too large."""
+    """Remove leftovers of killed commands from the cache, and the oldest entries if it has grown too large."""
     with contextlib.suppress(OSError):  # the work is done
         if not uses_rooms():
             return

@@ -98,9 +98,9 @@ def verify_folder(
 
 def _check_page(folder: Path, manifest: Manifest) -> Check:
     """Check that the page of a folder shows what is in its tables; other releases may show it in other words."""
-    here = package_versions() | {"torch": TORCH}
+    own = package_versions() | {"torch": TORCH}
     other = next(
-        (name for name in ("lemur-curator", "torch") if manifest.versions.get(name, here.get(name)) != here.get(name)),
+        (name for name in ("lemur-curator", "torch") if manifest.versions.get(name, own.get(name)) != own.get(name)),
         None,
     )
     if other is not None:

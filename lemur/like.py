@@ -1,4 +1,4 @@
-"""`lemur search --like`: the blocks of a library that compute what a block or a network computes, or nearly."""
+"""`lemur search --like`: find the blocks of a library that compute most nearly what a block or network computes."""
 
 from pathlib import Path
 
@@ -39,9 +39,8 @@ def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"{path}: cannot be read: {reason}; pass a Python file") from error
-    # A text would say why the task has no inputs; this task has.
     inputs = build_payload(_TASK, TASK_DATASETS[_TASK], PRM)
-    assert not isinstance(inputs, str)
+    assert not isinstance(inputs, str)  # the reason why a task has no inputs; this one has
     with NetworkTracer(jobs=1, unsafe=unsafe) as tracer:
         ((_, traced),) = tracer.run({0: inputs | {"code": code}})
     if traced.graph is None:

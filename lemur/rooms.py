@@ -177,7 +177,7 @@ def _list_entries(room: Path) -> list[CachedPart]:
 
 
 def _descend(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield what is that many levels below a folder, and the files above."""
+    """Yield the paths that many levels below a folder, and the files above them."""
     for path in sorted(folder.iterdir()):
         if levels and path.is_dir() and not path.is_symlink():
             yield from _descend(path, levels - 1)

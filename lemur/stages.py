@@ -119,7 +119,7 @@ def plan_stages(plan: Plan) -> list[Stage]:
     records = {"records": plan.records, "include": plan.include, "chat": plan.chat, "seed": plan.seed}
     network = {"recipe": recipe.to_json()}
     run = {"seed": plan.seed, "data": data, "images": plan.images, "held_out": plan.held_out, **network}
-    every = ("extract", "curate", "train")
+    steps = ("extract", "curate", "train")
 
     def stage(
         name: str, outputs: tuple[str, ...], make: Callable[[Plan, Path], None],
@@ -135,7 +135,7 @@ def plan_stages(plan: Plan) -> list[Stage]:
         stage("snapshot", (SNAPSHOT,), make_snapshot, ("blocks",), ("curate",), records),
         stage("network", (NETWORK, NETWORK_FACTS), make_network, ("blocks",), ("train",), network),
         stage("run", (RUN,), make_run, ("network", "blocks"), ("train",), run),
-        stage("verify", (CHECKS,), make_checks, ("blocks", "snapshot", "network", "run"), every, {}),
+        stage("verify", (CHECKS,), make_checks, ("blocks", "snapshot", "network", "run"), steps, {}),
     ]
 
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is asked for (PEP 562): all packages import this one."""
+        """Import a public name when it is accessed (PEP 562), since all packages import this one."""
         if name in __all__:
             from manifests import interface
 

@@ -1,4 +1,4 @@
-"""The Python interface to finished folders: the manifest and the rows of any of them, and folders of the Hub.
+"""The Python interface to finished folders: their manifests and rows, and folders on the Hub.
 
 `lemur.verify`, `lemur.trace` and `lemur.publish` need to know every kind of folder, so they are in `lemur`.
 """
@@ -50,7 +50,7 @@ class FinishedFolder:
 
     Attributes:
         folder: the folder.
-        manifest: how it was made, with counts and digests.
+        manifest: how it was created, with counts and digests.
 
     Example:
         ```python
@@ -90,7 +90,7 @@ class FinishedFolder:
         return {name: tuple(paths) for name, paths in tables.items()}
 
     def rows(self, table: str) -> Iterator[Json]:
-        """Return the rows of a table one by one, in its order.
+        """Yield the rows of a table in order.
 
         Args:
             table: one of the names of `tables`.
@@ -115,7 +115,7 @@ class FinishedFolder:
                         yield from batch.to_pylist()
         except (OSError, ValueError, pa.ArrowException) as error:
             detail = str(error).splitlines()[0]
-            raise UserError(f"{self.folder}: {table} cannot be read: {detail}; make the folder again") from error
+            raise UserError(f"{self.folder}: {table} cannot be read: {detail}; create the folder again") from error
 
 
 def open_folder(folder: PathLike) -> FinishedFolder:

@@ -123,7 +123,7 @@ USES: dict[str, Callable[[Reply[Any]], object]] = {
     runs.RUN.guest: lambda reply: runs.RunResult(False, getattr(runs.read_answer(reply), "fault", None)).category,
     graphs.TRACE.guest: use_network_graphs,
     trace.TRACE.guest: use_block_graphs,
-    validate.EXECUTE.guest: validate._verdict,
+    validate.EXECUTE.guest: validate._judge,
     name_resolution.COMPARE_NAMES.guest: lambda reply: [
         name_resolution.to_columns(one) for one in (reply.answer or {}).values()
     ],

@@ -48,7 +48,7 @@ def build_chat(
         for code in outcome.kept
     }
     unread = [(subjects[code], kind, none[code]) for code in outcome.kept if code in none for kind in CHAT_KINDS]
-    read = [(subjects[code], kind, drafts[kind][place]) for place, code in enumerate(codes) for kind in CHAT_KINDS]
+    read = [(subjects[code], kind, drafts[kind][index]) for index, code in enumerate(codes) for kind in CHAT_KINDS]
     return finish([*unread, *read], CHAT_KINDS, COMPARISON, options.chat_max_tokens)
 
 
@@ -101,11 +101,11 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: Sequence[i
 
 def _measure_records(networks: list[ChatNetwork], lab: Lab) -> list[ChatNetwork]:
     """Return the networks with their facts, or the reason why there are none."""
-    places = [place for place, network in enumerate(networks) if network.case is not None]
-    experiments: list[Experiment] = [networks[place].experiment(networks[place].code) for place in places]
-    for place, answer in zip(places, lab.make(experiments, "chat facts"), strict=True):
+    indices = [index for index, network in enumerate(networks) if network.case is not None]
+    experiments: list[Experiment] = [networks[index].experiment(networks[index].code) for index in indices]
+    for index, answer in zip(indices, lab.make(experiments, "chat facts"), strict=True):
         if isinstance(answer, NetworkFacts):
-            networks[place] = replace(networks[place], facts=answer)
+            networks[index] = replace(networks[index], facts=answer)
         else:
-            networks[place] = replace(networks[place], fault=answer.fault)
+            networks[index] = replace(networks[index], fault=answer.fault)
     return networks

@@ -116,21 +116,21 @@ def confirm_drafts(
         nothing: why a file without any rewriting has no draft.
     """
     rewritings: list[Draft | Skipped] = [skip_file(network) or nothing for network in networks]
-    left = [place for place, network in enumerate(networks) if skip_file(network) is None]
+    left = [index for index, network in enumerate(networks) if skip_file(network) is None]
     attempt = 0
     while left:
         tried: dict[int, tuple[R, str]] = {}
-        for place in left:
-            file = EditedFile(networks[place].code)
-            planned = plan(networks[place], samplers[place], file)
+        for index in left:
+            file = EditedFile(networks[index].code)
+            planned = plan(networks[index], samplers[index], file)
             if len(planned) > attempt:
                 rewriting = planned[attempt]
-                tried[place] = replace(rewriting, edits={}), file.apply_edits(rewriting.edits)
+                tried[index] = replace(rewriting, edits={}), file.apply_edits(rewriting.edits)
         attempt += 1
         for method in _METHODS:
-            places = [place for place, (rewriting, _) in tried.items() if rewriting.method == method]
-            experiments = [networks[place].experiment(tried[place][1]) for place in places]
-            for place, answer in zip(places, lab.make(experiments, what, method), strict=True):
-                rewritings[place] = judge(networks[place], samplers[place], *tried[place], answer, attempt)
-        left = [place for place in tried if isinstance(rewritings[place], Skipped)]
+            indices = [index for index, (rewriting, _) in tried.items() if rewriting.method == method]
+            experiments = [networks[index].experiment(tried[index][1]) for index in indices]
+            for index, answer in zip(indices, lab.make(experiments, what, method), strict=True):
+                rewritings[index] = judge(networks[index], samplers[index], *tried[index], answer, attempt)
+        left = [index for index in tried if isinstance(rewritings[index], Skipped)]
     return rewritings

@@ -60,20 +60,20 @@ def completions(networks: Sequence[ChatNetwork], samplers: Sequence[Sampler]) ->
     holders = _holders(networks)
     requested: dict[bytes, str] = {}  # part -> the first split that requests it
     results: dict[int, Draft | Skipped] = {}
-    for place in sorted(range(len(networks)), key=lambda place: SPLITS.index(networks[place].split)):
-        network = networks[place]
-        every = gaps(network.code)
-        clear = [gap for gap in every if holders[_key(gap.text)] == 1 and (gap.plain or network.facts is not None)]
+    for index in sorted(range(len(networks)), key=lambda index: SPLITS.index(networks[index].split)):
+        network = networks[index]
+        choices = gaps(network.code)
+        clear = [gap for gap in choices if holders[_key(gap.text)] == 1 and (gap.plain or network.facts is not None)]
         new = [gap for gap in clear if requested.get(_key(gap.part), network.split) == network.split]
         if new:
-            gap = _choose_gap(new, holders, samplers[place])
+            gap = _choose_gap(new, holders, samplers[index])
             requested[_key(gap.part)] = network.split
-            results[place] = _draft(network, samplers[place], gap)
+            results[index] = _draft(network, samplers[index], gap)
         elif clear:
-            results[place] = Skipped("in_another_split", _REQUESTED_EARLIER)
+            results[index] = Skipped("in_another_split", _REQUESTED_EARLIER)
         else:
-            results[place] = Skipped("no_part", _NOT_STATED if every else _NO_PART)
-    return [results[place] for place in range(len(networks))]
+            results[index] = Skipped("no_part", _NOT_STATED if choices else _NO_PART)
+    return [results[index] for index in range(len(networks))]
 
 
 def _holders(networks: Sequence[ChatNetwork]) -> Counter[bytes]:
@@ -134,7 +134,7 @@ def gaps(code: str) -> list[Gap]:
 
 
 def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str, str]]:
-    """Yield what may be cut out, with its names for the request and the variant."""
+    """Yield the definitions whose bodies may be cut out, and the names for the request and the variant."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):

@@ -78,11 +78,11 @@ class Lab:
             f"curate.chat.probe:{method}", NetworkFacts | NetFailure, self._limits, label=what, unit="networks"
         )
         requests = {
-            str(place): RunRequest(experiment.code, asdict(experiment.case), experiment.prm)
-            for place, experiment in enumerate(experiments)
+            str(index): RunRequest(experiment.code, asdict(experiment.case), experiment.prm)
+            for index, experiment in enumerate(experiments)
         }
         answers = {reply.key: read_answer(reply) for reply in stage.run(self._box, requests)}
-        return [answers[place] for place in requests]
+        return [answers[index] for index in requests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def best_results(
     corpus: LoadedRecords, codes: Sequence[int], shown: Sequence[int]
 ) -> list[tuple[tuple[BestResult, ...], tuple[BestResult, ...]]]:
     """Return each code's best results over all rows, and over those with its representative's task, dataset and prm."""
-    place_of = {code: place for place, code in enumerate(codes)}
+    index_of = {code: index for index, code in enumerate(codes)}
     wanted = np.flatnonzero(np.isin(corpus.code_of_row, np.array(codes, np.int64)))
     columns = ["task", "dataset", "metric", "epoch", "accuracy", "prm"]
     rows = dict(zip(wanted.tolist(), corpus.rows.take(wanted).select(columns).to_pylist(), strict=True))
@@ -258,11 +258,11 @@ def best_results(
             continue
         prm = read_parameters(row["prm"])
         result = BestResult(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
-        place = place_of[int(corpus.code_of_row[number])]
-        everywhere[place].append(result)
-        home = rows[shown[place]]
+        index = index_of[int(corpus.code_of_row[number])]
+        everywhere[index].append(result)
+        home = rows[shown[index]]
         if benchmark[:2] == (home["task"], home["dataset"]) and prm == read_parameters(home["prm"]):
-            reached[place].append(result)
+            reached[index].append(result)
     return [(_best_values(one), _best_values(other)) for one, other in zip(everywhere, reached, strict=True)]
 
 

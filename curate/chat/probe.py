@@ -102,7 +102,7 @@ def _train_step(payload: Json) -> Json:
         net.train()
         net.learn([(inputs, labels)])
     except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
-        return _failure("step_failed", NetError.of(error, "step_failed", "one training step").detail)
+        return _failure("step_failed", NetError.from_exception(error, "step_failed", "one training step").detail)
     return answer
 
 
@@ -181,7 +181,8 @@ def _training(net: Any, prm: Json) -> Json:
     try:
         net.train_setup(prm)
     except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
-        return {"optimizers": [], "losses": [], "setup_error": NetError.of(error, "", "train_setup(prm)").detail}
+        setup_error = NetError.from_exception(error, "", "train_setup(prm)").detail
+        return {"optimizers": [], "losses": [], "setup_error": setup_error}
     held = [*vars(net).values(), *net.children()]
     held += [item for value in held if isinstance(value, tuple | list) for item in value]
     optimizers = {type(value).__name__ for value in held if isinstance(value, torch.optim.Optimizer)}
@@ -218,7 +219,7 @@ class CallRecorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Count a call, and make it."""
+        """Count a call, and run it."""
         name = getattr(func, "__name__", "").strip("_")
         if name == "hardtanh" and {"min_val": 0.0, "max_val": 6.0}.items() <= (kwargs or {}).items():
             name = "relu6"  # called by nn.ReLU6

@@ -245,8 +245,8 @@ def _without(block: _Block, gone: Any) -> _Block:
     """Return a block without one of its statements; the comments and empty lines above it stay."""
     above = cst.ensure_type(gone, cst.SimpleStatementLine).leading_lines
     lines: list[Any] = [line for line in block.body if line is not gone]
-    place = list(block.body).index(gone)
-    if place == len(lines):
+    index = list(block.body).index(gone)
+    if index == len(lines):
         return block.with_changes(body=lines, footer=[*above, *block.footer])
-    lines[place] = lines[place].with_changes(leading_lines=[*above, *lines[place].leading_lines])
+    lines[index] = lines[index].with_changes(leading_lines=[*above, *lines[index].leading_lines])
     return block.with_changes(body=lines)

@@ -111,8 +111,8 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
     if work.against:
         against = open_baseline(work.against, corpus, work.options, 1)
         first = work.options.graphs in ("off", "survivors")
-        there = against.verdicts(order, lambda _: None) if first else against.equal
-        order = [code for code in order if code not in there]
+        verdicts = against.verdicts(order, lambda _: None) if first else against.equal
+        order = [code for code in order if code not in verdicts]
     shown = corpus.rows.take(pa.array([records.representatives[code] for code in order], pa.int64())).select(
         list(_RECORD_COLUMNS)
     )
@@ -236,7 +236,7 @@ def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> No
             range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _empty_kept_set(work, at, seen)
         )
         waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
-        table = pa.table([[one for one, _ in waits], [two for _, two in waits]], _WAITS)
+        table = pa.table([[code for code, _ in waits], [two for _, two in waits]], _WAITS)
         work.write(table, "waits", at, number, rank)
         _write_decided(work, at, number, rank, seen[decided], KEPT)
         return
@@ -338,10 +338,10 @@ def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> di
 def _empty_kept_set(work: Work, at: int, seen: IntArray) -> KeptSet:
     """Return an empty kept set for some places in a pass; codes are numbered by their order in `seen`."""
     traced = work.read_traces(at)
-    every = get_computations(traced)  # of all codes: the numbers of another one may tell what has none
+    all_computations = get_computations(traced)  # the numbers of one code may determine the computation of another
     places = [(code, place) for code, place in enumerate(seen.tolist()) if place in traced]
     known = {code: traced[place] for code, place in places}
-    computations = {code: every[place] for code, place in places if place in every}
+    computations = {code: all_computations[place] for code, place in places if place in all_computations}
     return empty_kept_set(
         work.read_features(seen),
         work.options,

@@ -39,9 +39,9 @@ from lemur_core.similarity.views import map_codes
 
 
 def _find_canonicals(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:
-    """Yield every row that a stage removed and that was not brought back, with its canonical row.
+    """Yield every row that a stage removed and that was not restored, with its canonical row.
 
-    The canonical is the best kept row with the same code if there is one (a twin that was brought back), else the best
+    The canonical is the best kept row with the same code if there is one (a twin that was restored), else the best
     kept row of those that the row's stage kept; if none of these is left, the canonical of the best of them. The
     similarity is 1 for rows removed as exact, else the Jaccard of the stage; also 1 for rows with equal fingerprints.
     """
@@ -81,8 +81,8 @@ _REASONS = {
     "exact": "same code as a better row",
     "lexical": "lexically near-duplicate, not among the best of its group",
     "structural": "same or similar layer calls as a better row",
-    "prefix": "brought back: its prefix had too few rows",
-    "topup": "brought back: unlike the kept rows of its prefix",
+    "prefix": "restored: its prefix had too few rows",
+    "topup": "restored: unlike the kept rows of its prefix",
 }
 
 
@@ -138,7 +138,7 @@ def curate_nndup(
     rescued |= dict.fromkeys(top_up(rows, [*kept, *rescued], removed, options), "topup")
     kept += rescued
 
-    # What is assigned later wins: a kept row was selected, and a removed one that was brought back is kept.
+    # Later assignments win: a kept row was selected, and a removed row that was restored is kept.
     verdicts = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
     verdicts.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
     for row in kept:
@@ -181,10 +181,10 @@ def curate_like_nndup(corpus: LoadedRecords, options: CurateOptions, jobs: int |
         code_sha=corpus.ids,
         options=_options(options),
     )
-    return _outcome(corpus, options, _among_all(result, rows, filtered))
+    return _outcome(corpus, options, _extend_to_all(result, rows, filtered))
 
 
-def _among_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, str]) -> NnDupResult:
+def _extend_to_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, str]) -> NnDupResult:
     """Extend a result on some rows to all rows, of which options left out the others."""
     if not filtered:
         return result

@@ -1,11 +1,11 @@
 """The three removing stages of nn-dup 2.2.4: equal code, lexical near-duplicates, structural duplicates.
 
 Each takes the rows that are still kept, in nn-dup's order, and returns the removed ones, each with the rows that the
-stage kept instead, best first. Removals are in the order in which nn-dup records them (lexical ones: in the order of
-the rows that were kept, where nn-dup has hash order).
+stage kept instead, best first. Removals are in the order in which nn-dup records them, lexical ones in the order of the
+rows (in nn-dup: hash order).
 
-Two more stages bring removed rows back: a minimum per prefix, and a few diverse rows. Both take candidates by quality;
-of tied rows, the one removed first comes first (nn-dup: hash order).
+Two more stages restore removed rows: a minimum per prefix, and a few diverse rows. Both take candidates by quality, and
+tied rows in the order of their removal (in nn-dup: hash order).
 """
 
 import inspect
@@ -50,15 +50,15 @@ class NnDupOptions:
         return self.fractal_threshold if family.startswith("fractal") else self.lexical_threshold
 
 
-#: The default sketch of the installed datasketch, which nn-dup uses: datasketch 2.0 changed its permutations, so that
-#: other pairs are proposed. https://github.com/ekzhu/datasketch/pull/323
+#: The default sketch of the installed datasketch, which nn-dup uses: datasketch 2.0 changed its permutations, and with
+#: them the pairs that it proposes. https://github.com/ekzhu/datasketch/pull/323
 SKETCH_SCHEME = "affine32" if "scheme" in inspect.signature(MinHash.__init__).parameters else "legacy"
 
 
 def sketch_options(num_perm: int) -> dict[str, Any]:
-    """Return all options of a sketch explicitly, so that no later default changes it."""
-    stated = {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
-    return {"num_perm": num_perm, "seed": 1, "hashfunc": sha1_hash32, **stated}
+    """Return all options of a sketch explicitly, so that a later default cannot change it."""
+    scheme = {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
+    return {"num_perm": num_perm, "seed": 1, "hashfunc": sha1_hash32, **scheme}
 
 
 def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
@@ -71,8 +71,8 @@ def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[st
         groups.setdefault(rows.code[row], []).append(row)
 
     def rank(row: int) -> tuple[int, int]:
-        place = first_prefix(rows.names[row], prefer)
-        return len(prefer) if place is None else place, rows.quality[row]
+        index = first_prefix(rows.names[row], prefer)
+        return len(prefer) if index is None else index, rows.quality[row]
 
     return _best_of_each(list(groups.values()), rank)
 
@@ -80,8 +80,8 @@ def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[st
 def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: NnDupOptions) -> Removed:
     """Remove all but the best few of each group of near-duplicates (chained, within one family).
 
-    A group also keeps the best row of every included prefix that has none among these. Of rows that tie in quality, the
-    earlier is better (in nn-dup: the one that hash order puts first).
+    A group also keeps the best row of each included prefix that has none among these. Of rows that tie in quality, the
+    earlier one is better (in nn-dup: the first in hash order).
     """
     rows_of: dict[tuple[int, str], list[int]] = defaultdict(list)
     for row in kept:
@@ -137,7 +137,7 @@ def _best_of_each(
 def _near_groups(
     sets: DistinctSets, nodes: Sequence[tuple[int, str]], options: NnDupOptions
 ) -> Iterator[list[tuple[int, str]]]:
-    """Yield connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
+    """Yield connected groups of (set number, family) nodes; also single nodes, since several rows may share one."""
     group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), options)
     candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, family in nodes:
@@ -146,8 +146,8 @@ def _near_groups(
         threshold = options.threshold_for(family)
         if threshold > 1.0:
             continue  # not even equal sets are near
-        places = np.array(numbers, dtype=np.int64)
-        links = vstack([csr_matrix((block >= threshold).astype(np.int8)) for _, block in sets.jaccards(places, places)])
+        own = np.array(numbers, dtype=np.int64)
+        links = vstack([csr_matrix((block >= threshold).astype(np.int8)) for _, block in sets.jaccards(own, own)])
         count, labels = connected_components(links, directed=False)
         groups: list[list[tuple[int, str]]] = [[] for _ in range(count)]
         for number, label in zip(numbers, labels.tolist(), strict=True):
@@ -166,7 +166,7 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDup
         lsh.insert(number, sketch)
     group_of: dict[int, int] = {}
     for number in numbers:
-        # Chained: a set brings all sets of its own buckets along, even where no Jaccard is near.
+        # Chained: a set brings along all sets in its buckets, even if their Jaccard similarity is low.
         reached = {number} - group_of.keys()
         while reached:
             current = reached.pop()
@@ -179,12 +179,12 @@ def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator
     """Yield each row with the later rows whose layer sets have at least this Jaccard, in order."""
     numbers = np.array([rows.layers_of[row] for row in kept], dtype=np.int64)
     for start, block in rows.layers.jaccards(numbers, numbers):
-        for place, is_near in enumerate(block >= threshold, start):
-            yield kept[place], [kept[other] for other in np.flatnonzero(is_near).tolist() if other > place]
+        for index, is_near in enumerate(block >= threshold, start):
+            yield kept[index], [kept[other] for other in np.flatnonzero(is_near).tolist() if other > index]
 
 
 class _Screen:
-    """Rejects rows whose set is too near to a kept one, for good, since the kept set only grows."""
+    """Rejects rows whose set is too similar to a kept one; rejection is final, since the kept set only grows."""
 
     def __init__(
         self, sets: DistinctSets, number_of: Sequence[int], limit_for: Callable[[int], float], empty_counts: bool
@@ -193,7 +193,7 @@ class _Screen:
         self._rejected: set[int] = set()
 
     def admits(self, row: int, fresh: Sequence[int], candidates: Sequence[int]) -> bool:
-        """Return True if a row is not near any kept one.
+        """Return whether a row is unlike all kept ones.
 
         Args:
             fresh: rows kept since the last call.
@@ -214,41 +214,41 @@ class _Screen:
 
 
 def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
-    """Return rows to bring back so that each included prefix has its minimum: the best ones not near to its kept rows.
+    """Return the best rows to restore so that each included prefix has its minimum of rows unlike each other.
 
-    Rows without tokens are never near. A kept row counts for the first prefix that it begins with.
+    Rows without tokens are similar to none. A kept row counts for the first prefix that it begins with.
 
     Args:
         removed: in the order of removal.
     """
     rescued: list[int] = []
     beginnings = [normalise_name(prefix) for prefix in options.include]
-    have = [first_prefix(rows.names[row], beginnings) for row in kept]
+    kept_prefixes = [first_prefix(rows.names[row], beginnings) for row in kept]
     for prefix, beginning in zip(options.include, beginnings, strict=True):
-        need = options.min_per_prefix - have.count(options.include.index(prefix))
-        near = _Screen(
+        need = options.min_per_prefix - kept_prefixes.count(options.include.index(prefix))
+        screen = _Screen(
             rows.shingles, rows.shingles_of, lambda row: options.threshold_for(rows.families[row]), empty_counts=False
         )
-        rescued += _best_admitted(rows, removed, [*kept, *rescued], beginning, need, [near])
+        rescued += _best_admitted(rows, removed, [*kept, *rescued], beginning, need, [screen])
     return rescued
 
 
 def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
-    """Return rows to add for diversity: per prefix the best few that exceed neither Jaccard to any kept row of it.
+    """Return rows to add for diversity: per prefix, the best few that exceed neither limit to any of its kept rows.
 
-    Rows without tokens count as lexically unlike everything.
+    Rows without tokens count as lexically unlike all others.
 
     Args:
         removed: in the order of removal.
     """
-    most = (options.topup_lexical_max, options.topup_structural_max)
-    if min(most) < 0.0:
+    limits = (options.topup_lexical_max, options.topup_structural_max)
+    if min(limits) < 0.0:
         return []
-    # nn-dup rejects what exceeds a limit, a screen what reaches it: the next number up makes them agree.
-    lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in most)
+    # nn-dup rejects rows that exceed a limit, a screen those that reach it: the next larger number makes them agree.
+    lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in limits)
     added: list[int] = []
-    of_fractals = [name for name in options.include if normalise_name(name).startswith("fractalnet")]
-    for beginning in map(normalise_name, options.topup_prefixes or of_fractals):
+    fractal_prefixes = [name for name in options.include if normalise_name(name).startswith("fractalnet")]
+    for beginning in map(normalise_name, options.topup_prefixes or fractal_prefixes):
         screens = [
             _Screen(rows.shingles, rows.shingles_of, lambda _: lexical, empty_counts=False),
             _Screen(rows.layers, rows.layers_of, lambda _: structural, empty_counts=True),
@@ -258,7 +258,7 @@ def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnD
 
 
 def _best_admitted(
-    rows: Rows, removed: Sequence[int], kept: Sequence[int], beginning: str, most: int, screens: Sequence[_Screen]
+    rows: Rows, removed: Sequence[int], kept: Sequence[int], beginning: str, limit: int, screens: Sequence[_Screen]
 ) -> list[int]:
     """Return the best removed rows with this beginning whose code is not kept and that all screens admit."""
     present = {rows.code[row] for row in kept}
@@ -267,10 +267,9 @@ def _best_admitted(
     fresh = [row for row in kept if rows.names[row].startswith(beginning)]
     admitted: list[int] = []
     for row in candidates:
-        if len(admitted) >= most:
+        if len(admitted) >= limit:
             break
-        # no short circuit: every screen must see `fresh`
-        refused = [screen for screen in screens if not screen.admits(row, fresh, candidates)]
-        fresh = [] if refused else [row]
+        verdicts = [screen.admits(row, fresh, candidates) for screen in screens]  # every screen must see `fresh`
+        fresh = [row] if all(verdicts) else []
         admitted += fresh
     return admitted

@@ -266,7 +266,7 @@ def _explain(snapshot: SnapshotTables, wanted: str) -> Explanation:
 
 
 def _graph_difference(snapshot: SnapshotTables, canonical: str, removed: str) -> GraphDifference | None:
-    """Compare what two codes compute; None if a graph is unknown."""
+    """Compare the graphs of two codes; None if one has none."""
     kept_row, removed_row = (snapshot.graph(digest) for digest in (canonical, removed))
     if kept_row is None or removed_row is None or kept_row.graph is None or removed_row.graph is None:
         return None
@@ -321,7 +321,7 @@ def _list_duplicates(snapshot: SnapshotTables, kept: Decision) -> Duplicates:
         assert row.stage is not None
         assert row.similarity is not None
         duplicates.append(Duplicate(row.nn, row.id, row.stage, row.similarity))
-    duplicates.sort(key=lambda one: (-one.similarity, DUPLICATE_STAGES.index(one.stage), one.name, one.id))
+    duplicates.sort(key=lambda item: (-item.similarity, DUPLICATE_STAGES.index(item.stage), item.name, item.id))
     by_stage: Counter[str] = Counter(duplicate.stage for duplicate in duplicates)
     nearest = duplicates[:SHOWN]
     return Duplicates(

@@ -229,8 +229,8 @@ def _list_graph(facts: Explanation) -> list[tuple[str, str]]:
         entries.append(("", f"never runs: {', '.join(row.dead_classes)}"))
     if difference is None:
         return entries
-    alike = [("start", difference.starts_alike), ("train", difference.trains_alike)]
-    different_parts = " and ".join(what for what, same in alike if not same)
+    agreements = [("start", difference.starts_alike), ("train", difference.trains_alike)]
+    different_parts = " and ".join(what for what, same in agreements if not same)
     also = f", but {different_parts} differently" if different_parts and difference.agreement == "same" else ""
     common = f"; {difference.share:.0%} of their subtrees in common" if difference.agreement == "different" else ""
     entries.append(("computation", _AGREEMENT[difference.agreement] + also + common))

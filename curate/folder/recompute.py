@@ -1,4 +1,4 @@
-"""Verify by computing: the graphs and numbers of some networks of a snapshot, again in the sandbox."""
+"""Verify some networks of a snapshot by tracing and measuring them again in the sandbox."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +17,10 @@ _NAME = "networks computed again"
 
 
 def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) -> Check:
-    """Trace and measure some kept networks for which others were removed, and what was removed for them.
+    """Trace and measure some kept networks, and the networks that were removed as their duplicates.
 
-    The same networks each time: those with the smallest ids. A removed code is run with the
-    hyperparameters of its canonical, as the folder holds no others; one that has another graph with these is left out.
+    These are always the networks with the smallest ids. A removed code is run with the hyperparameters of its
+    canonical, since the folder holds no others; if its graph differs with these, it is left out.
 
     Raises: UserError if no sandbox is available.
     """
@@ -50,18 +50,18 @@ def recompute(folder: Path, manifest: Manifest, count: int, jobs: int | None) ->
     recomputed = _compute(facts, codes, manifest, jobs)
     wrong, pairs, left_out = [], 0, 0
     for id_ in chosen:
-        own, was = recomputed[id_], stored[id_]
-        # Numbers were measured where another code of the whole corpus had weights of the same sizes.
-        names = [name for name in _IDENTITIES if name != "behavior" or (was.behavior and own.behavior)]
+        new, old = recomputed[id_], stored[id_]
+        # Numbers were only measured if another code of the whole corpus had weights of the same sizes.
+        names = [name for name in _IDENTITIES if name != "behavior" or (old.behavior and new.behavior)]
         wrong += [
             f"{records[id_].nn}: {name} is not what it computes"
             for name in names
-            if own.answer.get(name) != getattr(was, name)
+            if new.answer.get(name) != getattr(old, name)
         ]
         for other in removals[id_]:
             if other not in recomputed or recomputed[other].graph != stored[other].graph:
                 left_out += 1
-            elif own.agrees(recomputed[other]) != "same":
+            elif new.agrees(recomputed[other]) != "same":
                 wrong.append(f"{records[id_].nn}: {other[:12]}, removed for it, computes something else")
             else:
                 pairs += 1

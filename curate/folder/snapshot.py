@@ -116,7 +116,7 @@ def _delta_note(outcome: CurationOutcome) -> str:
         return ""
     folders = ", ".join(code_span(name) for name in outcome.details["against"]["folders"])
     return f"""
-This is a delta: it appends to {folders}, and holds only what is new compared with that.
+This is a delta: it appends to {folders}, and holds only its additions.
 All promises hold for both together: concatenate them split by split. `stats` also
 holds further evaluations of networks that are published there.
 """

@@ -80,8 +80,8 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[F
     released = bool(others) and all(item.name.startswith("nn_dataset-") for item in others)
     what = "release" if released else "input"
     links = [FolderLink(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
-    place = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
-    return [*links, FolderLink("source", place, content)]
+    location = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
+    return [*links, FolderLink("source", location, content)]
 
 
 #: The folders that `lemur curate` writes.

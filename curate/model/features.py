@@ -64,7 +64,7 @@ def get_family(names: Iterable[str]) -> str:
 @lru_cache(maxsize=100_000)
 def _find_rule(name: str) -> int:
     """Return the index of the first rule that a name matches; the number of rules if none does."""
-    return next((place for place, (_, pattern) in enumerate(_RULES) if pattern.search(name)), len(_RULES))
+    return next((index for index, (_, pattern) in enumerate(_RULES) if pattern.search(name)), len(_RULES))
 
 
 #: Part of the cache's name; increased whenever a definition below changes.
@@ -225,7 +225,7 @@ class FeatureStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added since the last shard."""
+        """Write the features added since the last shard."""
         if not self._pending:
             return
         rows, blob = _shard_rows(self._pending)
@@ -262,22 +262,22 @@ class FeatureStore:
     def export(self, digests: Sequence[bytes], path: Path) -> None:
         """Write the features of these codes as one shard: `path` (.parquet) and its `.shingles` file."""
         exported: list[dict[str, Any]] = []
-        places: dict[bytes, int] = {}
+        offset_of: dict[bytes, int] = {}
         with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
             for shard, rows in self._rows(digests):
                 with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
                     for position, features in rows:
                         name = features["shingle_set"]
-                        if name is not None and name not in places:
-                            places[name] = blob.tell()
+                        if name is not None and name not in offset_of:
+                            offset_of[name] = blob.tell()
                             shingles.seek(features["shingles_at"])
                             blob.write(shingles.read(features["shingles_count"] * 8))
-                        exported.append(features | {"id": digests[position], "shingles_at": places.get(name)})
+                        exported.append(features | {"id": digests[position], "shingles_at": offset_of.get(name)})
         exported.sort(key=lambda features: features["id"])
         _write_shard(exported, path)
 
     def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, dict[str, Any]]]]]:
-        """By shard, the rows of these codes with their positions."""
+        """Yield the rows of these codes by shard, with their positions."""
         wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
         for position, digest in enumerate(digests):
             shard, row = self._known[digest]
@@ -333,19 +333,19 @@ def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:
 def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, Any]], bytes]:
     rows: list[dict[str, Any]] = []
     pieces: list[bytes] = []
-    places: dict[bytes, int] = {}
+    offset_of: dict[bytes, int] = {}
     end = 0
     for digest, features in pending:
         if isinstance(features, str):
             rows.append({"id": digest, "problem": features})
             continue
-        if features.shingle_set not in places:
+        if features.shingle_set not in offset_of:
             pieces.append(features.shingles.tobytes())
-            places[features.shingle_set] = end
+            offset_of[features.shingle_set] = end
             end += len(pieces[-1])
         named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
         arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
-        place = {"shingles_at": places[features.shingle_set], "shingles_count": len(features.shingles)}
+        offsets = {"shingles_at": offset_of[features.shingle_set], "shingles_count": len(features.shingles)}
         evidence = {"pretrained": [asdict(item) for item in features.pretrained]}
-        rows.append({"id": digest, **named, **arrays, **place, **evidence})
+        rows.append({"id": digest, **named, **arrays, **offsets, **evidence})
     return rows, b"".join(pieces)

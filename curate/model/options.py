@@ -9,17 +9,17 @@ from lemur_core.files.errors import UsageError
 from lemur_core.similarity import Detail
 from manifests.options import MAX_TOKENS, RUNTIME, Option
 
-_ROWS, _BALANCE, _TRIED = "Which rows", "More of some, and first", "Networks are run"
+_ROWS, _BALANCE, _RUNS = "Which rows", "Preferences and minimums", "Running networks"
 _NN_DUP_ONLY = "Profile nn-dup only"
 
 Names = tuple[str, ...]
 Profile = Literal["strict", "nn-dup"]
 
-#: Which graphs are compared: those of the networks that survive by their text, or of all codes; with keep-different,
-#: near texts whose graphs differ beyond widths are not near-duplicates.
+#: The graphs to compare: those of the codes that survive the comparison by text, or of all codes; with keep-different,
+#: codes with near texts are not near-duplicates if their graphs differ in more than widths.
 Graphs = Literal["survivors", "all", "keep-different", "off"]
 
-#: Records with at least this Jaccard stay in one split.
+#: Records with at least this Jaccard similarity are in the same split.
 LEAK_THRESHOLD = 0.70
 
 SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
@@ -46,7 +46,7 @@ def _read_prm(text: str) -> str:
 def parse_upweight(text: str) -> tuple[str, float]:
     """Parse `PREFIX:FACTOR` into a pair.
 
-    Raises: UsageError if it is not of that form, or the factor is not a positive number.
+    Raises: UsageError if the text has another form, or the factor is not a positive number.
     """
     prefix, colon, factor = text.rpartition(":")
     try:
@@ -60,7 +60,7 @@ def parse_upweight(text: str) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class CurateOptions:
-    """The options of `lemur curate`; None means the default of the profile.
+    """The options of `lemur curate`; None stands for the profile's default.
 
     Example:
         ```python
@@ -74,26 +74,22 @@ class CurateOptions:
     profile: Annotated[Profile, Option("strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")] = "strict"
     task: Annotated[
         Names,
-        Option(
-            "Only rows of this task (repeatable). A single one is that of a folder's files.", metavar="T", panel=_ROWS
-        ),
+        Option("Only rows of this task (repeatable); a single one is assigned to files.", metavar="T", panel=_ROWS),
     ] = ()
-    dataset: Annotated[
-        Names, Option("Only rows of this data set (repeatable), likewise.", metavar="D", panel=_ROWS)
-    ] = ()
-    metric: Annotated[Names, Option("Only rows of this metric (repeatable), likewise.", metavar="M", panel=_ROWS)] = ()
+    dataset: Annotated[Names, Option("Only rows of this data set (see --task).", metavar="D", panel=_ROWS)] = ()
+    metric: Annotated[Names, Option("Only rows of this metric (see --task).", metavar="M", panel=_ROWS)] = ()
     prm: Annotated[
         str | None,
-        Option("Hyperparameters of a folder's files.", metavar="JSON", panel=_ROWS, read=_read_prm),
+        Option("Hyperparameters for a folder's files.", metavar="JSON", panel=_ROWS, read=_read_prm),
     ] = None
     include: Annotated[Names, Option("Only names with this prefix (repeatable).", metavar="PREFIX", panel=_ROWS)] = ()
-    nn_prefixes: Names = ()  # whole ones in both profiles; `include` of profile nn-dup matches as nn-dup does
+    nn_prefixes: Names = ()  # whole prefixes in both profiles; with profile nn-dup, `include` matches like nn-dup
     prefer: Annotated[
         Names, Option("Rank this prefix before others (repeatable, in order).", metavar="PREFIX", panel=_BALANCE)
     ] = ()
     lexical_threshold: Annotated[float, Option("Token Jaccard from which two codes are duplicates.")] = 0.90
     structural_threshold: Annotated[
-        float | None, Option("Fingerprint Jaccard likewise; default 0.95, nn-dup 0.90.")
+        float | None, Option("Fingerprint Jaccard from which two codes are duplicates; default 0.95, nn-dup 0.90.")
     ] = None
     min_per_prefix: Annotated[
         int | None, Option("Keep at least N of each prefix; default 0, nn-dup 1.", metavar="N", panel=_BALANCE)
@@ -102,7 +98,7 @@ class CurateOptions:
         Names, Option("Raise this prefix to the top-up number (repeatable).", metavar="P", panel=_BALANCE)
     ] = ()
     topup_family: Annotated[
-        Names, Option("Raise this architecture family likewise (repeatable).", metavar="F", panel=_BALANCE)
+        Names, Option("Raise this architecture family to the top-up number (repeatable).", metavar="F", panel=_BALANCE)
     ] = ()
     topup_per_prefix: Annotated[int, Option("The top-up number.", metavar="N", panel=_BALANCE)] = 10
     upweight: Annotated[
@@ -113,35 +109,35 @@ class CurateOptions:
     tokens: Annotated[Detail, Option("abstract: as published; literal: names and numbers count too.")] = "abstract"
     graph: Annotated[
         Graphs | None,
-        Option("Whose computations are compared, in a sandbox; default survivors, nn-dup off.", panel=_TRIED),
+        Option("Codes whose computations to compare, in a sandbox; default survivors, nn-dup off.", panel=_RUNS),
     ] = None
-    seed: Annotated[int, Option("Draws the splits and, with --chat, the requests.", after="license")] = 42
-    check_runs: Annotated[bool, Option("Run every kept network once, in a sandbox: column runs.", panel=_TRIED)] = False
-    require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_TRIED)] = False  # implies check_runs
+    seed: Annotated[int, Option("The seed of the splits and, with --chat, of the requests.", after="license")] = 42
+    check_runs: Annotated[bool, Option("Run every kept network once, in a sandbox: column runs.", panel=_RUNS)] = False
+    require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False  # implies check_runs
     runtime: Annotated[Names, RUNTIME] = ()
     namespace: Annotated[
         Literal["torch"] | None,
-        Option("Run codes without imports below those of torch, nn, F, optim, Tensor, math, np.", panel=_TRIED),
+        Option("Run codes without imports as if they imported torch, nn, F, optim, Tensor, math, np.", panel=_RUNS),
     ] = None
     unsafe_no_sandbox: Annotated[
-        bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_TRIED, after="runtime")
+        bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_RUNS, after="runtime")
     ] = False
-    chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept networks in a sandbox.", panel=_TRIED)] = (
+    chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept networks in a sandbox.", panel=_RUNS)] = (
         False
     )
     chat_max_tokens: Annotated[
-        int, Option("Drop longer conversations (words, numbers and signs).", metavar="N", panel=_TRIED)
+        int, Option("Drop conversations with more tokens (words, numbers and signs).", metavar="N", panel=_RUNS)
     ] = MAX_TOKENS
     license: Annotated[
         str | None,
-        Option("Of codes whose source states none: MIT, ...", metavar="SPDX", read=_read_license),
+        Option("The license of codes whose source states none: MIT, ...", metavar="SPDX", read=_read_license),
     ] = None
     keep_per_family: Annotated[
-        int, Option("Kept of each family in a duplicate group.", metavar="K", panel=_NN_DUP_ONLY)
+        int, Option("Records to keep of each family in a duplicate group.", metavar="K", panel=_NN_DUP_ONLY)
     ] = 5
     fractal_threshold: Annotated[float, Option("Token Jaccard for FractalNet.", panel=_NN_DUP_ONLY)] = 0.97
     topup_lexical_max: Annotated[float, Option("Token Jaccard that a top-up may reach.", panel=_NN_DUP_ONLY)] = 0.85
-    topup_structural_max: Annotated[float, Option("Fingerprint Jaccard likewise.", panel=_NN_DUP_ONLY)] = 0.60
+    topup_structural_max: Annotated[float, Option("The same for fingerprints.", panel=_NN_DUP_ONLY)] = 0.60
 
     def __post_init__(self) -> None:
         for name, value in (("lexical", self.lexical_threshold), ("structural", self.structural)):
@@ -149,12 +145,12 @@ class CurateOptions:
                 raise UsageError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
-        for option, chosen in (
+        for option, is_set in (
             ("--unsafe-no-sandbox", self.unsafe_no_sandbox),
             ("--runtime", bool(self.runtime)),
             ("--namespace", self.namespace is not None),
         ):
-            if chosen and not self.runs_code:
+            if is_set and not self.runs_code:
                 raise UsageError(
                     f"{option}: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"
                     " leave it out"
@@ -176,22 +172,22 @@ class CurateOptions:
         """Refuse options of the other profile, since ignoring them silently would mislead."""
         strict_only = ("topup_family", "from_scratch", "tokens", "require_runs")
         nn_dup_only = ("keep_per_family", "fractal_threshold", "topup_lexical_max", "topup_structural_max")
-        foreign, home = (nn_dup_only, "nn-dup") if self.profile == "strict" else (strict_only, "strict")
+        foreign, owner = (nn_dup_only, "nn-dup") if self.profile == "strict" else (strict_only, "strict")
         defaults = {item.name: item.default for item in fields(self)}
         for name in foreign:
             if getattr(self, name) != defaults[name]:
-                raise UsageError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
+                raise UsageError(f"--{name.replace('_', '-')}: only profile {owner} knows it; leave it out or switch")
 
     @property
     def of_files(self) -> dict[str, str]:
-        """The columns of a folder's files, which state none: those that the options leave no choice of."""
-        chosen = {"task": self.task, "dataset": self.dataset, "metric": self.metric}
+        """The columns of a folder's files, which do not state them: those with a single value in the options."""
+        columns = {"task": self.task, "dataset": self.dataset, "metric": self.metric}
         own = {} if self.prm is None else {"prm": self.prm}
-        return {name: values[0] for name, values in chosen.items() if len(values) == 1} | own
+        return {name: values[0] for name, values in columns.items() if len(values) == 1} | own
 
     @property
     def in_sandbox(self) -> dict[str, Any]:
-        """How the networks are run: arguments of what runs them."""
+        """The arguments for running networks."""
         return {"unsafe": self.unsafe_no_sandbox, "runtime": self.runtime, "namespace": self.namespace}
 
     @property
@@ -206,7 +202,7 @@ class CurateOptions:
 
     @property
     def graphs(self) -> Graphs:
-        """Which graphs are compared."""
+        """The graphs to compare."""
         return self.graph or ("survivors" if self.profile == "strict" else "off")
 
     @property
@@ -230,14 +226,14 @@ def get_prefix(nn: str) -> str:
 
 
 def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
-    """Return the index of the first of `prefixes` that the name starts with, by whole `-` segments, ignoring case.
+    """Return the index of the first prefix that the name starts with, in whole `-` segments, ignoring case.
 
-    A prefix may end in its `-`: `ga-` is `ga`, and neither is the beginning of `GAN`.
+    A prefix may end in `-`: `ga-` means `ga`, and neither matches `GAN`.
     """
     name = nn.casefold()
-    for place, prefix in enumerate(prefixes):
-        wanted = prefix.casefold()
-        wanted = wanted.rstrip("-") or wanted
-        if name == wanted or name.startswith(f"{wanted}-"):
-            return place
+    for index, prefix in enumerate(prefixes):
+        start = prefix.casefold()
+        start = start.rstrip("-") or start
+        if name == start or name.startswith(f"{start}-"):
+            return index
     return None

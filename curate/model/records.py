@@ -36,7 +36,7 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDA
     reasons: dict[int, str] = {}
     for column in BY_VALUE:
         if wanted := getattr(options, column):
-            reasons = _by_value(corpus.rows.column(column), column, wanted, usable) | reasons
+            reasons = _reject_by_value(corpus.rows.column(column), column, wanted, usable) | reasons
     prefixes = options.nn_prefixes, options.include if options.profile == "strict" else ()
     for chosen, option in zip(prefixes, ("nn_prefixes", "--include"), strict=True):
         if chosen:
@@ -51,7 +51,7 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: npt.NDA
     return reasons
 
 
-def _by_value(
+def _reject_by_value(
     values: pa.ChunkedArray, column: str, wanted: tuple[str, ...], usable: npt.NDArray[np.bool_]
 ) -> dict[int, str]:
     counted = pc.value_counts(values.filter(pa.array(usable))).to_pylist()
@@ -66,12 +66,12 @@ def _by_value(
     return {row: reasons[value] for row, value in zip(rows.tolist(), stated, strict=True)}
 
 
-def _suggest(value: str, there: "Counter[str]") -> str:
+def _suggest(value: str, counts: "Counter[str]") -> str:
     """Suggest the values nearest to one, then the most frequent ones."""
-    plain = {known.casefold(): known for known in sorted(there)}
+    plain = {known.casefold(): known for known in sorted(counts)}
     near = [plain[text] for text in difflib.get_close_matches(value.casefold(), plain, n=3)]
-    most = [known for known, _ in sorted(there.items(), key=lambda item: (-item[1], item[0]))[:_LISTED_VALUES]]
-    more = f" and {len(there) - _LISTED_VALUES} others" if len(there) > _LISTED_VALUES else ""
+    most = [known for known, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_LISTED_VALUES]]
+    more = f" and {len(counts) - _LISTED_VALUES} others" if len(counts) > _LISTED_VALUES else ""
     nearest = f"near: {', '.join(near)}; " if near else ""
     return f"{nearest}there are {', '.join(most) or 'none'}{more}"
 
@@ -92,7 +92,7 @@ class Records:
     @property
     def rank(self) -> dict[int, int]:
         """The rank of each code in the order."""
-        return {code: place for place, code in enumerate(self.order)}
+        return {code: index for index, code in enumerate(self.order)}
 
 
 def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
@@ -116,7 +116,7 @@ def build_records(corpus: LoadedRecords, options: CurateOptions) -> Records:
         names=chosen_names,
         prefixes={code: get_prefix(name) for code, name in chosen_names.items()},
         families={code: corpus.features.family[code] for code in shown},
-        order=_best_first(corpus, options, shown, chosen_names, scores),
+        order=_rank_codes(corpus, options, shown, chosen_names, scores),
     )
 
 
@@ -179,11 +179,11 @@ def _sortable(value: object) -> tuple[bool, object]:
 
 
 def _preference(name: str, options: CurateOptions) -> int:
-    place = matching_prefix(name, options.prefer)
-    return len(options.prefer) if place is None else place
+    index = matching_prefix(name, options.prefer)
+    return len(options.prefer) if index is None else index
 
 
-def _best_first(
+def _rank_codes(
     corpus: LoadedRecords,
     options: CurateOptions,
     shown: dict[int, int],

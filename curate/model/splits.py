@@ -88,11 +88,11 @@ def assign_splits(
         assigned: splits of groups that join published records; the others fill the splits among themselves.
     """
     members: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         if group not in assigned:
-            members.setdefault(group, []).append(place)
+            members.setdefault(group, []).append(index)
     # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
-    draws = {group: _draw(seed, min(ids[place] for place in places)) for group, places in members.items()}
+    draws = {group: _draw(seed, min(ids[index] for index in rows)) for group, rows in members.items()}
     holdings = _count_kinds(members, kinds)
     total: Counter[_Kind] = Counter()
     for holding in holdings.values():
@@ -121,14 +121,14 @@ _TIMES = (1.0, 1.1, 1.3, 2.0, 1e9)
 
 def _count_kinds(members: Mapping[int, Sequence[int]], kinds: Sequence[tuple[str, str]]) -> dict[int, Counter[_Kind]]:
     """Return how many records of each prefix and family, and of all, each group holds."""
-    every = [place for places in members.values() for place in places]
-    labels: dict[int, tuple[_Kind, ...]] = dict.fromkeys(every, (_ALL,))
+    indices = [index for rows in members.values() for index in rows]
+    labels: dict[int, tuple[_Kind, ...]] = dict.fromkeys(indices, (_ALL,))
     for column, name in enumerate(("prefix", "family")):
-        counts = Counter(kinds[place][column] for place in every)
-        for place in every:
-            value = kinds[place][column]
-            labels[place] += ((name, value) if counts[value] >= RARE else (f"rare {name}", ""),)
-    return {group: Counter(kind for place in places for kind in labels[place]) for group, places in members.items()}
+        counts = Counter(kinds[index][column] for index in indices)
+        for index in indices:
+            value = kinds[index][column]
+            labels[index] += ((name, value) if counts[value] >= RARE else (f"rare {name}", ""),)
+    return {group: Counter(kind for index in rows for kind in labels[index]) for group, rows in members.items()}
 
 
 def _fill(

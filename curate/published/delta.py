@@ -1,8 +1,8 @@
 """A delta: new records that extend published snapshots, whose decisions are final.
 
-A new code that is already published keeps its record there. One that was removed there shares that decision. One that
-duplicates a published record is removed with the nearest such record as its canonical; the rest are decided among
-themselves, best first. A group of records joins the split of its published neighbors; a record that would connect
+A new code that is already published keeps its published record. One that was removed there shares that decision. One
+that duplicates a published record is removed with the nearest such record as its canonical. The others are compared
+with each other, best first. A group of records joins the split of its published neighbors; a record that would connect
 groups of two published splits is not kept.
 """
 
@@ -30,7 +30,7 @@ from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.stored import VIEWS
 from manifests.folders.manifest import FILE_NAME, Parent
 
-#: Published groups by split and cluster, each with one record of it.
+#: Published groups, by split and cluster, each with one of its records.
 PublishedGroups = Mapping[tuple[str, str], PublishedRecord]
 
 
@@ -44,7 +44,7 @@ class Near:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """The sort key: by stage, most similar first, then by id, independent of the order of the folders."""
+        """The sort key: stage, most similar first, id; independent of the order of the folders."""
         return DUPLICATE_STAGES.index(self.stage), -self.similarity, self.record.id
 
     @property
@@ -62,9 +62,9 @@ class Near:
 class Baseline:
     """Published snapshots, compared with the codes of one corpus.
 
-    Published records that are the canonical of a new code are numbered after the corpus's codes, in `records`.
+    Published records that are the canonical of a new code get numbers after the corpus's codes, in `records`.
 
-    Args: ids: the SHA-256 of each code. features: of the codes, in the same order.
+    Args: ids: the SHA-256 of each code. features: their features, in the same order.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Baseline:
         self._compare(features, [code for code in range(self._first) if self._is_open(code, features)])
 
     def verdicts(self, codes: Iterable[int], traced: Callable[[int], GraphTrace | None]) -> dict[int, Verdict]:
-        """Return the decisions on those of these codes that duplicate something published.
+        """Return the decisions on those of these codes that duplicate a published code.
 
-        Args: traced: returns what a code computes, if known.
+        Args: traced: returns the trace of a code, if known.
         """
         by_code = {code: self._verdict(code, traced(code)) for code in codes}
         return {code: verdict for code, verdict in by_code.items() if verdict is not None}
@@ -130,7 +130,7 @@ class Baseline:
         """Return the corpus extended by the published canonicals of its codes, under their numbers."""
         published_ids = [self.records[number].id for number in sorted(self.records)]
         for folder in self.folders:
-            folder.have([id_ for id_ in published_ids if folder.of_id(id_) is not None])
+            folder.ensure_features([id_ for id_ in published_ids if folder.find_by_id(id_) is not None])
         ids = [*corpus.ids, *published_ids]
         return replace(corpus, ids=ids, features=self._store.table([bytes.fromhex(id_) for id_ in ids]))
 
@@ -156,9 +156,9 @@ class Baseline:
         return code not in self.equal and code not in features.problems
 
     def _look_up(self, code: int, id_: str) -> None:
-        """Look up whether a code is published, or was removed there."""
+        """Look up whether the folders keep or removed a code."""
         for folder in self.folders:
-            record = folder.of_id(id_)
+            record = folder.find_by_id(id_)
             if record is not None:
                 self.published.add(code)
                 self.equal[code] = Verdict("exact", self._assign_number(record), 1.0, f"published as {record.label}")
@@ -179,7 +179,7 @@ class Baseline:
             return
 
     def _find_by_id(self, id_: str) -> PublishedRecord | None:
-        return next((record for folder in self.folders if (record := folder.of_id(id_)) is not None), None)
+        return next((record for folder in self.folders if (record := folder.find_by_id(id_)) is not None), None)
 
     def _find_twin(self, traced: GraphTrace) -> PublishedRecord | None:
         """Return a published record that computes the same, by its numbers or by its graph."""
@@ -190,7 +190,7 @@ class Baseline:
         return None
 
     def _find_by_graph(self, name: str, digest: str) -> PublishedRecord | None:
-        records = (folder.of_graph(name, digest) for folder in self.folders)
+        records = (folder.find_by_graph(name, digest) for folder in self.folders)
         return min((record for record in records if record is not None), key=lambda record: record.id, default=None)
 
     def _assign_number(self, record: PublishedRecord) -> int:
@@ -199,7 +199,7 @@ class Baseline:
         return number
 
     def _differ(self, near: Near, traced: GraphTrace | None) -> bool:
-        """Return True if different graphs keep two similar texts apart."""
+        """Return whether different graphs keep two similar texts from being duplicates."""
         if near.stage == "exact" or self._options.graphs != "keep-different" or traced is None:
             return False
         return traced.agrees(near.record.trace) == "different"
@@ -207,7 +207,7 @@ class Baseline:
     def _compare(self, features: FeatureTable, codes: Sequence[int]) -> None:
         """Find the published neighbors of these codes, once per view for all codes that are equal in it."""
         by_view: dict[str, dict[int, list[int]]] = {}
-        # By view, not by code: many codes of a corpus are one text or one structure.
+        # By view, not by code: many codes of a corpus share a text or a structure.
         for view in (*VIEWS, "shingle_set"):
             for code in codes:
                 by_view.setdefault(view, {}).setdefault(int(getattr(features, view)[code]), []).append(code)
@@ -236,18 +236,18 @@ class Baseline:
             neighbours.sort(key=lambda near: near.order)
 
     def _compare_text(self, folder: PublishedFolder, features: FeatureTable, number: int, members: list[int]) -> None:
-        """Find all records at the lexical threshold, and for each group one record close enough to belong to it."""
+        """Find all records at the lexical threshold, and one record of each group that the codes belong to."""
         lexical = self._options.lexical_threshold
         lowest = min(LEAK_THRESHOLD, lexical)
         own, size = features.shingles(number), int(features.set_sizes[number])
         rows, estimates = folder.index.alike(features.signatures[number], size, lowest)
         ids, splits, clusters = (folder.column(name, rows) for name in ("id", "split", "cluster"))
         groups = list(zip(splits, clusters, strict=True))
-        enough = lexical - ESTIMATE_MARGIN
-        settled: set[tuple[str, str]] = set()
-        # The most alike first: once its group is settled, a record is read only if it may be a duplicate.
+        least_estimate = lexical - ESTIMATE_MARGIN
+        joined: set[tuple[str, str]] = set()
+        # Most similar first: once the codes belong to its group, a record is read only if it may be a duplicate.
         for index in np.argsort(-estimates, kind="stable").tolist():
-            if groups[index] in settled and estimates[index] < enough:
+            if groups[index] in joined and estimates[index] < least_estimate:
                 continue
             similarity = jaccard(own, folder.shingles(ids[index]))
             if similarity < lowest:
@@ -258,7 +258,7 @@ class Baseline:
                     self._near.setdefault(code, []).append(Near("lexical", record, similarity))
                 if similarity >= LEAK_THRESHOLD:
                     self._touch(code, record)
-                    settled.add(groups[index])
+                    joined.add(groups[index])
 
     def _touch(self, code: int, record: PublishedRecord) -> None:
         self._touched.setdefault(code, {}).setdefault((record.split, record.cluster), record)
@@ -267,7 +267,7 @@ class Baseline:
 def open_baseline(parents: Sequence[Path], corpus: LoadedRecords, options: CurateOptions, jobs: int | None) -> Baseline:
     """Compare a corpus with the published snapshots in these folders.
 
-    Raises: UserError as `open_published` does.
+    Raises: UserError as in `open_published`.
     """
     store = FeatureStore(options.tokens)
     return Baseline(open_published(parents, options, store, jobs), corpus.ids, corpus.features, options, store)
@@ -276,7 +276,7 @@ def open_baseline(parents: Sequence[Path], corpus: LoadedRecords, options: Curat
 class SplitGuard:
     """Rejects records that would connect groups of two published splits.
 
-    Groups are those of `curate.model.splits.split_groups`, extended as records are kept; each remembers one record of
+    The groups are those of `curate.model.splits.split_groups`, extended as records are kept; each holds one record of
     every published group that it touches.
     """
 
@@ -308,10 +308,10 @@ class SplitGuard:
         by_split: dict[str, PublishedRecord] = {}
         for (split, _), record in published.items():
             by_split.setdefault(split, record)
-        # Before anything is added: a rejected record must leave no trace in the groups.
+        # Checked before anything is added, since a rejected record must not change the groups.
         if len(by_split) > 1:
             both = " and ".join(f"{by_split[split].label} ({split})" for split in sorted(by_split))
-            return Verdict("leak", reason=f"would tie published splits together: {both}")
+            return Verdict("leak", reason=f"would connect published splits: {both}")
         self._groups.add(code)
         for group in tied:
             self._groups.merge(code, group)
@@ -323,12 +323,12 @@ class SplitGuard:
         return None
 
     def admits(self, kept: Iterable[int]) -> bool:
-        """Return True if all of these codes can be admitted together, starting from scratch."""
+        """Return whether all of these codes can be admitted together, starting from scratch."""
         self.clear()
         return all(self.admit(code) is None for code in kept)
 
     def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, list[PublishedRecord]]]:
-        """Return the group number of each kept code, and a record of each published group that it continues, if any.
+        """Return the group number of each kept code, and for each group a record of each published group that it joins.
 
         Args: kept: codes that can all be admitted together.
         """
@@ -344,7 +344,7 @@ class SplitGuard:
 def refuse_conflicts(folders: Sequence[Path], options: CurateOptions, jobs: int | None) -> None:
     """Check that folders can be extended together.
 
-    Raises: UserError if two of them were made in parallel and their records conflict, and as `open_published` does.
+    Raises: UserError if two of them were created in parallel and their records conflict, and as in `open_published`.
     """
     manifests = check_parents(folders)
     siblings = find_siblings(manifests)
@@ -367,9 +367,9 @@ def refuse_conflicts(folders: Sequence[Path], options: CurateOptions, jobs: int 
 def _find_conflicts(
     one: PublishedFolder, other: PublishedFolder, options: CurateOptions, store: FeatureStore
 ) -> Iterator[str]:
-    """Yield what keeps the records of two folders from being those of one snapshot."""
+    """Yield the reasons why the records of two folders cannot form one snapshot."""
     ids = other.column("id", np.arange(other.count))
-    other.have(ids)
+    other.ensure_features(ids)
     baseline = Baseline([one], ids, store.table([bytes.fromhex(id_) for id_ in ids]), options, store)
     joined = join_clusters([*read_joined(one.folder), *read_joined(other.folder)])
     records = [other.record(row) for row in range(other.count)]
@@ -379,5 +379,5 @@ def _find_conflicts(
         key = joined.get(record.cluster, record.cluster)
         for (split, cluster), near in baseline.find_published_groups(row, record.trace).items():
             if (split, joined.get(cluster, cluster)) != (record.split, key):
-                places = [f"{near.label} (group {cluster}, {split})", f"(group {record.cluster}, {record.split})"]
-                yield f"{record.label} belongs to the group of {places[0]}, but is apart {places[1]}"
+                other_group, own_group = f"group {cluster}, {split}", f"group {record.cluster}, {record.split}"
+                yield f"{record.label} ({own_group}) belongs to the group of {near.label} ({other_group})"

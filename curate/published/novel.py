@@ -1,4 +1,4 @@
-"""`lemur novel`: is this network new? Find the nearest records and blocks by text, structure and computation.
+"""`lemur novel`: decide whether a network is new; find the nearest records and blocks by text, structure and graph.
 
 A network is known if the folder would not keep it next to its records: by the manifest's thresholds for text and
 structure, or because it computes the same as a record. It is traced like the folder's networks. A rewritten network
@@ -44,15 +44,15 @@ _TRIED = 3  # of the nearest by graph, with their hyperparameters
 
 @dataclass(frozen=True, slots=True)
 class NovelNeighbor:
-    """A record or block near to a file. `known`: the stages at which the file would be removed as its duplicate."""
+    """A record or block near a file. `known`: the stages at which the file would be removed as its duplicate."""
 
     folder: str
     name: str
     id: str
-    stands_for_it: str | None  # the kept record, where this one was removed
+    stands_for_it: str | None  # the kept record, if this one was removed
     lexical: float
     structural: float
-    graph: float | None  # share of the subtrees; None where either has no graph
+    graph: float | None  # the share of common subtrees; None if either has no graph
     agreement: Agreement | None
     part: str = ""  # the module of the file that was compared by graph; empty for the whole network
     operations: int = 0  # number of nodes of that module
@@ -60,7 +60,7 @@ class NovelNeighbor:
 
     @property
     def nearness(self) -> tuple[bool, bool, float, int, str]:
-        """The sort key: known first, then equal computations, then by the greatest similarity, larger ones first."""
+        """The sort key: known first, then equal computations, then the most similar, then the largest."""
         measures = (self.lexical, self.structural, self.graph or 0.0)
         order = (-max(measures), -self.operations, f"{self.name} {self.id}")
         return (not self.known, self.agreement not in ("same", "widths"), *order)
@@ -81,7 +81,7 @@ class _QueryFile:
 
     @classmethod
     def from_code(cls, path: str, code: str) -> "_QueryFile":
-        """Return a file that is not traced yet."""
+        """Return a file that has not been traced."""
         digest = hashlib.sha256(code.encode()).hexdigest()
         return cls(path, code, digest, GraphTrace({"error": "not_traced: there are no graphs to compare with"}))
 
@@ -226,7 +226,7 @@ def _iter_modules(forms: Mapping[str, Graph]) -> Iterator[Computation]:
 
 
 def _find_nearest(files: Sequence[_QueryFile], corpora: Sequence[ReferenceCorpus]) -> list[list[NovelNeighbor]]:
-    """Return for each file the nearest codes by each measure, and all that make it known; nearest first."""
+    """Return, for each file, the nearest codes by each measure and all that make it known, nearest first."""
     nearest: list[list[NovelNeighbor]] = [[] for _ in files]
     for corpus in corpora:
         graphs = _compare_graphs(files, corpus, {code.id for code in corpus.codes})
@@ -327,7 +327,7 @@ def _closeness(comparison: GraphSimilarity) -> tuple[bool, bool, float, int]:
 def _retry_with_neighbours(
     tracer: NetworkTracer, file: _QueryFile, task: str, near: list[NovelNeighbor], corpora: Sequence[ReferenceCorpus]
 ) -> list[NovelNeighbor]:
-    """Compare the file again with its nearest by graph, using their hyperparameters; return all neighbors."""
+    """Compare a file again with its nearest neighbors by graph, using their hyperparameters; return all neighbors."""
     prms = {(str(corpus.folder), code.id): code.prm for corpus in corpora for code in corpus.codes}
     names_read = file.traced.answer.get("prm_read", ())
     requests: dict[int, Json] = {}

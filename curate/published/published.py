@@ -1,8 +1,8 @@
-"""A finished snapshot or delta, indexed to look up the few records that are near to new codes.
+"""A finished snapshot or delta, with an index to look up the few records that are near new codes.
 
 Everything that a comparison needs is indexed once, in the cache, after the digests of the whole folder have been
-checked. The index is named by the manifest's digest and the file system's state of the files, so a changed snapshot
-never uses its old index. Later runs read only what is near to their own codes.
+checked. The name of the index depends on the manifest's digest and the size, time and inode of each file, so a changed
+snapshot never uses its old index. Later runs read only the records that are near their own codes.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from manifests.folders.manifest import FILE_NAME, Manifest, Parent, describe_par
 from manifests.folders.tables import read_table
 from manifests.records import Decision, GraphRow, LemurRecord
 
-#: Part of the index's name; increased whenever its contents change.
+#: Part of the index's name; to be increased whenever its contents change.
 _VERSION = 4
 
 #: The columns read from the records; older snapshots may lack those of the graph.
@@ -47,7 +47,7 @@ _LOOKUPS = ("graph", "graph_widths", "behavior")
 
 
 class PublishedFolder:
-    """The records of one finished folder, and what it has removed."""
+    """The records and removals of one finished folder."""
 
     def __init__(self, folder: Path, manifest: Manifest, store: FeatureStore, jobs: int | None) -> None:
         self.folder, self.manifest, self.parent = folder, manifest, describe_parent(folder)
@@ -77,11 +77,11 @@ class PublishedFolder:
         values: list[str] = self._records.column(name).take(pa.array(rows)).to_pylist()
         return values
 
-    def of_id(self, id_: str) -> PublishedRecord | None:
+    def find_by_id(self, id_: str) -> PublishedRecord | None:
         """Return the record with this id, if any."""
         return self._first("records", "id", id_)
 
-    def of_graph(self, name: str, digest: str) -> PublishedRecord | None:
+    def find_by_graph(self, name: str, digest: str) -> PublishedRecord | None:
         """Return the first record by id with this `graph`, `graph_widths` or `behavior`, if any."""
         return self._first(name, name, digest)
 
@@ -95,17 +95,17 @@ class PublishedFolder:
 
     def shingles(self, id_: str) -> npt.NDArray[np.uint64]:
         """Return the shingles of a record."""
-        self.have([id_])
+        self.ensure_features([id_])
         return self._store.shingles(bytes.fromhex(id_))
 
     def _first(self, keys: str, column: str, value: str) -> PublishedRecord | None:
         for row in self._keys[keys].rows(value):
-            # The keys are the first 16 digits, which two digests may share.
+            # The keys are the first 16 digits, which different digests may share.
             if self._records.column(column)[row].as_py() == value:
                 return self.record(row)
         return None
 
-    def have(self, ids: Sequence[str]) -> None:
+    def ensure_features(self, ids: Sequence[str]) -> None:
         """Ensure that the features of these records are in the store; compute the missing ones from their codes."""
         missing = {id_ for id_ in ids if bytes.fromhex(id_) not in self._store}
         if missing:
@@ -114,9 +114,7 @@ class PublishedFolder:
     def _build_index(self, index_folder: Path) -> None:
         check = check_files(self.folder, self.manifest)
         if not check.ok:
-            raise UserError(
-                f"{self.folder}: is not as its {FILE_NAME} states: {check.detail}; give it as it was published"
-            )
+            raise UserError(f"{self.folder}: differs from its {FILE_NAME}: {check.detail}; give it as it was published")
         note(f"{self.folder}: building its index, once")
         records = read_table(SNAPSHOT.files(self.folder, "records"), LemurRecord, _COLUMNS).sort_by("id")
         ids: list[str] = records.column("id").to_pylist()
@@ -125,7 +123,7 @@ class PublishedFolder:
                 f"{self.folder}: holds {len(ids):,} records, but its decisions keep {len(kept):,}, not the same; run"
                 " `lemur verify` on it, and give it as it was published"
             )
-        self.have(ids)
+        self.ensure_features(ids)
         parameters = self.manifest.parameters
         features = self._store.table([bytes.fromhex(id_) for id_ in ids])
         removed = _removals(self.folder, set(ids))
@@ -154,7 +152,7 @@ class _Keys:
 
     @classmethod
     def build(cls, digests: Sequence[str | None]) -> "_Keys":
-        """Return the keys of a column; null has none."""
+        """Build the keys of a column; null values have none."""
         rows = np.array([row for row, digest in enumerate(digests) if digest is not None], np.int64)
         keys = np.array([_key(digest) for digest in digests if digest is not None], np.uint64)
         order = np.argsort(keys, kind="stable")
@@ -162,7 +160,7 @@ class _Keys:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> "_Keys":
-        """Open what `save` has written."""
+        """Open the keys that `save` wrote."""
         keys, rows = (np.load(folder / f"{name}_{what}.npy", mmap_mode="r") for what in ("keys", "rows"))
         return cls(keys, rows)
 
@@ -187,8 +185,8 @@ def open_published(
 ) -> list[PublishedFolder]:
     """Open the folders that a delta extends, sorted by the digests of their manifests.
 
-    Raises: UserError if one is not a snapshot, was created by other rules, has changed since, or extends a folder that
-        is not among them.
+    Raises: UserError if one is not a snapshot, was created with other rules, has changed since, or extends a folder
+        that is not among them.
     """
     manifests = check_parents(folders)
     own_parameters = asdict(options) | {"structural_threshold": options.structural, "graph": options.graphs}
@@ -255,10 +253,9 @@ def find_parents(
     among: Sequence[Path] = (),
     partial: bool = False,
 ) -> list[Path]:
-    """Return the folders that a delta extends: those provided, else its siblings under their names.
+    """Return the folders that a delta extends: those provided, or the folders next to it with their names.
 
     Args: provided: paths that must all be parents. among: further candidates. partial: leave out missing parents.
-
     Raises: UserError if a parent is missing, or a path of `provided` is not a parent.
     """
     parents = list_parents(manifest)
@@ -283,15 +280,15 @@ def find_parents(
 
 
 def check_rules(folder: Path, manifest: Manifest, requested: Json, by: str = "this run") -> None:
-    """Raise UserError unless a folder was decided by the same rules: guarantees hold for all records only then.
+    """Raise UserError unless a folder was decided by the same rules, without which the guarantees would not hold.
 
-    Args: requested: the manifest parameters of what appends to the folder. by: what appends, for the message.
+    Args: requested: the manifest parameters of the run that appends to the folder. by: its name, for the message.
     """
     for name in ("profile", "lexical_threshold", "structural_threshold", "tokens", "graph"):
-        there, mine = manifest.parameters[name], requested[name]
-        if there != mine and not (name == "graph" and _graph_rule(there) == _graph_rule(mine)):
+        stated, own = manifest.parameters[name], requested[name]
+        if stated != own and not (name == "graph" and _graph_rule(stated) == _graph_rule(own)):
             flag = f"--{name.replace('_', '-')}"
-            raise UserError(f"{folder}: was created with {flag} {there}, {by} has {mine}; use the same to append to it")
+            raise UserError(f"{folder}: was created with {flag} {stated}, {by} has {own}; use the same to append to it")
 
 
 def _graph_rule(graph: str) -> str:
@@ -301,7 +298,7 @@ def _graph_rule(graph: str) -> str:
 def _index_folder(folder: Path, manifest: Manifest, parent: Parent) -> Path:
     files = [folder / item.path for item in manifest.outputs]
     try:
-        # A replaced or edited file has another state, which is known without reading it.
+        # These show, without reading it, that a file was replaced or edited.
         states = [(item.st_size, item.st_mtime_ns, item.st_ino) for item in (path.stat() for path in files)]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; give {folder} as it was published") from error

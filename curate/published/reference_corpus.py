@@ -120,7 +120,7 @@ class ReferenceCorpus:
         return np.array([*similarities, 0.0])[classes]  # number -1 (no features) picks the last
 
     def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, Computation]]:
-        """Yield what these codes compute, by id, if they have a graph. Raises: UserError if it cannot be compared."""
+        """Yield the id and computation of each code that has a graph. Raises: UserError if one cannot be compared."""
         if self.of_blocks:
             yield from _iter_block_graphs(self.folder)
             return
@@ -174,7 +174,7 @@ def check_graphs(folder: Path) -> None:
 
 
 def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
-    """Yield what blocks compute, by the SHA-256 of their code, with the arguments that they were traced with."""
+    """Yield the SHA-256 of each block's code, and its computation with the arguments of its trace."""
     with (folder / SPECS).open(encoding="utf-8") as lines:
         for line in lines:
             spec = json.loads(line)

@@ -110,7 +110,7 @@ class _JoinedIndex(NeighbourIndex):
         super().__init__(threshold)
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Forget all kept sets."""
         super().clear()
         self._number_of.fill(-1)
 
@@ -137,7 +137,7 @@ class _NothingNear(NeighbourIndex):
 
     stage = "structural"
 
-    def keep(self, item: int, place: int) -> None:
+    def keep(self, item: int, index: int) -> None:
         """Do nothing: there is nothing to remove."""
 
     def _add(self, item: int, number: int) -> None:

@@ -183,7 +183,7 @@ def _decide(
                 raise
             note(f"graphs are not compared: {error}")
             outcome = curate_strict(corpus, options, check, precomputed=precomputed)
-            outcome.notes.append("graphs were not compared: no sandbox can be had here, so no code was run")
+            outcome.notes.append("graphs were not compared: no sandbox is available here, so no code was run")
             return outcome
     if options.profile == "strict":
         return curate_strict(corpus, options, check, None, against, precomputed)

@@ -85,8 +85,8 @@ def curate_strict(
     choose = _make_chooser(corpus, options, selector, tracer, against, get_trace)
     if options.require_runs:
         assert check is not None
-        every, (records, chosen) = records, choose_running(records, corpus, choose, check)
-        if records is not every:  # report the recall among the records that were compared in the end
+        all_records, (records, chosen) = records, choose_running(records, corpus, choose, check)
+        if records is not all_records:  # report the recall among the records that were compared in the end
             recall = _recall_again(corpus, records, options, recall)
     else:
         chosen = choose(records)
@@ -203,8 +203,8 @@ def _split(
 
 def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     """Return the sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
-    place = matching_prefix(name, [prefix for prefix, _ in upweight])
-    return 1.0 if place is None else upweight[place][1]
+    index = matching_prefix(name, [prefix for prefix, _ in upweight])
+    return 1.0 if index is None else upweight[index][1]
 
 
 def _true_pairs(corpus: LoadedRecords, records: Records, options: CurateOptions) -> ExactPairs:
@@ -271,15 +271,17 @@ def _supports(records: Records, options: CurateOptions) -> list[Support]:
     if options.min_prefix:
         named = list(dict.fromkeys([*options.prefer, *options.include]))
         prefixes = named or sorted(set(records.prefixes.values()))
-        supports += [_by_prefix("prefix", text, records, options.min_prefix) for text in prefixes]
-    supports += [_by_prefix("topup", text, records, options.topup_per_prefix) for text in options.topup_prefix]
+        supports += [_make_prefix_support("prefix", text, records, options.min_prefix) for text in prefixes]
+    supports += [
+        _make_prefix_support("topup", text, records, options.topup_per_prefix) for text in options.topup_prefix
+    ]
     for family in options.topup_family:
         members = tuple(code for code in records.order if records.families[code] == family.casefold())
         supports.append(Support(f"top-up of family {family}", members, options.topup_per_prefix, "topup"))
     return supports
 
 
-def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
+def _make_prefix_support(kind: str, text: str, records: Records, minimum: int) -> Support:
     members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
     return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
 

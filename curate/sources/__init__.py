@@ -31,11 +31,11 @@ class SeveralSources(RecordSource):
         for part in self._parts:
             own = part.license(None)
             for batch in part.batches():
-                place = batch.schema.get_field_index("license")
+                index = batch.schema.get_field_index("license")
                 licenses = batch["license"]
                 if own != NOASSERTION:
                     licenses = pc.if_else(batch["nn_code"].is_valid(), licenses.fill_null(own), licenses)
-                yield batch.set_column(place, batch.schema.field(place), licenses)
+                yield batch.set_column(index, batch.schema.field(index), licenses)
 
     def inputs(self) -> list[Input]:
         """Return the inputs of each part."""
@@ -62,7 +62,7 @@ def join_sources(parts: Sequence[RecordSource]) -> RecordSource:
     if not parts:
         raise UserError("no SOURCE; name at least one")
     names = [part.name for part in parts]
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         raise UsageError(f"{twice}: two sources have this name; leave one out, or give its file or folder another name")
     return parts[0] if len(parts) == 1 else SeveralSources(parts)
@@ -106,7 +106,7 @@ def open_sources(specs: Sequence[str], of_files: Mapping[str, str] = {}) -> Reco
     Args: specs, of_files: one or more, each as for `open_source`.
     Returns: the source itself if there is only one.
     Raises: UserError as `open_source` does; UsageError if two of them have the same name, or `of_files` has
-        hyperparameters and there are no files to have them.
+        hyperparameters, but there are no files to which they apply.
     """
     sources = [open_source(spec, of_files) for spec in specs]
     if "prm" in of_files and not any(isinstance(source, PythonFolder) for source in sources):
@@ -175,5 +175,5 @@ def _lists(folder: Path, files: list[Path]) -> bool:
         (name for file, name in listed.items() if not file.is_file() or sha256_file(file) != stated[name]), None
     )
     if wrong is not None:
-        note(f"{folder}: {wrong} is not as its {FILE_NAME} states; the folder is not named as a parent")
+        note(f"{folder}: {wrong} differs from its {FILE_NAME}; the folder is not named as a parent")
     return bool(listed) and wrong is None

@@ -154,10 +154,11 @@ _ADVICE = {
 
 def _check_tables(connection: sqlite3.Connection, where: str) -> set[str]:
     """Return the columns of table `nn`, if all required ones are present."""
-    there = sorted(name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+    tables = sorted(name.decode() for (name,) in rows)
     for table, wanted in _TABLES.items():
-        if table not in there:
-            known = ", ".join(there) or "none"
+        if table not in tables:
+            known = ", ".join(tables) or "none"
             raise UserError(f"{where}: no table {table!r}, so not a LEMUR database; it has {known}")
         columns = _columns(connection, table)
         missing = next((name for name in wanted if name not in columns), None)

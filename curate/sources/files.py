@@ -324,7 +324,7 @@ class ParquetFile(FileSource):
                 check_columns(self.where, [*names, *(self._constants.keys() - set(names))], self._required)
                 wanted = [name for name in COLUMNS if name in names]
                 packed, size = self._path.stat().st_size, 0
-                groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+                groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
                 check_growth(self.where, packed, sum(group.total_byte_size for group in groups), **OF_ROWS)
                 for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
                     for row in read_batch(batch, self._constants):
@@ -339,8 +339,8 @@ class ParquetFile(FileSource):
 def _rows_at_a_time(metadata: pq.FileMetaData, wanted: list[str]) -> int:
     """Return how many rows fit a batch where they are largest, by the sizes that the file states."""
     largest = named = 1
-    for place in range(metadata.num_row_groups):
-        group = metadata.row_group(place)
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
         columns = [group.column(i) for i in range(group.num_columns)]
         sizes = [part.total_uncompressed_size for part in columns if part.path_in_schema.split(".")[0] in wanted]
         largest = max(largest, sum(sizes) // max(group.num_rows, 1))

@@ -2,9 +2,9 @@
 
 A folder `ab/nn/stat/train/TASK_DATASET_METRIC_NN` holds one `EPOCH.json` per epoch: a list of trials. The API loads
 them all into SQLite and returns, for each (task, dataset, metric, nn, epoch), every trial that reaches the maximum
-accuracy. Three things of that database are visible in its rows and kept here: ties come in the order of the index that
-SQLite builds for the query (transform, duration, trial id); hyperparameters belong to a trial's `uid` (trials that
-share one share the union, the greatest value winning); and its numeric columns turn 1.0 into 1.
+accuracy. Three effects of that database show in its rows and are reproduced here: ties are in the order of the index
+that SQLite builds for the query (transform, duration, trial id); hyperparameters belong to a `uid` (the union over its
+trials, with the greatest value of each); and its numeric columns turn 1.0 into 1.
 
 Source: `ab/nn/util/db/{Write,Read}.py` of https://github.com/ABrain-One/nn-dataset
 """
@@ -55,7 +55,7 @@ class _Best(NamedTuple):
 
 
 def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Return network codes by name, with newlines as in Python's text mode."""
+    """Return the code of each network by name, with line ends as in Python's text mode."""
     codes = {}
     for name in archive.namelist():
         stem = name.removeprefix(_CODES)
@@ -84,7 +84,7 @@ def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[
     best.sort(key=lambda row: row[:6])
     names = sorted({row.nn for row in best})
     index = {name: i for i, name in enumerate(names)}
-    # Trials that share a uid have their outcomes mixed: they are nobody's.
+    # The outcomes of trials that share a uid are mixed, and belong to none of them.
     prm = {uid: json.dumps(drop_outcomes(values), sort_keys=True) for uid, values in parameters.items()}
     rows_table = pa.table(
         {
@@ -114,9 +114,9 @@ def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, Js
         trials = json.loads(archive.read(file))
         highest = max((t["accuracy"] for t in trials if t.get("accuracy") is not None), default=None)
         config = (task, dataset, metric, nn, int(epoch))
-        for place, trial in enumerate(trials):
+        for index, trial in enumerate(trials):
             accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
-            uid = trial.pop("uid", None) or f"{file}#{place}"
+            uid = trial.pop("uid", None) or f"{file}#{index}"
             _merge(parameters, uid, trial)
             if accuracy is not None and accuracy == highest:
                 transform = trial.get("transform", "")
@@ -130,7 +130,7 @@ def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, Js
 
 @functools.cache
 def _archive(wheel: Path) -> zipfile.ZipFile:
-    """Open the wheel once per worker: reading its directory of a hundred thousand names takes a second."""
+    """Open the wheel once per worker: reading its directory, a hundred thousand names, takes a second."""
     return zipfile.ZipFile(wheel)
 
 
@@ -140,7 +140,7 @@ def _trial_id(values: list[Any]) -> str:
 
 
 def _merge(parameters: dict[str, Json], uid: str, values: Json) -> None:
-    """Add a trial's hyperparameters to those of its uid; of two values the one that SQLite orders last wins."""
+    """Add a trial's hyperparameters to those of its uid; of two values, keep the one that SQLite orders last."""
     known = parameters.setdefault(uid, values)
     if known is values or known == values:
         return
@@ -161,15 +161,15 @@ def _store_value(value: Any) -> Any:
     return value
 
 
-#: Part of the cached tables' name: code that reads wheels differently must not use tables read in an older way.
+#: In the names of the cached tables, so that code that reads wheels differently does not use tables of older code.
 _TABLES_FORMAT = 3
-_METADATA = b"METADATA"  # of the schema
+_METADATA = b"METADATA"  # key in the schema of the table of codes
 
 
 class LemurRelease(RecordSource):
     """The rows that `ab.nn.api.data(only_best_accuracy=True)` of one release returns, in its order.
 
-    The wheel is fetched once, and its digest checked: `lemur_core.files.pip`.
+    `lemur_core.files.pip` fetches the wheel once and checks its digest.
 
     Source: https://github.com/ABrain-One/nn-dataset
     """
@@ -181,7 +181,7 @@ class LemurRelease(RecordSource):
         self._input: Input | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows by task, dataset, metric, nn, epoch; ties for the best accuracy as its database orders them.
+        """Yield rows ordered by task, dataset, metric, nn and epoch; ties in the order of the database.
 
         Raises: UserError if the release does not exist, has no codes, or its digest is wrong.
         """
@@ -218,7 +218,7 @@ class LemurRelease(RecordSource):
         return pq.read_table(rows), pq.read_table(codes).column("code").combine_chunks()
 
     def _files(self) -> tuple[Path, Path]:
-        """Return the tables of codes, with the distribution's metadata in the schema, and of rows; built if missing."""
+        """Return the tables of codes, with the release's metadata in the schema, and of rows; build them if missing."""
         wheel = self._wheel()
         assert self._input is not None
         key = f"{self._input.sha256[:16]}-v{_TABLES_FORMAT}"
@@ -230,7 +230,7 @@ class LemurRelease(RecordSource):
                 metadata = archive.read(name)
             if not codes:
                 raise UserError(
-                    f"nn-dataset {self.version} carries no network codes; releases that do:"
+                    f"nn-dataset {self.version} contains no code of networks; releases that do:"
                     f" {', '.join(list_releases())}"
                 )
             rows, texts = read_stats(wheel, files, codes)

@@ -76,14 +76,15 @@ def check_columns(where: str, columns: Collection[str], required: Collection[str
 
     Raises: UserError if a required column is missing, or a column to read occurs twice.
     """
-    known = list(columns)
-    there = ", ".join(make_visible(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
+    present = list(columns)
+    names = ", ".join(make_visible(str(name), 40) for name in present[:30]) or "none"
+    names += ", …" if len(present) > 30 else ""
     for name in required:
-        if name not in known:
-            raise UserError(f"{where}: no column {name!r}; it has {there}; rename the column that holds it to {name!r}")
+        if name not in present:
+            raise UserError(f"{where}: no column {name!r}; it has {names}; rename the column that holds it to {name!r}")
     for name in COLUMNS:
-        if known.count(name) > 1:
-            raise UserError(f"{where}: column {name!r} is there {known.count(name)} times; keep one of them")
+        if present.count(name) > 1:
+            raise UserError(f"{where}: column {name!r} is there {present.count(name)} times; keep one of them")
 
 
 def read_row(record: Mapping[str, object]) -> SourceRow:

@@ -230,7 +230,7 @@ def _read_frame(frame: Any) -> Iterator[SourceRow]:
         part = frame.iloc[start : start + BATCH_ROWS]
         tables = (part, part.notna())
         for values, known in zip(*(table.itertuples(index=False, name=None) for table in tables), strict=True):
-            record = {name: value for name, value, there in zip(names, values, known, strict=True) if there}
+            record = {name: value for name, value, is_known in zip(names, values, known, strict=True) if is_known}
             code, id_ = record.get("nn_code"), record.get(_ID)
             if isinstance(code, str) and isinstance(id_, str):
                 record.setdefault("arch_uid", parse_arch_uid(code, id_))

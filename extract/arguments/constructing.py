@@ -118,7 +118,7 @@ class Constructor:
                     return Constructed(arguments, module, size, on_meta=True)
             except AttemptError as failure:
                 # A constructor that reads values fails on meta tensors alone: then it runs for real.
-                if not only_on_meta(failure):
+                if not fails_only_on_meta(failure):
                     raise
         module = self._new(arguments)
         return Constructed(arguments, module, count_elements(module), on_meta=False)
@@ -203,7 +203,7 @@ class Constructor:
             return
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
-        # A normalization that is given the wrong width is built somewhere else than the failing line.
+        # A normalization with the wrong width is built elsewhere than in the failing line.
         if "normalized_shape" in str(failure):
             named = [name for name in self.parameters if "norm" in name] + named
         if isinstance(failure.cause, IndexError):  # sequences that are empty by default
@@ -445,7 +445,7 @@ def _order_arguments(parameters: Mapping[str, inspect.Parameter], texts: Mapping
     return Arguments(tuple(texts[n] for n in positional), tuple((n, texts[n]) for n in names))
 
 
-def only_on_meta(failure: AttemptError) -> bool:
+def fails_only_on_meta(failure: AttemptError) -> bool:
     """Return whether a failure is due to meta tensors, which hold no data."""
     text = str(failure)
     return (

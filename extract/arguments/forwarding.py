@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.arguments.constructing import Constructed, Constructor, only_on_meta
+from extract.arguments.constructing import Constructed, Constructor, fails_only_on_meta
 from extract.arguments.inputs import (
     Inputs,
     Layers,
@@ -26,16 +26,16 @@ from extract.arguments.inputs import (
     is_loss,
     is_packed,
     layouts,
-    like_main,
     list_required,
     main_values,
     meaning,
+    propose_like_main,
     read_layers,
     tensors_in,
     values_from_annotation,
 )
 from extract.arguments.name_values import annotation_text, format_call, read_parameters
-from extract.arguments.repairs import FailedCall, of_the_module, repairs
+from extract.arguments.repairs import FailedCall, is_module_fault, repairs
 from extract.arguments.trials import AttemptError, BlockNamespace, TimeBudget, attempt, seed_all
 
 _MAX_TRIES = 70  # for one module
@@ -113,7 +113,7 @@ class Forward:
                 yield called
                 continue
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
-            stuck += of_the_module(failed)
+            stuck += is_module_fault(failed)
             if stuck == _MAX_STUCK:
                 return
             fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
@@ -169,7 +169,7 @@ class Forward:
         by_annotation = (
             values_from_annotation(annotation_text(parameter.annotation), main) if parameter is not None else []
         )
-        by_name = like_main(name, main, loss=loss)
+        by_name = propose_like_main(name, main, loss=loss)
         return [*by_name, *by_annotation] if meaning(name) is not None else [*by_annotation, *by_name]
 
     def _companions(self, names: Sequence[str]) -> dict[str, Value]:
@@ -179,7 +179,9 @@ class Forward:
             if item["method"] != "forward" or item["parameter"] not in names or item["name"] not in self.names.names:
                 continue
             wanted = list_required(read_parameters(self.names.names[item["name"]]))
-            texts = {name: like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted}
+            texts = {
+                name: propose_like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted
+            }
             objects[item["parameter"]] = Literal(format_call(item["name"], texts))
         return objects
 
@@ -198,7 +200,7 @@ class Forward:
             try:
                 run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
             except AttemptError as failure:
-                if not self.built.on_meta or not only_on_meta(failure):
+                if not self.built.on_meta or not fails_only_on_meta(failure):
                     raise
                 # The failure is due to meta tensors and not to the call: try the call with real ones.
                 self.built = self.constructor.make(self.built.arguments, real=True)

@@ -316,7 +316,7 @@ def _sides(main: Tensor, number: int) -> tuple[int, ...]:
     return (*(1,) * (number - 2), side, max(main.shape[1] // side, 1))
 
 
-def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
+def propose_like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     """Return values for a further argument: by its name, else a tensor like the main input."""
     value = meaning(name)
     if value is not None:

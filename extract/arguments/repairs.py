@@ -34,8 +34,8 @@ from extract.arguments.inputs import (
     Value,
     change_tensors,
     is_variadic,
-    like_main,
     meaning,
+    propose_like_main,
     pyramid,
     tensors_in,
     with_value,
@@ -153,7 +153,7 @@ def shares(at: FailedCall) -> Iterator[Inputs]:
 
 
 def resize(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
-    """Replace every size `have` by `want`: in all inputs together, then in each."""
+    """Replace every size `have` with `want`: in all inputs together, then in each."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, then the batch.
@@ -274,12 +274,12 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
     stated = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
     for rank in dict.fromkeys([*stated, *sorted(named, reverse=True)]):
         if 1 <= rank <= _MAX_RANK:
-            yield from at.each_with(partial(of_rank, rank=rank))
+            yield from at.each_with(partial(change_rank, rank=rank))
             if len(at.inputs) > 1:
-                yield from at.all_with(partial(of_rank, rank=rank))
+                yield from at.all_with(partial(change_rank, rank=rank))
 
 
-def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
+def change_rank(tensor: Tensor, rank: int) -> Tensor | None:
     """Return a tensor of this rank with the same channels, or None if it has this rank already."""
     shape = tensor.shape
     if len(shape) == rank:
@@ -303,7 +303,7 @@ def comparisons(at: FailedCall) -> Iterator[Inputs]:
             yield from resize(at, have, want)
         elif 1 <= want <= _MAX_RANK:
             for known in [name] if name in dict(at.inputs) else at.suspects():
-                yield from at.with_tensors(known, partial(of_rank, rank=want))
+                yield from at.with_tensors(known, partial(change_rank, rank=want))
 
 
 def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:
@@ -374,7 +374,7 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
     optional = [name for name, parameter in at.parameters.items() if not is_variadic(parameter)]
     named = [word for word in at.words() if word in optional and values.get(word, _NONE) == _NONE]
     for name in named or [name for name in optional if name not in values][:2]:
-        for value in like_main(name, at.main, loss=at.loss):
+        for value in propose_like_main(name, at.main, loss=at.loss):
             # None is what the argument has now.
             if value != _NONE:
                 yield with_value(at.inputs, name, value)
@@ -412,7 +412,7 @@ def _indices(tensor: Tensor, rank: int) -> Tensor | None:
 
 
 def lists(at: FailedCall) -> Iterator[Inputs]:
-    """Replace a tensor by a list, or change the length of a list."""
+    """Replace a tensor with a list, or change the length of a list."""
     short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # a tensor that was looped over lost one dimension
     looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
     stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # an item was assigned, so it should be a list
@@ -434,7 +434,7 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
 
 
 def unwrap_lists(at: FailedCall) -> Iterator[Inputs]:
-    """Replace a list by its first tensor."""
+    """Replace a list with its first tensor."""
     match = re.search(r"'(list|tuple)' object has no attribute '(\w+)'|must be (Tensor), not (list|tuple)", at.text)
     if match and hasattr(torch.Tensor, match[2] or "shape"):
         for name in at.suspects():
@@ -447,7 +447,7 @@ _CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
 
 
 def callables(at: FailedCall) -> Iterator[Inputs]:
-    """Replace arguments that are called by an identity layer or a list of these."""
+    """Replace arguments that are called with an identity layer or a list of such layers."""
     if "object is not callable" not in at.text:
         return
     names = dict(at.inputs)
@@ -461,7 +461,7 @@ def callables(at: FailedCall) -> Iterator[Inputs]:
 _CANNOT = re.compile(r"'(?!Tensor)[\w.]+' object is not (callable|iterable)")
 
 
-def of_the_module(at: FailedCall) -> bool:
+def is_module_fault(at: FailedCall) -> bool:
     """Return whether no input can help, since the module itself holds a plain value in place of a layer or list."""
     cannot = _CANNOT.search(at.text)
     if cannot is None:
@@ -489,7 +489,7 @@ def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def fields(at: FailedCall) -> Iterator[Inputs]:
-    """Replace a tensor by a dict or an object with the keys or attributes that are read."""
+    """Replace a tensor with a dict or an object with the keys or attributes that are read."""
     if re.search(
         r"'Tensor' object has no attribute '(keys|items|values|get|pop)'|only integers, slices|string indices|KeyError"
         r"|invalid data type 'str'",

@@ -103,15 +103,15 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     previous_handler = signal.signal(signal.SIGVTALRM, _stop)
-    # CPU time, so that the result does not depend on what else the machine does.
+    # CPU time, so that the result does not depend on the load of the machine.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         with quiet():
             return action()
     except (MemoryError, PermissionError, KeyboardInterrupt):
-        # These come from the sandbox or the user, and say nothing about the action.
+        # The sandbox or the user raised these, not the action.
         raise
-    except BaseException as error:  # noqa: BLE001 - foreign code raises anything, SystemExit too
+    except BaseException as error:  # noqa: BLE001 - foreign code raises anything, even SystemExit
         raise AttemptError(error, finished) from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -125,7 +125,7 @@ def _stop(*_: object) -> None:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """Remaining attempts and CPU seconds; only large models use up the seconds."""
+    """The remaining attempts and CPU seconds; only large models use up the seconds."""
 
     constructions: int = 150
     forwards: int = 320
@@ -169,18 +169,12 @@ def fill_unset(module: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for tensor in _tensors(module):
-            if (
-                (tensor.is_floating_point() or tensor.is_complex())
-                and not tensor.is_meta
-                and not bool(torch.isfinite(tensor).all())
-            ):
-                is_nan = torch.isnan(tensor)
-                fresh = torch.randn(tensor.shape, generator=generator, dtype=_sampling_dtype(tensor)) * 0.02
-                tensor.copy_(torch.where(is_nan, fresh.to(tensor.dtype), tensor))
-
-
-def _sampling_dtype(tensor: torch.Tensor) -> torch.dtype:
-    return tensor.dtype if tensor.is_complex() else torch.float32
+            is_real = tensor.is_floating_point()
+            if tensor.is_meta or not (is_real or tensor.is_complex()) or bool(torch.isfinite(tensor).all()):
+                continue
+            dtype = torch.float32 if is_real else tensor.dtype
+            fresh = torch.randn(tensor.shape, generator=generator, dtype=dtype) * 0.02
+            tensor.copy_(torch.where(torch.isnan(tensor), fresh.to(tensor.dtype), tensor))
 
 
 @contextmanager
@@ -198,7 +192,7 @@ def unset_is_nan() -> Iterator[None]:
 def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tuple[int, int]:
     """Run backward from a random weighting of the outputs.
 
-    Returns: the number of parameters that got a gradient and that require one; of inputs, if there are no parameters.
+    Returns: the number of parameters (of inputs, if there are none) that got a gradient, and that require one.
     Raises: ValueError if nothing is differentiable, a gradient is not finite, or there is none.
     """
     outputs = [t for t in flatten(output) if t.requires_grad and t.numel()]
@@ -215,7 +209,7 @@ def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tu
     reached = [p.grad for p in wanted if p.grad is not None]
     if not reached:
         raise ValueError(f"no gradient reaches any of its {len(wanted)} parameters")
-    # Sparse gradients have no `isfinite`; their values have.
+    # `isfinite` does not support sparse gradients, only their values.
     if not all(bool(torch.isfinite(g.coalesce().values() if g.is_sparse else g).all()) for g in reached):
         raise ValueError("a gradient is not finite")
     return len(reached), len(wanted)

@@ -10,9 +10,9 @@ from extract.chat.draft import (
     CodeRights,
     describe,
     make_draft,
-    not_run,
     repeats,
     shapes,
+    skip_not_run,
     specify,
     text_to_check,
     write,
@@ -132,7 +132,7 @@ def _draft(
 
 
 def _drop_copies(drafts: _Drafts, codes: dict[str, str]) -> _Drafts:
-    """Replace the drafts that repeat code of a block they are about by skips. Each file is tokenized once.
+    """Skip the drafts that repeat code of a block that they are about. Each file is tokenized once.
 
     Args: codes: block -> code.
     """
@@ -292,7 +292,7 @@ def choose(block: ChatBlock, sampler: Sampler, distractors: Distractors) -> Draf
     """Draft four descriptions and demands that only one of them meets; the answer cites the deciding facts."""
     spec = block.spec
     if not spec.cases:
-        return not_run(spec)
+        return skip_not_run(spec)
     demands = sampler.sample(list(list_demands(spec)), _MOST, "demands")
     others = _pick_others(block, demands, distractors.candidates(block, sampler)) if demands else []
     if len(others) < len(_LETTERS) - 1:

@@ -157,7 +157,7 @@ def make_draft(
     return Draft(sampler.choice(SYSTEMS, "system"), user, assistant, columns=columns)
 
 
-def not_run(spec: Spec) -> Skipped:
+def skip_not_run(spec: Spec) -> Skipped:
     """Return the skip for a block that did not run."""
     return Skipped("not_run", f"it reached the level {spec.level}")
 
@@ -175,7 +175,7 @@ def specify(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     """Draft requirements from the spec's facts, answered with the spec without its null fields."""
     spec = block.spec
     if not spec.cases:
-        return not_run(spec)
+        return skip_not_run(spec)
     user = [sampler.choice(_SPECIFY, "question"), "", *_requirement(spec, sampler, _FURTHER)]
     return make_draft(sampler, "\n".join(user), fence(_spec_json(spec, (*NAMES, *FACTS)), "json"))
 
@@ -184,7 +184,7 @@ def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
     """Draft one observed call without its result, answered with the result; the other calls are stated in full."""
     spec = block.spec
     if not spec.cases or spec.parameters is None:
-        return not_run(spec)
+        return skip_not_run(spec)
     query_case = sampler.choice(spec.cases, "case")
     if not query_case.outputs or len(query_case.outputs) > _MAX_TENSORS:
         return Skipped(
@@ -218,7 +218,7 @@ def write(block: ChatBlock, sampler: Sampler, rights: CodeRights) -> Draft | Ski
     if spec.block in rights.blocked:
         return Skipped("license", rights.blocked[spec.block])
     if not spec.cases:
-        return not_run(spec)
+        return skip_not_run(spec)
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
     user = [request, "", *_requirement(spec, sampler, _FURTHER_WITH_CODE)]
     return make_draft(sampler, "\n".join(user), fence(block.minimized or block.code), notice=rights.notice(spec))

@@ -80,7 +80,7 @@ def shape_words(spec: Spec) -> list[str]:
         phrases.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
     if outputs != 1:
         phrases.append(f"gives {outputs or 'no'} tensors")
-    # Only if no phrase before says what changes.
+    # Only if no earlier phrase states what changes.
     elif spec.keeps_shape is False and all(words.startswith(("takes", "keeps")) for words in phrases):
         phrases.append("gives another shape")
     return phrases
@@ -143,8 +143,8 @@ def mode_words(spec: Spec) -> list[str]:
     """Describe train and eval mode in sentences."""
     sentences = []
     if spec.identity_in_eval:
-        one = not spec.cases or len(spec.cases[0].outputs) == 1
-        sentences.append(f"In eval mode {'it returns' if one else 'its first output is'} its first input unchanged.")
+        beginning = "it returns" if not spec.cases or len(spec.cases[0].outputs) == 1 else "its first output is"
+        sentences.append(f"In eval mode {beginning} its first input unchanged.")
     if spec.train_differs is not None:
         sentences.append(
             "Train and eval mode give different outputs."

@@ -376,10 +376,10 @@ def _is_unready_annotation(closure: Closure, graph: DependencyGraph, names: Bloc
             if use.start < 0:
                 continue
             named = annotation_name(use.name, use.attributes, target, names.of)
-            here = isinstance(target, Definition) and target in names.of
-            if defined.get(named, position[node.key] if here else -1) >= position[node.key]:
+            is_emitted = isinstance(target, Definition) and target in names.of
+            if defined.get(named, position[node.key] if is_emitted else -1) >= position[node.key]:
                 return True
-            if not here and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+            if not is_emitted and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
                 return True
     return False
 

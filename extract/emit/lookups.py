@@ -39,7 +39,7 @@ _SEARCHES = {
 
 
 def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
-    """Add what the statements of a closure without problems look up as they run."""
+    """Add the definitions that the statements of a closure without problems look up as they run."""
     strings = StringAnalysis(graph, closure.root, closure.nodes)
     _add_configurations(closure, graph)
     _add_by_strings(closure, graph, strings)
@@ -156,7 +156,7 @@ def _add_modules(
     package = strings.values(package_node, scope) if package_node is not None else PossibleValues((None,), True)
     present, lacking = [], []
     for name in known.texts:
-        dotted = _absolute(name, package)
+        dotted = _resolve_module_name(name, package)
         inner = library.find_module(module.source, dotted) if dotted else None
         if inner is None:
             # A module that the corpus does not know is left to the runtime.
@@ -221,12 +221,12 @@ def _unusual(call: ast.Call, scope: StringScope, offered: ModuleValue) -> str:
     if not scope.functions:
         return "the file runs it as it is imported"
     if not offered.only:
-        return "the whole module is asked for"
+        return "the whole module is requested"
     listed = len(call.args) > 3 or any(word.arg == "fromlist" for word in call.keywords)
     return "" if not _is_statement(call) or listed else "__import__ gives its first package"
 
 
-def _absolute(name: str, package: PossibleValues) -> str:
+def _resolve_module_name(name: str, package: PossibleValues) -> str:
     """Return the dotted name of a module; empty if it is relative to an unknown package."""
     if not name.startswith("."):
         return name

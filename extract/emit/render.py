@@ -186,7 +186,7 @@ class Renderer:
             if start == end:
                 continue
             body = self._suite(module, (*block.path, (number, index)), wanted)
-            # An empty branch says nothing; the body and handlers of a `try` must stay for the syntax.
+            # An empty branch is dropped; the body and handlers of a `try` must stay for the syntax.
             if role in {"else", "finally"} and not body:
                 at = end
                 continue

@@ -15,7 +15,7 @@ from extract.specs.make import read_arguments, read_observed
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.graphs.serialization import deserialize
-from lemur_core.graphs.symbolic import at
+from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.folders.formats import EXTRACTION, lines_text
 from manifests.folders.frame import Cell, Entry, EntryLibrary, Page, View, bars, code, facts, graph, link, note, table
 from manifests.folders.manifest import Manifest
@@ -49,7 +49,7 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         facts("Overview", _overview(manifest, counted)),
         _level_view(counted),
         _sources(counted),
-        _commonest("By category", counted, "category", "Classes by what they are for; dark, those that execute."),
+        _commonest("By category", counted, "category", "Classes by purpose; those that execute are dark."),
         _commonest("What stopped", [r for r in counted if r.error_kind], "error_kind", "Why classes came no further."),
     ]
     library = EntryLibrary(
@@ -146,7 +146,7 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
                 summary = summary.removesuffix(algorithm["told"]).rstrip()
             elif algorithm is not None:
                 try:
-                    drawn = boxes(at(deserialize(algorithm["eval"], algorithm["sizes"])), _BOXES)
+                    drawn = boxes(evaluate_graph(deserialize(algorithm["eval"], algorithm["sizes"])), _BOXES)
                 except (ValueError, LookupError, TypeError):  # written by another release
                     drawn = []
             specs[spec["block"]] = (summary, drawn)

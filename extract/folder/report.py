@@ -95,10 +95,10 @@ def write_report(
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
         *(([], name) for name in graphs),
-        (_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
+        (_report_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
         (_missing_sources(facts), ""),
         (_describe_substitutes(facts), ""),
-        (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
+        (_report_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
         (_failures(list_failures(rows), counts["blocks"]), "failures"),
         (_sizes(rows, files), "sizes"),
         (_describe_minimized(rows, counts), ""),
@@ -195,10 +195,10 @@ def _levels(facts: RunFacts, counts: RowCounts) -> list[str]:
         # Levels above the requested one were not tried: zero blocks there would be wrong.
         if not at_least(facts.options.level, level):
             break
-        here = counts["reached"][level]
+        reached = counts["reached"][level]
         stopped = counts["levels"][level] if level != facts.options.level else 0
-        low, high = wilson(here, whole)
-        cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
+        low, high = wilson(reached, whole)
+        cells = [count(reached), percent(reached, whole), _interval(low, high) if whole else "–", count(stopped)]
         rows.append([f"`{level}`", _MEANS[level], *cells])
     return _section("How far they came", ["level", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
 
@@ -208,15 +208,15 @@ def _targets(facts: RunFacts, counts: RowCounts) -> list[str]:
     if facts.targets is None:
         return []
     targets = counts["targets"]
-    names, there = targets["names"], targets["found"]
+    names, located = targets["names"], targets["found"]
     goal = find_goal(facts.options.level)
     rows = [["requested names", count(names), "", "", ""]]
     ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
     for label, part in (
-        ("found", there),
+        ("found", located),
         *((f"`{reached_level}`", targets["reached"][reached_level]) for reached_level in ladder),
     ):
-        share_of_known = [share(part, there)] if label != "found" else [""]
+        share_of_known = [share(part, located)] if label != "found" else [""]
         rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *share_of_known])
     lines = _section("Requested names", ["", "names", "% of all", "95 %", "of those found"], rows)
     lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
@@ -277,7 +277,7 @@ def _graphs(facts: RunFacts, counts: RowCounts) -> list[str]:
     ]
     lines = _section("What they compute", ["", "blocks", "%"], rows)
     lines += [
-        "Equal graphs are the same computation in eval and in train mode; docs/graphs.md tells how it is had.",
+        "Equal graphs are the same computation in eval and in train mode; docs/graphs.md explains how it is computed.",
         "",
     ]
     for what, name in (("No graph", "no_graph"), ("Not rebuilt", "not_rebuilt")):
@@ -289,7 +289,7 @@ def _graphs(facts: RunFacts, counts: RowCounts) -> list[str]:
     return lines
 
 
-def _by_group(
+def _report_by_group(
     title: str,
     label: str,
     groups: Mapping[str, Mapping[str, int]],

@@ -237,7 +237,7 @@ def _check_spec_tables(
         if row != spec_row(spec, SplitAssignment(row["cluster"], row["split"])):
             wrong.append(f"{spec.block}: its row does not state what its line states")
         if row["split"] != split:
-            wrong.append(f"{spec.block}: stands in {split}, but states {row['split']}")
+            wrong.append(f"{spec.block}: is in {split}, but states {row['split']}")
         if clusters.setdefault(row["cluster"], split) != split:
             wrong.append(f"{spec.block}: its group is in {split} and in {clusters[row['cluster']]}")
     again = "" if None in codes else ", worked out again"
@@ -254,11 +254,11 @@ def _find_misplaced(
     seed = manifest.parameters.get("seed")
     if not isinstance(seed, int):
         return ["the manifest states no seed"]
-    places = zip(specs, assign_splits(specs, codes, seed), strict=True)
+    assigned = zip(specs, assign_splits(specs, codes, seed), strict=True)
     return [
-        f"{spec.block}: belongs to {place.cluster} in {place.split}"
-        for spec, place in places
-        if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (place.cluster, place.split)
+        f"{spec.block}: belongs to {assignment.cluster} in {assignment.split}"
+        for spec, assignment in assigned
+        if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (assignment.cluster, assignment.split)
     ]
 
 

@@ -17,7 +17,7 @@ from extract.model.results import at_least
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.make import SHARED, line_faults, read_lines
+from extract.specs.make import SHARED, find_line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from lemur_core.source.quality import find_undefined_names
@@ -163,7 +163,7 @@ def _file_faults(
     if path is None or not path.is_file() or path.read_bytes() != data:
         yield "files", f"{row.file} is not its code"
     for line in file.spec:
-        yield from (("specs", fault) for fault in line_faults(line, row))
+        yield from (("specs", fault) for fault in find_line_faults(line, row))
     for (name, _), wrong in zip(file.texts, repeats([text for _, text in file.texts], code), strict=True):
         if wrong:
             yield "chat code", f"{name} repeats a passage of its file"

@@ -239,19 +239,19 @@ def write_dataset(
     Returns: Rows by path below `folder`, and counts for the manifest.
     """
     options = facts.options
-    places = assign_splits(specs, codes, options.seed)
-    rows = write_spec_tables(folder, specs, places)
-    splits = Counter(split_place.split for split_place in places)
-    groups = len({split_place.cluster for split_place in places})
+    assignments = assign_splits(specs, codes, options.seed)
+    rows = write_spec_tables(folder, specs, assignments)
+    splits = Counter(split_place.split for split_place in assignments)
+    groups = len({split_place.cluster for split_place in assignments})
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
     chat = None
     if options.chat:
-        chat_blocks = [ChatBlock(*values) for values in zip(specs, places, codes, lean, strict=True)]
+        chat_blocks = [ChatBlock(*values) for values in zip(specs, assignments, codes, lean, strict=True)]
         chat_options = ChatOptions(options.seed, options.chat_max_tokens, options.include_code)
         chat = build_chat(chat_blocks, chat_options, read_rights(folder) if options.include_code else CodeRights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
-    write_extraction_card(folder, {TABLE: blocks, **rows}, specs, places, chat, facts.sources)
+    write_extraction_card(folder, {TABLE: blocks, **rows}, specs, assignments, chat, facts.sources)
     return rows, counts
 
 
@@ -259,7 +259,7 @@ def write_extraction_card(
     folder: Path,
     rows: Mapping[str, int],
     specs: Sequence[Spec],
-    places: Sequence[SplitAssignment],
+    assignments: Sequence[SplitAssignment],
     chat: Chat | None,
     sources: Sequence[PackageSource],
 ) -> None:
@@ -287,7 +287,7 @@ def write_extraction_card(
         " verify` checks its promises. The code of each block is under the licence of its source.",
         "",
         *([f"Releases in the place of sources that could not be reached: {taken}.", ""] if taken else []),
-        *_specs(specs, places),
+        *_specs(specs, assignments),
         *(extraction_chat_card(chat) if chat else []),
     ]
     card = Card(
@@ -300,11 +300,11 @@ def write_extraction_card(
     EXTRACTION.write_card(folder, rows, card)
 
 
-def _specs(specs: Sequence[Spec], places: Sequence[SplitAssignment]) -> list[str]:
+def _specs(specs: Sequence[Spec], assignments: Sequence[SplitAssignment]) -> list[str]:
     if not specs:
         return []
-    splits = Counter[str](place.split for place in places)
-    groups: dict[str, Any] = Counter(place.cluster for place in places)
+    splits = Counter[str](index.split for index in assignments)
+    groups: dict[str, Any] = Counter(index.cluster for index in assignments)
     text = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
     lengths = sorted(len(split_tokens(spec.summary)) for spec in specs)
     return [

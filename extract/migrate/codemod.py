@@ -117,7 +117,7 @@ def insert_block(
     bodies = [joined.bodies[_BLOCK], *([joined.bodies[_POINT]] if point.filling.view else [])]
     definitions = [definition for body in bodies for definition in _statements(body, module)]
     # A name that both files share must be bound before the definitions that read it.
-    number = max([number, *(place + 1 for body in bodies for place in _find_shared(body, module))])
+    number = max([number, *(index + 1 for body in bodies for index in _find_shared(body, module))])
     if number < len(statements):
         statements[number] = _set_apart(statements[number], () if definitions else header)
     wanted = [item for key in (_BLOCK, _POINT) for item in joined.imports[key]]
@@ -130,7 +130,7 @@ def insert_block(
 
 
 def expand_stars(target_network: str, stars: Mapping[str, Sequence[str]]) -> str:
-    """Replace star imports by explicit ones, leaving out names that the file binds otherwise."""
+    """Replace star imports with explicit ones, leaving out names that the file binds otherwise."""
     text = normalise(target_network.encode())
     lines, tree = Lines(text), ast.parse(text)
     taken = {name for statement in parse_file(text).statements for name in statement.binds}

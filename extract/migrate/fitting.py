@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from extract.arguments.constructing import only_on_meta
+from extract.arguments.constructing import fails_only_on_meta
 from extract.arguments.search_guest import compile_nothing, define, namespace
 from extract.arguments.trials import AttemptError, BlockNamespace, attempt, seed_all
 from extract.migrate.messages import BlockToFit, CallToTry, Fit, NoFit, PointToTry
@@ -94,7 +94,7 @@ def _output_channels(names: BlockNamespace, site: PointToTry, call: CallToTry) -
         try:
             channels.add(attempt(partial(_run, names, call["call"], shape, after, site["axis"], "meta"), _SECONDS))
         except AttemptError as failure:
-            if not only_on_meta(failure) or torch.Size(shape).numel() > _MOST_ON_CPU:
+            if not fails_only_on_meta(failure) or torch.Size(shape).numel() > _MOST_ON_CPU:
                 raise
             channels.add(attempt(partial(_run, names, call["call"], shape, after, site["axis"], "cpu"), _SECONDS))
     if len(channels) > 1:

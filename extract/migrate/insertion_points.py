@@ -98,21 +98,21 @@ def format_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def list_insertion_points(places: Sequence[ObservedSubmodule], source_block: SourceBlock) -> list[InsertionPoint]:
+def list_insertion_points(submodules: Sequence[ObservedSubmodule], source_block: SourceBlock) -> list[InsertionPoint]:
     """Return all insertion points in the order of the forward pass; those that cannot fit have a reason."""
-    return [_describe_point(place, how, source_block) for place in places for how in ("replace", "after")]
+    return [_describe_point(submodule, how, source_block) for submodule in submodules for how in ("replace", "after")]
 
 
-def _describe_point(place: ObservedSubmodule, how: Any, source_block: SourceBlock) -> InsertionPoint:
-    reason = _explain_unusable(place)
+def _describe_point(submodule: ObservedSubmodule, how: Any, source_block: SourceBlock) -> InsertionPoint:
+    reason = _explain_unusable(submodule)
     if reason:
-        return InsertionPoint(place, how, (), (), reason)
-    after = tuple(shapes[0] for shapes in place.outputs)
-    before = after if how == "after" else tuple(shapes[0] for shapes in place.inputs)
+        return InsertionPoint(submodule, how, (), (), reason)
+    after = tuple(shapes[0] for shapes in submodule.outputs)
+    before = after if how == "after" else tuple(shapes[0] for shapes in submodule.inputs)
     view = _choose_view(before, after, source_block)
     seen_before, seen_after = ([apply_view(shape, view) for shape in shapes] for shapes in (before, after))
     return InsertionPoint(
-        place, how, before, after, _explain_mismatch(seen_before, seen_after, source_block, view), view=view
+        submodule, how, before, after, _explain_mismatch(seen_before, seen_after, source_block, view), view=view
     )
 
 
@@ -133,16 +133,16 @@ def apply_view(shape: Shape, view: View) -> Shape:
     return (images, height * width, channels) if view == "tokens" else (images, height, width, channels)
 
 
-def _explain_unusable(place: ObservedSubmodule) -> str:
+def _explain_unusable(submodule: ObservedSubmodule) -> str:
     """Return the reason why no block can be inserted there; empty if one can."""
-    if not place.steps:
+    if not submodule.steps:
         return "no Python expression reaches it"
-    if place.shared:
+    if submodule.shared:
         return "is the same module as another submodule"
-    if not place.single:
+    if not submodule.single:
         return "takes or returns something other than one tensor of real numbers"
-    if any(len(case) != 1 for case in (*place.inputs, *place.outputs)):
-        return f"is called {place.calls} times, with tensors of several shapes"
+    if any(len(case) != 1 for case in (*submodule.inputs, *submodule.outputs)):
+        return f"is called {submodule.calls} times, with tensors of several shapes"
     return ""
 
 
@@ -262,10 +262,10 @@ def best_first(points: Sequence[InsertionPoint], source_block: SourceBlock, para
 
     def key(point: InsertionPoint) -> tuple[float, ...]:
         assert point.filling is not None
-        here = order[point.place.path]
+        position = order[point.place.path]
         more, less = max(point.place.parameters, parameters) + 1, min(point.place.parameters, parameters) + 1
-        near = abs(here - middle) if point.how == "after" else more / less
-        return point.filling.adapters, point.how != preferred, point.place.calls > 1, near, here
+        near = abs(position - middle) if point.how == "after" else more / less
+        return point.filling.adapters, point.how != preferred, point.place.calls > 1, near, position
 
     return sorted(fitting, key=key)
 
@@ -384,4 +384,4 @@ def _replace_numbers(init: StatedArguments, numbers: Sequence[_Number], new: Seq
         texts: dict[int | str, str] = args if isinstance(number.key, int) else kwargs  # type: ignore[assignment]
         text = texts[number.key].encode()
         texts[number.key] = (text[: number.start] + str(value).encode() + text[number.end :]).decode()
-    return StatedArguments(tuple(args[place] for place in sorted(args)), kwargs)
+    return StatedArguments(tuple(args[index] for index in sorted(args)), kwargs)

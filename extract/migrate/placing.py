@@ -31,9 +31,9 @@ def insert_at(net: cst.ClassDef, point: InsertionPoint, expressions: list[str], 
     body = cst.ensure_type(function.body, cst.IndentedBlock)
     me = function.params.params[0].name.value if function.params.params else "self"
     lines = list(body.body)
-    place = _find_assignment(lines, me, point.place)
-    if place is not None:
-        line, new = place
+    assignment = _find_assignment(lines, me, point.place)
+    if assignment is not None:
+        line, new = assignment
         lines[line] = _edit_line(
             cst.ensure_type(lines[line], cst.SimpleStatementLine), new, point, expressions, nn, note
         )
@@ -69,10 +69,10 @@ class _Location:
 
 
 def _find_assignment(
-    lines: Sequence[cst.BaseStatement], me: str, place: ObservedSubmodule
+    lines: Sequence[cst.BaseStatement], me: str, submodule: ObservedSubmodule
 ) -> tuple[int, _Location] | None:
     """Return the line of `__init__` and the expression that constructs a submodule; None if they are not unique."""
-    parts = place.path.split(".")
+    parts = submodule.path.split(".")
     # Deeper submodules are constructed in another class, whose other instances must not change.
     if len(parts) > 2:
         return None
@@ -91,7 +91,7 @@ def _find_assignment(
     if len(parts) == 1:
         return number, _Location(small, None)
     value = _assignment_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
-    kind, count = place.within
+    kind, count = submodule.within
     items = _items(value, kind)
     # The text must have as many items as the network: a starred or appended item shifts the indices.
     if items is None or len(items) != count or not parts[1].isdecimal() or int(parts[1]) >= count:

@@ -280,7 +280,7 @@ class CutFinder:
     # -- text ------------------------------------------------------------------------------------------------------
 
     def _raise_instead(self, kind: str, body: Sequence[ast.stmt], label: str) -> Cut:
-        """Replace a suite, including the comments above and inside it, by one `raise`."""
+        """Replace a suite, and the comments above and inside it, with one `raise`."""
         line = first_line(body[0])
         # Comments above a suite describe what is cut.
         while self._is_blank_or_comment(line - 1):

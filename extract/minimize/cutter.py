@@ -522,13 +522,13 @@ class Cutter:
             key = re.findall(r"\w+", item.label)[-1:]
             for name in key if item.kind in {"method", "entry", "class"} else ():
                 named.setdefault(name, []).append(item.start)
-        there = {name for unit in self._units if unit.start in active for name in unit.binds}
+        bound = {name for unit in self._units if unit.start in active for name in unit.binds}
         absent = [unit for unit in self._units if unit.start not in active and unit.kind != IMPORT]
         for unit in absent:
             for name in unit.binds:
                 named.setdefault(name, []).append(unit.start)
         definitions = (unit for unit in absent if unit.kind in {CLASS, FUNCTION})
-        gone = dict.fromkeys(name for unit in definitions for name in unit.binds if name not in there)
+        gone = dict.fromkeys(name for unit in definitions for name in unit.binds if name not in bound)
         if gone:
             cut["definition"] = list(gone)
         return named, cut

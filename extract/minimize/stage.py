@@ -12,7 +12,7 @@ from extract.minimize.cutter import Cutter, MinimizedText
 from extract.proofs.validate import BlockWithOriginal, ReportedCalls
 from lemur_core.files.progress import progress
 from lemur_core.graphs.serialization import restore
-from lemur_core.graphs.sizes import never_run
+from lemur_core.graphs.sizes import propose_new_shapes
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox, Store
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
@@ -208,7 +208,8 @@ def list_sizes(observed: Mapping[str, Any], traced: Mapping[str, Any] | None = N
     own, further = cases[:1], [shapes for shapes in cases[1:] if shapes]
     if own and traced is not None and traced["sizes"]:
         try:
-            met = [[list(shape) for shape in shapes] for shapes in never_run(restore(traced), list(map(tuple, own[0])))]
+            proposed = propose_new_shapes(restore(traced), list(map(tuple, own[0])))
+            met = [[list(shape) for shape in shapes] for shapes in proposed]
         except (ValueError, LookupError, StopIteration):  # inputs in another order than in the graph
             met = []
         further += [shapes for shapes in met[-1:] if shapes not in (*further, *own)]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.syntax import Syntax
 
-from extract.specs.make import WorkingCalls, graph_in, read_arguments, read_observed, read_spec
+from extract.specs.make import WorkingCalls, read_arguments, read_observed, read_spec, read_spec_graph
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
@@ -42,11 +42,11 @@ def iterate_blocks(folder: Path, columns: Sequence[str] = ()) -> Iterator[Block]
 
 
 def read_blocks(folder: Path, columns: Sequence[str] = ()) -> list[Block]:
-    """Return what `iterate_blocks` yields."""
+    """Return the blocks that `iterate_blocks` yields."""
     return list(iterate_blocks(folder, columns))
 
 
-def read_block(folder: Path, place: int) -> Block:
+def read_block(folder: Path, index: int) -> Block:
     """Return one row of a folder's table, by index; only its row group is read.
 
     Raises: UserError if the table cannot be read.
@@ -54,11 +54,11 @@ def read_block(folder: Path, place: int) -> Block:
     with EXTRACTION.reading(folder), open_table(folder / TABLE, Block) as (file, present):
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
-            if place < size:
-                (row,) = as_records(file.read_row_group(group, present).slice(place, 1), Block)
+            if index < size:
+                (row,) = as_records(file.read_row_group(group, present).slice(index, 1), Block)
                 return row
-            place -= size
-    raise IndexError(place)
+            index -= size
+    raise IndexError(index)
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
@@ -83,11 +83,11 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
     """
     EXTRACTION.open(folder)
     rows = read_blocks(folder, _COLUMNS)
-    places = match(rows, wanted)
-    if not places:
+    indices = match(rows, wanted)
+    if not indices:
         raise UserError(_unknown(rows, wanted))
-    row = read_block(folder, places[0])
-    others = tuple(f"{rows[place].block} ({rows[place].level})" for place in places[1:])
+    row = read_block(folder, indices[0])
+    others = tuple(f"{rows[index].block} ({rows[index].level})" for index in indices[1:])
     needs = read_needs(folder) if row.code is not None else {"blocks": {}}
     return NamedBlock(row, needs["blocks"].get(row.block), others)
 
@@ -252,8 +252,8 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
     """Return the block whose file or lean form has this digest."""
     with EXTRACTION.reading(folder):
         table = read_table([folder / TABLE], Block, ["block", "code_sha256", "lean_sha256"])
-    places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
-    row_index = next((index for index in places if index >= 0), -1)
+    indices = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
+    row_index = next((index for index in indices if index >= 0), -1)
     return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
 
 
@@ -334,7 +334,7 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
     check_picture(path)
     block = find_block(folder, wanted).row.block
     spec = read_spec(folder, block)
-    graph = None if spec is None else graph_in(spec)
+    graph = None if spec is None else read_spec_graph(spec)
     if graph is None:
         raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
     return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"

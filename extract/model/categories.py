@@ -172,7 +172,11 @@ def find_category(name: str, qualname: str, bases: Sequence[str]) -> str:
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
     category = (
-        _by_name(name) or _by_bases(bases) or _by_places(folders) or _match(_WEAK_RULES, split_words(name)) or OTHER
+        _match_name(name)
+        or _match_bases(bases)
+        or _match_folders(folders)
+        or _match(_WEAK_RULES, split_words(name))
+        or OTHER
     )
     # Losses, attention and the like keep their category in a graph library, too.
     if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
@@ -219,13 +223,13 @@ def _match(rules: Iterable[tuple[str, re.Pattern[str]]], words: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _by_name(name: str) -> str:
+def _match_name(name: str) -> str:
     return _match(_NAME_RULES, split_words(name))
 
 
-def _by_bases(bases: Sequence[str]) -> str:
-    return next((category for base in bases if (category := _by_name(base.rpartition(".")[2]))), "")
+def _match_bases(bases: Sequence[str]) -> str:
+    return next((category for base in bases if (category := _match_name(base.rpartition(".")[2]))), "")
 
 
-def _by_places(places: Sequence[str]) -> str:
-    return next((category for folder in reversed(places) if (category := _match(_PLACE_RULES, folder))), "")
+def _match_folders(folders: Sequence[str]) -> str:
+    return next((category for folder in reversed(folders) if (category := _match(_PLACE_RULES, folder))), "")

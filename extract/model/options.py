@@ -26,17 +26,17 @@ class ExtractOptions:
         paths: take only classes in these files or folders of their source; patterns are allowed.
         symbols: take only classes whose bare or qualified name matches one of these patterns.
         limit: take at most this many classes.
-        start_from: leave out the classes before the one of this name.
-        distributions: state the distribution of an imported package that no metadata states, as `hydra=hydra-core`.
-        index: parse the files that are missing in the index (`missing`), all files (`force`) or none (`skip`).
+        start_from: leave out the classes before the one with this name.
+        distributions: for imports that no metadata maps to a distribution, their distribution, as `hydra=hydra-core`.
+        index: parse the files that the index lacks (`missing`), all files (`force`) or none (`skip`).
         level: validate blocks up to this level.
-        retry_failed: run blocks again that failed in an earlier run.
-        fidelity: compare the blocks that run with the classes of their own installed package.
-        seed: draws the held-out specs and the wording of conversations.
-        chat: write conversations for fine-tuning, made from the facts of the specs.
-        include_code: with `chat`, also ask for code, of blocks under permissive licenses only.
+        retry_failed: run the blocks again that failed in an earlier run.
+        fidelity: compare the blocks that run with the original classes, from an installed copy of their package.
+        seed: the seed for drawing the held-out specs and the wording of conversations.
+        chat: write conversations for fine-tuning, built from the facts of the specs.
+        include_code: with `chat`, also ask for the code of blocks under permissive licenses.
         chat_max_tokens: leave out longer conversations.
-        timings: write the seconds of each block into the table, whose bytes then differ from run to run.
+        timings: write the seconds that each block took into the table, whose bytes then differ between runs.
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
     Raises:
@@ -59,11 +59,11 @@ class ExtractOptions:
     ] = ()
     symbols: Annotated[
         Names,
-        Option("Only names like this: '*Attention' (repeatable).", flag="--symbol", metavar="PATTERN", panel=_SCOPE),
+        Option("Only matching names: '*Attention' (repeatable).", flag="--symbol", metavar="PATTERN", panel=_SCOPE),
     ] = ()
     limit: Annotated[int | None, Option("At most N.", metavar="N", least=1, panel=_SCOPE, after="names_file")] = None
     start_from: Annotated[
-        str | None, Option("Leave out what comes before NAME.", metavar="NAME", panel=_SCOPE, after="limit")
+        str | None, Option("Leave out the classes before NAME.", metavar="NAME", panel=_SCOPE, after="limit")
     ] = None
     distributions: Annotated[
         Names,
@@ -73,16 +73,18 @@ class ExtractOptions:
             metavar="IMPORT=NAME",
         ),
     ] = ()
-    index: Annotated[Policy, Option("Parse what is missing, everything again, or nothing.")] = "missing"
+    index: Annotated[Policy, Option("Parse the missing files, all files, or none.")] = "missing"
     level: Annotated[Level, Option("The level to validate blocks to.")] = "backward"
-    retry_failed: Annotated[bool, Option("Run again what failed before.")] = False
-    fidelity: Annotated[bool, Option("Compare what runs with the originals, installed apart.")] = False
-    seed: Annotated[int, Option("Draws which specs are held out, and the wording of conversations.")] = 42
+    retry_failed: Annotated[bool, Option("Run again the blocks that failed before.")] = False
+    fidelity: Annotated[bool, Option("Compare the blocks that run with the originals, installed separately.")] = False
+    seed: Annotated[int, Option("The seed of the held-out specs and of the wording of conversations.")] = 42
     chat: Annotated[bool, Option("Make conversations from the specs' facts.", panel=_CHAT)] = False
     include_code: Annotated[
         bool, Option("With --chat: also ask for code; only of blocks under permissive licenses.", panel=_CHAT)
     ] = False
-    chat_max_tokens: Annotated[int, Option("Leave out longer ones.", metavar="N", least=1, panel=_CHAT)] = MAX_TOKENS
+    chat_max_tokens: Annotated[int, Option("Drop those with more tokens.", metavar="N", least=1, panel=_CHAT)] = (
+        MAX_TOKENS
+    )
     timings: Annotated[
         bool, Option("Write each block's seconds into the table (its bytes then vary).", after="jobs")
     ] = False
@@ -101,7 +103,7 @@ class MigrateOptions:
     out: Annotated[
         Path | None,
         Option(
-            "File to write; default: next to the network, NET-BLOCK.py; in a project, by modules of its kind.",
+            "File to write; default: next to the network, NET-BLOCK.py; in a project, next to similar modules.",
             metavar="NEW.py",
         ),
     ] = None
@@ -122,9 +124,9 @@ class MigrateOptions:
     ] = None
     in_shape: Annotated[
         str | None,
-        Option("Of a batch; default: the first size of 64, 32, 224, 299.", metavar="NxCxHxW", panel=_NETWORKS),
+        Option("A batch; default: the first size of 64, 32, 224, 299 that runs.", metavar="NxCxHxW", panel=_NETWORKS),
     ] = None
-    classes: Annotated[int, Option("Of images.", metavar="N", least=1, panel=_NETWORKS)] = 10
+    classes: Annotated[int, Option("The number of classes.", metavar="N", least=1, panel=_NETWORKS)] = 10
     full: Annotated[bool, Option("The whole closed file, not the minimized form.", panel="Into a project")] = False
     dry_run: Annotated[bool, Option("Print the difference, write nothing.")] = False
     force: Annotated[

@@ -1,4 +1,4 @@
-"""Resolution accuracy: how many of the global names that a block reads are bound to the same objects as in its origin.
+"""Resolution accuracy: the share of the global names read by a block that are bound to the same objects as originally.
 
 The originals are imported from their own packages, as for equivalence; `extract.proofs.name_resolution_guest` defines
 what counts as the same.
@@ -26,7 +26,7 @@ _MAX_CHARACTERS = 160  # of a name and the reason
 
 @dataclass(frozen=True, slots=True)
 class BoundNames:
-    """How many names of a block were compared, how many are the same or stubs, and what differs."""
+    """The numbers of names of a block that were compared, are the same, or are stubs; and those that differ."""
 
     compared: int
     same: int
@@ -49,7 +49,7 @@ class BoundFile:
     block: str
     name: str
     code: str
-    module: str  # imported for the original
+    module: str  # the module to import for the original
     folders: tuple[Path, ...]  # with the original and its dependencies
     digest: str  # of the source of the original
     stubs: tuple[str, ...]  # names of the file that are stubs
@@ -58,7 +58,7 @@ class BoundFile:
 def compare_bindings(
     files: Sequence[BoundFile], index: FactsIndex, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield for each block the columns about its names, empty if it cannot be compared; cached by content.
+    """Yield each block with the columns about its names, empty if it cannot be compared; results are cached by content.
 
     Args: runtime: folders with the requirements of self-contained files.
     Raises: UserError if no sandbox is available.
@@ -100,7 +100,7 @@ def to_columns(answer: BoundNames | Failure | MissingOriginal) -> dict[str, Any]
 
 
 def section(rows: Sequence[Block], counts: Mapping[str, int]) -> list[str]:
-    """Return the section of the report: how many names are bound to the same objects, and the most common others.
+    """Return the section of the report: the share of names bound to the same objects, and the most common others.
 
     Args: counts: the counts `names` of `extract.model.results.count_rows`.
     """
@@ -120,7 +120,7 @@ def section(rows: Sequence[Block], counts: Mapping[str, int]) -> list[str]:
         " (`fn.__globals__`); columns `names_compared`, `names_same`, `names_standin`, `names_other`."
     )
     lines = ["## Names bound", "", intro, "", *table(["", "", "%"], body)]
-    # Stubs are counted above, and are no faults.
+    # Stubs are counted above, and are not faults.
     reasons = Counter(other for row in rows for other in row.names_other if not other.endswith("a stand-in"))
     if reasons:
         ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))

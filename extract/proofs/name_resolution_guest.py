@@ -165,9 +165,9 @@ class Bindings:
         return self._cells_differ(theirs.__closure__ or (), ours.__closure__ or ())
 
     def _cells_differ(self, theirs: tuple[types.CellType, ...], ours: tuple[types.CellType, ...]) -> str:
-        for one, other in zip(theirs, ours, strict=True):
+        for original, other in zip(theirs, ours, strict=True):
             try:
-                contents = one.cell_contents, other.cell_contents
+                contents = original.cell_contents, other.cell_contents
             except ValueError:  # an empty cell
                 continue
             why = self.differs(*contents)
@@ -241,11 +241,11 @@ class Bindings:
     def _sets_differ(self, theirs: Collection[Any], ours: Collection[Any]) -> str:
         """Match each member of one set with an equal member of the other, in any order."""
         unmatched = list(ours)
-        for one in theirs:
+        for item in theirs:
             unmatched.sort(
-                key=partial(_has_other_name, getattr(one, "__name__", None))
+                key=partial(_has_other_name, getattr(item, "__name__", None))
             )  # try members of the same name first
-            match = next((index for index, other in enumerate(unmatched) if not self.differs(one, other)), None)
+            match = next((index for index, other in enumerate(unmatched) if not self.differs(item, other)), None)
             if match is None:
                 return "another member"
             del unmatched[match]
@@ -273,10 +273,10 @@ class Bindings:
                 return f"{_full_name(ours)}, not {_full_name(theirs)}"
         if len(theirs.__bases__) != len(ours.__bases__):
             return "other bases"
-        for one, other in zip(theirs.__bases__, ours.__bases__, strict=True):
-            why = self.differs(one, other)
+        for original, other in zip(theirs.__bases__, ours.__bases__, strict=True):
+            why = self.differs(original, other)
             if why:
-                return f"base {one.__name__}: {why if one.__name__ == other.__name__ else _full_name(other)}"
+                return f"base {original.__name__}: {why if original.__name__ == other.__name__ else _full_name(other)}"
         their_members, our_members = ({n: v for n, v in vars(kind).items() if n not in _OWN} for kind in (theirs, ours))
         for name in their_members.keys() ^ our_members.keys():
             return f"{name} is {'lacking' if name in their_members else 'new'}"
@@ -295,8 +295,8 @@ class Bindings:
     def _parts_differ(self, theirs: Any, ours: Any) -> str:
         if len(theirs) != len(ours):
             return f"{len(ours)} items, not {len(theirs)}"
-        for one, other in zip(theirs, ours, strict=True):
-            why = self.differs(one, other)
+        for original, other in zip(theirs, ours, strict=True):
+            why = self.differs(original, other)
             if why:
                 return why
         return ""

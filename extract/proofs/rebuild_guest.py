@@ -18,8 +18,8 @@ from lemur_core.graphs.graph import Graph, Node
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.serialization import restore
-from lemur_core.graphs.sizes import Sized, never_run
-from lemur_core.graphs.symbolic import Size, at
+from lemur_core.graphs.sizes import Sized, propose_new_shapes
+from lemur_core.graphs.symbolic import Size, evaluate_graph
 from lemur_core.graphs.trace import ROUTES, both_modes, run
 from lemur_core.rebuild.calls import RebuildError
 from lemur_core.rebuild.module_text import Rebuilt
@@ -44,8 +44,8 @@ def rebuild_block(request: SpecRebuild) -> dict[str, object]:
     answer = _rebuild(request, original, sized)
     # Formulas of sizes may be wrong where the graph is right: try once more with the sizes that were traced.
     if sized.sizes and answer["step"] in ("read", "written"):
-        trained = None if sized.trained is None else at(sized.trained)
-        single = _rebuild(request, original, Sized(at(sized.evaluated), trained))
+        trained = None if sized.trained is None else evaluate_graph(sized.trained)
+        single = _rebuild(request, original, Sized(evaluate_graph(sized.evaluated), trained))
         if single["step"] not in ("read", "written"):
             return single | {"sizes_fail": answer["cause"]}
     return answer
@@ -186,7 +186,8 @@ def _prove(name: str, subject: Target, sized: Sized, module_text: Rebuilt) -> di
     cause, largest_error = pair.differs(None)
     if cause is None:
         cause = "the original does not run again"
-    comparisons = (pair.differs(shapes) for shapes in never_run(sized, own) if not pair.late) if not cause else iter(())
+    new_shapes = [] if cause else propose_new_shapes(sized, own)
+    comparisons = (pair.differs(shapes) for shapes in new_shapes if not pair.late)
     at_others = next(((difference, error) for difference, error in comparisons if difference is not None), None)
     if at_others is not None:
         cause, largest_error = at_others[0], max(largest_error, at_others[1])

@@ -84,7 +84,7 @@ def _trace(request: BlockRun, route: str, live: bool) -> dict[str, object]:
 
 
 def describe_structure(value: Any) -> Any:
-    """Return what a value consists of: "tensor", None for others, a list of these, or `{"items": [[key, …], …]}`."""
+    """Return the structure of a value: "tensor", None for others, a list of these, or `{"items": [[key, …], …]}`."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, Mapping):

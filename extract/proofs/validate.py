@@ -47,7 +47,7 @@ _SEARCH_LIMITS = Limits(wall_seconds=90, cpu_seconds=30, memory_bytes=4 * 2**30)
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """A file to validate up to a goal; `origin`: packages to hide; `folders`: for the end of sys.path."""
+    """A file to validate up to a goal; `origin`: packages to hide; `folders`: to append to sys.path."""
 
     code: str
     name: str
@@ -65,7 +65,7 @@ class WorkingCall:
     kwargs: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless each argument is an expression, passed by a name that is one."""
+        """Raise ValueError unless each argument is an expression, and each keyword an identifier."""
         for text in (*self.args, *self.kwargs.values()):
             if len(text) > _MAX_EXPRESSION:
                 raise ValueError(f"an argument has more than {_MAX_EXPRESSION:,} characters")
@@ -79,7 +79,7 @@ class WorkingCall:
 
 @dataclass(frozen=True, slots=True)
 class ReportedCalls:
-    """Calls that construct a block and, if it runs, call it."""
+    """The call that constructs a block and, if it runs, the call that runs it."""
 
     init: WorkingCall
     forward: WorkingCall | None = None
@@ -89,7 +89,7 @@ class ReportedCalls:
 class SearchAnswer:
     """The level that a file reached; `kind` and `error` if it stopped before the goal.
 
-    From `constructed` on with the arguments that work, and what was `observed`: an Observed record.
+    From `constructed` on, with the arguments that work, and the observations as an Observed record.
     """
 
     level: Level
@@ -117,9 +117,9 @@ class BlockVerdict:
     """The level that a file reached."""
 
     level: Level
-    kind: str | None = None  # category of the error, if it stopped before the goal
+    kind: str | None = None  # category of the error that stopped it before the goal
     error: str | None = None
-    arguments: str | None = None  # working ones, as JSON
+    arguments: str | None = None  # those that work, as JSON
     observed: str | None = None  # an Observed record as JSON
     seconds: float = 0.0
     reused: bool = False
@@ -137,7 +137,7 @@ class Candidate:
 
 
 def check_text(emitted: Emitted, goal: Level) -> BlockVerdict:
-    """Check the levels that need no execution: parsed and compiled."""
+    """Check the levels that do not require execution: parsed and compiled."""
     if goal == "emitted":
         return BlockVerdict("emitted")
     if emitted.undefined:
@@ -163,23 +163,22 @@ def validate_all(
     retry_failed: bool = False,
     unsafe: bool = False,
 ) -> Iterator[tuple[Candidate, BlockVerdict]]:
-    """Validate files up to a level from `executed` on, each in its own sandbox; files that are retried come last.
+    """Validate files up to `executed` or a higher level, each in its own sandbox; retried files come last.
 
-    Outcomes are cached by content. A search that ends the process (a crash, a limit) says nothing about the lower
-    levels, so that these are validated separately.
+    Outcomes are cached by content. A search that ends the process (a crash, a limit) shows nothing about the lower
+    levels, so these are then validated separately.
 
     Args:
         goal: the highest level to try.
         runtime: folders with the requirements of self-contained files.
-        retry_failed: run files again whose cached outcome is a failure.
+        retry_failed: run the files again whose cached outcome is a failure.
 
     Raises: UserError if no sandbox is available.
     """
-
     stage = EXECUTE if goal == "executed" else SEARCH
 
     def usable(job: Job, outcome: Outcome) -> bool:
-        return not retry_failed or _verdict(stage.read(outcome)).level == job.payload["goal"]
+        return not retry_failed or _judge(stage.read(outcome)).level == job.payload["goal"]
 
     box = CachedSandbox(
         index,
@@ -202,19 +201,19 @@ def validate_all(
                 yield stage.job(candidate.key, _request(candidate, runtime, goal))
 
         for reply in stage.run_jobs(box, searches()):
-            verdict = _verdict(reply)
+            verdict = _judge(reply)
             if reply.answer is not None or goal == "executed":
                 yield candidates_by_key.pop(reply.key), verdict
             else:
                 failed[reply.key] = verdict
-        # The search ended the process: executing the file alone shows the level that it reaches without one.
+        # The search ended the process: executing the file alone shows the level that it reaches without a search.
         lower = {key: _request(candidates_by_key[key], runtime, "executed") for key in failed}
         for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
-            yield candidates_by_key[reply.key], _join(failed[reply.key], _verdict(reply))
+            yield candidates_by_key[reply.key], _join(failed[reply.key], _judge(reply))
 
 
 def _join(search: BlockVerdict, alone: BlockVerdict) -> BlockVerdict:
-    """The verdict on a file whose search ended the process and that was then executed alone."""
+    """Combine the verdicts on a file whose search ended the process, and that was then executed alone."""
     if alone.level != "executed":
         return alone
     seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
@@ -232,7 +231,7 @@ def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> Sear
     )
 
 
-def _verdict(reply: Reply[SearchAnswer]) -> BlockVerdict:
+def _judge(reply: Reply[SearchAnswer]) -> BlockVerdict:
     answer, outcome = reply.answer, reply.outcome
     if answer is None:
         error = reply.reason(_MAX_ERROR)
@@ -241,25 +240,25 @@ def _verdict(reply: Reply[SearchAnswer]) -> BlockVerdict:
         level=answer.level,
         kind=answer.kind,
         error=answer.error,
-        arguments=_text(None if answer.arguments is None else _calls(answer.arguments)),
-        observed=_text(answer.observed),
+        arguments=_to_json(None if answer.arguments is None else _to_dict(answer.arguments)),
+        observed=_to_json(answer.observed),
         seconds=outcome.seconds,
         reused=outcome.reused,
     )
 
 
-def _calls(calls: ReportedCalls) -> dict[str, Any]:
+def _to_dict(calls: ReportedCalls) -> dict[str, Any]:
     """Return calls as JSON values; without `forward` if there is none."""
     return {name: call for name, call in asdict(calls).items() if call is not None}
 
 
-def _text(value: object) -> str | None:
+def _to_json(value: object) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
-_MAX_TOGETHER = 40  # originals of one package in one process (at most)
+_MAX_TOGETHER = 40  # originals of one package in one process
 LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
-_MAX_CHARACTERS = 200  # of the reason for a failure
+_REASON_CHARACTERS = 200
 _PARTS = ("state", "values", "eval", "train", "after")
 _MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # the original's package is incomplete here
 
@@ -275,9 +274,6 @@ class Signature:
     after: str
 
 
-_REASON_CHARACTERS = 200
-
-
 @dataclass(frozen=True, slots=True)
 class MissingOriginal:
     """Why an original cannot be imported, in one line."""
@@ -285,7 +281,7 @@ class MissingOriginal:
     missing: str
 
     def __post_init__(self) -> None:
-        """Cut what is too long, and show what is not text: foreign code decides what it says."""
+        """Shorten the reason, and make control characters visible: foreign code determines the text."""
         object.__setattr__(self, "missing", make_visible(self.missing, _REASON_CHARACTERS))
 
 
@@ -310,7 +306,7 @@ class BlockWithOriginal:
     block: str
     name: str
     code: str
-    module: str  # imported for the original
+    module: str  # the module to import for the original
     origin: tuple[str, ...]  # packages that the self-contained file must not import
     folders: tuple[Path, ...]  # with the original and its dependencies
     arguments: CallsToRun
@@ -319,12 +315,12 @@ class BlockWithOriginal:
     original: str = ""  # the expression for the original in its module, if not its name
 
     def run(self, runtime: Sequence[Path]) -> BlockRun:
-        """Return the block as guests run it. Args: runtime: folders with what it requires."""
+        """Return the block as guests run it. Args: runtime: folders with the requirements of self-contained files."""
         folders = [str(folder) for folder in runtime]
         return BlockRun(self.code, self.name, self.origin, folders, self.arguments, self.companions)
 
     def as_original(self) -> Original:
-        """Return what guests need to run the original."""
+        """Return the facts that guests need to run the original."""
         companions = [{"name": item["name"], "qualname": item.get("qualname", "")} for item in self.companions]
         name = self.original or self.name
         return Original(
@@ -339,7 +335,7 @@ class BlockWithOriginal:
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceResult:
-    """The outcome of a comparison; `fidelity` is None if there was nothing to compare with."""
+    """The outcome of a comparison; `fidelity` is None if the block could not be compared."""
 
     block: str
     fidelity: Literal["match", "mismatch"] | None
@@ -372,7 +368,7 @@ def compare_all(
         runs = {pair.block: pair.run(runtime) for pair in pairs if pair.block not in missing}
         doubtful: dict[str, Ours] = {}
         for reply in SIGN_BLOCK.run(box, runs):
-            ours = reply.answer or Failure(reply.reason(_MAX_CHARACTERS))
+            ours = reply.answer or Failure(reply.reason(_REASON_CHARACTERS))
             comparison = compare(reply.key, ours, theirs[reply.key])
             if comparison.fidelity == "mismatch":
                 doubtful[reply.key] = ours
@@ -399,17 +395,17 @@ def compare(block: str, ours: Ours, theirs: Theirs) -> EquivalenceResult:
     if isinstance(ours, Failure):
         return EquivalenceResult(block, "mismatch", f"only the original runs: {ours.error}")
     for step in _PARTS:
-        here, there = getattr(ours, step), getattr(theirs, step)
-        if here == there:
+        own, original = getattr(ours, step), getattr(theirs, step)
+        if own == original:
             continue
-        # An import inside forward that fails here says nothing about the copy.
-        if there in _MISSING_PACKAGE:
-            return EquivalenceResult(block, None, f"the original does not run: {step}: {there}")
-        return EquivalenceResult(block, "mismatch", f"{step}: {_first_difference(here, there)}")
+        # An import inside forward that fails here shows nothing about the copy.
+        if original in _MISSING_PACKAGE:
+            return EquivalenceResult(block, None, f"the original does not run: {step}: {original}")
+        return EquivalenceResult(block, "mismatch", f"{step}: {_describe_difference(own, original)}")
     return EquivalenceResult(block, "match")
 
 
-def _first_difference(ours: object, theirs: object) -> str:
+def _describe_difference(ours: object, theirs: object) -> str:
     if isinstance(ours, tuple) and isinstance(theirs, tuple):
         a, b = next((pair for pair in zip_longest(ours, theirs, fillvalue="") if pair[0] != pair[1]), ("", ""))
         return f"{a or 'nothing'} here, {b or 'nothing'} there"
@@ -429,11 +425,11 @@ def _sign_originals(
 
 def group_by_package(items: Iterable[P]) -> Iterator[list[P]]:
     """Yield groups of items of one package, limited in size."""
-    by_place: dict[tuple[Path, ...], list[P]] = {}
+    by_folders: dict[tuple[Path, ...], list[P]] = {}
     for item in items:
-        by_place.setdefault(item.folders, []).append(item)
-    for members in by_place.values():
-        # Neighbors share imports, and the groups are the same in every run.
+        by_folders.setdefault(item.folders, []).append(item)
+    for members in by_folders.values():
+        # Sorted, so that neighbors share imports and every run has the same groups.
         members.sort(key=lambda item: item.module)
         for start in range(0, len(members), _MAX_TOGETHER):
             yield members[start : start + _MAX_TOGETHER]

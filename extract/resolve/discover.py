@@ -218,7 +218,7 @@ def select(classes: Sequence[TargetClass], wanted: Selection) -> Selected:
     missing: list[str] = []
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:
-        chosen, missing, others = _by_name(chosen, wanted.names)
+        chosen, missing, others = _select_by_name(chosen, wanted.names)
         if not chosen:
             near = _near(wanted.names[0], classes)
             raise UserError(f"{wanted.names[0]}: no class of that name in the sources{near}")
@@ -242,7 +242,7 @@ def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:
     return not wanted.symbols or any(fnmatch.fnmatchcase(n, pattern) for pattern in wanted.symbols for n in names)
 
 
-def _by_name(
+def _select_by_name(
     classes: Iterable[TargetClass], names: Sequence[str]
 ) -> tuple[list[TargetClass], list[str], dict[str, tuple[str, ...]]]:
     by_key: dict[str, list[TargetClass]] = {}

@@ -257,7 +257,7 @@ class Registrations:
         if target is None or facts is None or depth > 2 * _DEPTH:
             return ()
         if target not in self._hooks:
-            # Set first: a class cannot be its own base, but a wrong file may say so.
+            # Set first, since a faulty file may declare a class as its own base.
             self._hooks[target] = ()
             hooks: list[Definition] = []
             for base in facts.bases:

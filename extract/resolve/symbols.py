@@ -179,7 +179,7 @@ class Registries:
     def entry(self, registry: Definition, key: str, near: PackageSource) -> RegistryEntry | None:
         """Return the entry of a registry under a key: from the same source if available, else by priority."""
         scope, _, bare = key.rpartition(".")
-        entries = self._all().get(registry, {}).get(bare, [])
+        entries = self._read_entries().get(registry, {}).get(bare, [])
         if not entries:
             return None
         # `mmdet.ResNet` names its library: that one is preferred to the block's own source.
@@ -187,7 +187,7 @@ class Registries:
         own = [e for e in entries if e.module.source.name == near.name]
         return (scoped or own or entries)[0]
 
-    def _all(self) -> dict[Definition, dict[str, list[RegistryEntry]]]:
+    def _read_entries(self) -> dict[Definition, dict[str, list[RegistryEntry]]]:
         if self._entries is None:
             self._entries = {}
             for module in self._modules():

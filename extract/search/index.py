@@ -79,7 +79,7 @@ class SearchIndex:
         """Open a stored index. Raises: OSError, ValueError or KeyError if it is not valid."""
         self._path, self._specs = path, specs
         stems_, facts, *arrays = self._read("stems", "facts", "starts", "blocks", "weights", "lines", "meanings")
-        self._vocabulary = {stem: place for place, stem in enumerate(_texts(stems_))}
+        self._vocabulary = {stem: index for index, stem in enumerate(_texts(stems_))}
         self._starts, self._blocks, self._weights, self._lines, meanings = arrays
         self.facts: dict[str, list[str]] = json.loads(bytes(facts))
         #: Meaning vectors of the blocks, shape (blocks, size), rows of unit length.
@@ -168,9 +168,9 @@ class Labels:
 
     def list_of_block(self, number: int) -> dict[str, int]:
         """Return the labels of one block with their counts."""
-        places = np.flatnonzero(self.blocks == number)
-        names = self.names[np.searchsorted(self.starts, places, side="right") - 1]
-        return {f"{name:016x}": int(count) for name, count in zip(names, self.counts[places], strict=True)}
+        rows = np.flatnonzero(self.blocks == number)
+        names = self.names[np.searchsorted(self.starts, rows, side="right") - 1]
+        return {f"{name:016x}": int(count) for name, count in zip(names, self.counts[rows], strict=True)}
 
 
 def _key(label: str) -> np.uint64:
@@ -242,7 +242,7 @@ def _build_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise _invalid_line(path, number, read)
         reads.append(read)
     counted = Counter(word for read in reads for word in read.words)
-    facts = {name: [read.facts[place] for read in reads] for place, name in enumerate(FACTS)}
+    facts = {name: [read.facts[index] for read in reads] for index, name in enumerate(FACTS)}
     return {
         "lines": np.cumsum([0, *map(len, lines)], dtype=np.int64),
         "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),

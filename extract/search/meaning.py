@@ -58,15 +58,15 @@ def table() -> StemVectors:
         names = bytes(stored["stems"]).decode().split("\n")
         query_vectors, block_vectors = (stored[name] * stored[f"{name}_by"][:, None] for name in ("asked", "told"))
         return StemVectors(
-            {name: place for place, name in enumerate(names)}, query_vectors, block_vectors, stored["kinds"]
+            {name: index for index, name in enumerate(names)}, query_vectors, block_vectors, stored["kinds"]
         )
 
 
 def query_vector(stems: Iterable[str]) -> Floats:
     """Return the vector of a query, shape (size,), of unit length; zeros if none of its stems has a vector."""
     fitted = table()
-    places = [fitted.places[stem] for stem in dict.fromkeys(stems) if stem in fitted.places]
-    return _unit(fitted.query_vectors[places].sum(axis=0))
+    indices = [fitted.places[stem] for stem in dict.fromkeys(stems) if stem in fitted.places]
+    return _unit(fitted.query_vectors[indices].sum(axis=0))
 
 
 def block_vectors(blocks: Sequence[Mapping[str, Sequence[str]]]) -> Floats:
@@ -74,8 +74,8 @@ def block_vectors(blocks: Sequence[Mapping[str, Sequence[str]]]) -> Floats:
     fitted = table()
     vectors = np.zeros((len(blocks), fitted.block_vectors.shape[1]), np.float32)
     for number, fields in enumerate(blocks):
-        places, weights = weigh_stems(fields, fitted.places, fitted.kinds)
-        vectors[number] = _unit(weights @ fitted.block_vectors[places])
+        indices, weights = weigh_stems(fields, fitted.places, fitted.kinds)
+        vectors[number] = _unit(weights @ fitted.block_vectors[indices])
     return vectors
 
 
@@ -91,7 +91,7 @@ def weigh_stems(
         entries += [
             (places[stem], float(kind) * (1 + log(count)) / long) for stem, count in counted.items() if stem in places
         ]
-    return np.array([place for place, _ in entries], np.int64), np.array([weight for _, weight in entries], np.float32)
+    return np.array([index for index, _ in entries], np.int64), np.array([weight for _, weight in entries], np.float32)
 
 
 def _unit(vector: Any) -> Floats:

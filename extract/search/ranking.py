@@ -81,8 +81,8 @@ def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) 
                 "no block passes these filters" if filters != Filters() else "the folder holds no block that has code"
             )
             raise UserError(what)
-        every = np.flatnonzero(allowed)
-        return SearchResult([index.spec(int(number)) for number in every[:limit]], len(every))
+        indices = np.flatnonzero(allowed)
+        return SearchResult([index.spec(int(number)) for number in indices[:limit]], len(indices))
     ranked, complete, without = _rank_blocks(index, query, terms, allowed)
     if not len(ranked):
         raise UserError(_explain_no_match(index, query, terms, without))
@@ -106,10 +106,10 @@ def _rank_blocks(
     scores, has = np.zeros(len(index), np.float32), np.zeros(len(index), np.int32)
     rare = 0.0
     for term in terms:
-        weights, there = _weigh_term(index, term)
-        value = _rarity(int(there.sum()), len(index))
+        weights, matched = _weigh_term(index, term)
+        value = _rarity(int(matched.sum()), len(index))
         scores += value * weights
-        has += there
+        has += matched
         rare += value
     for word, share in _match_joined(index, query).items():
         hits = index.hits(word)
@@ -150,17 +150,17 @@ def _weigh_term(index: SearchIndex, phrases: Sequence[str]) -> tuple[Floats, npt
 
     The best phrase counts fully, the others half.
     """
-    best, every = np.zeros(len(index), np.float32), np.zeros(len(index), np.float32)
+    best, total = np.zeros(len(index), np.float32), np.zeros(len(index), np.float32)
     for words in dict.fromkeys(tuple(stem(word) for word in phrase.split()) for phrase in phrases):
         hits = _match_phrase(index, words)
         best[hits.blocks] = np.maximum(best[hits.blocks], hits.weights)
-        every[hits.blocks] += hits.weights
-    weights: Floats = ((best + every) / 2).astype(np.float32)
-    there = every > 0
+        total[hits.blocks] += hits.weights
+    weights: Floats = ((best + total) / 2).astype(np.float32)
+    matched = total > 0
     for word, share in _match_prefixes(index, phrases[0]).items():
         hits = index.hits(word)
         weights[hits.blocks] = np.maximum(weights[hits.blocks], np.float32(share) * hits.weights)
-    return weights, there
+    return weights, matched
 
 
 def _match_phrase(index: SearchIndex, words: Sequence[str]) -> Hits:
@@ -188,17 +188,17 @@ def _match_prefixes(index: SearchIndex, word: str) -> dict[str, float]:
 
 def _match_joined(index: SearchIndex, query: str) -> dict[str, float]:
     """Return the stems that represent several adjacent words of a query, joined or as initials, with their weights."""
-    every = [part for word in plain_words(query) for part in split_words(word).split() or [word.lower()]]
-    telling = [word for word in every if word not in FILLER]
+    all_words = [part for word in plain_words(query) for part in split_words(word).split() or [word.lower()]]
+    content_words = [word for word in all_words if word not in FILLER]
     weights: dict[str, float] = {}
-    for one, other in itertools.pairwise(telling):
+    for one, other in itertools.pairwise(content_words):
         weights |= {joined: _JOINED for joined in (one + other, stem(one) + other) if joined in index}
-    for words in (telling, every):
+    for words in (content_words, all_words):
         for many, share in _INITIALS.items():
             for start in range(len(words) - many + 1):
                 initials = "".join(word[0] for word in words[start : start + many])
                 # Initials that the query itself contains as a word have been counted.
-                if initials.isalpha() and initials in index and initials not in every:
+                if initials.isalpha() and initials in index and initials not in all_words:
                     weights.setdefault(initials, share)
     return weights
 

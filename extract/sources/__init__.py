@@ -178,12 +178,12 @@ def _try_open(fetch: "Fetch", entry: "CorpusSource") -> PackageSource | UserErro
         return UserError(f"{entry.name}: neither of its sources can be opened: {failed}; {second}")
 
 
-def _open_at(entry: "CorpusSource", place: "CorpusSource | Alternative") -> PackageSource:
-    paths = entry.paths if place.paths is None else place.paths
+def _open_at(entry: "CorpusSource", location: "CorpusSource | Alternative") -> PackageSource:
+    paths = entry.paths if location.paths is None else location.paths
     opened = open_source(
-        place.source,
+        location.source,
         name=entry.name,
-        digest=place.digest,
+        digest=location.digest,
         priority=entry.priority,
         paths=paths,
         exclude=entry.exclude,

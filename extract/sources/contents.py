@@ -242,13 +242,14 @@ def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
     if within:
         return {path: module_name(f"{within}/{path}") for path in ordered}
     packages = _package_folders(ordered)
-    tops = {folder for folder in packages if not _above(folder) & packages}
+    tops = {folder for folder in packages if not _list_parents(folder) & packages}
     # Two packages of one name, such as examples that are copies, keep their paths as names.
     names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
     names.update({path.partition("/")[0].removesuffix(".py") for path in ordered})
     start = {top: top.rfind("/") + 1 for top in tops if names[top.rpartition("/")[2]] == 1}
     return {
-        path: module_name(path[max((start.get(folder, 0) for folder in _above(path)), default=0) :]) for path in ordered
+        path: module_name(path[max((start.get(folder, 0) for folder in _list_parents(path)), default=0) :])
+        for path in ordered
     }
 
 
@@ -261,7 +262,7 @@ def _package_folders(paths: Iterable[str]) -> set[str]:
     return {path.rpartition("/")[0] for path in paths if is_package(path)} - {""}
 
 
-def _above(path: str) -> set[str]:
+def _list_parents(path: str) -> set[str]:
     """Return all folders above a path, without the root."""
     parts = path.split("/")
     return {"/".join(parts[:depth]) for depth in range(1, len(parts))}

@@ -301,7 +301,7 @@ def _read_bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
 
 def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
     with _open_tar(path, opener) as archive:
-        # Read twice: a stream cannot go back, and the names decide what is read.
+        # Read twice, because a stream cannot go back, and the names decide which files are read.
         members = list(_members(path, archive))
     _check_names(path, (member.name for member in members))
     plain = {member.name: member.size for member in members if member.isreg()}

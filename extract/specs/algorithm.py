@@ -9,7 +9,7 @@ from lemur_core.describe.patterns import GraphDescription, describe_graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs, restore, store
 from lemur_core.graphs.sizes import Sized
-from lemur_core.graphs.symbolic import at
+from lemur_core.graphs.symbolic import evaluate_graph
 from manifests.records import Algorithm, Spec
 
 _SHORT = 240  # characters; longer sentences are not included in a summary
@@ -45,8 +45,8 @@ def add_rebuild_outcome(
     # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
     if sizes_fail is not None:
         sized = restore(stored)
-        trained = None if sized.trained is None else at(sized.trained)
-        stored = store(Sized(at(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}"))
+        trained = None if sized.trained is None else evaluate_graph(sized.trained)
+        stored = store(Sized(evaluate_graph(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}"))
     return {**answer, **stored, "rebuilds": rebuilds}
 
 

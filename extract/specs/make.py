@@ -2,7 +2,7 @@
 
 No spec repeats eight consecutive tokens of its block's source. A token is a word, a number or one punctuation
 character, regardless of whitespace; code, comments, docstrings and the JSON line of a spec are tokenized the same way.
-The header that extraction writes above a block is not source: it names the block, as the spec does.
+The header that extraction writes above a block does not count as source: it names the block, as the spec does.
 """
 
 import json
@@ -23,7 +23,7 @@ from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import deserialize
-from lemur_core.graphs.symbolic import at
+from lemur_core.graphs.symbolic import evaluate_graph
 from lemur_core.similarity.text import split_tokens
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance import SPECS
@@ -61,7 +61,7 @@ _OPTIONAL: dict[str, Any] = {
 def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     """Return the spec of a block that has code.
 
-    Static facts are read from the minimized form if there is one, i.e. from the code that its arguments reach.
+    Static facts are read from the minimized form if there is one: it holds only code that the arguments reach.
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
 
     Args: answer: its traced graphs, from `extract.proofs.trace_guest.trace_block`.
@@ -69,22 +69,22 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     assert row.code is not None
     outline = read_outline(row.lean_code or row.code)
     observed = read_observed(row)
-    worked = read_arguments(row.arguments)
+    calls = read_arguments(row.arguments)
     constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))
     facts = outline.classes.get(row.name)
     builds = dict(facts.builds) if facts else {}
-    init_values = worked.init.by_parameter(constructor) if worked else {}
+    init_values = calls.init.by_parameter(constructor) if calls else {}
     init = {name: format_expression(value) for name, value in init_values.items()}
-    called = worked.forward.by_parameter(forward) if worked and worked.forward else {}
+    forward_values = calls.forward.by_parameter(forward) if calls and calls.forward else {}
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
     behavior = infer_behavior(observed, init_values.values(), layout) if observed else Behavior()
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
-    if worked:
-        calls = {name: format_expression(value) for name, value in called.items()}
-        arguments = SpecArguments(init=init, forward=calls, method=worked.method)
+    if calls:
+        formatted = {name: format_expression(value) for name, value in forward_values.items()}
+        arguments = SpecArguments(init=init, forward=formatted, method=calls.method)
     seen: dict[str, Any] = {name: getattr(observed, name, None) for name in _OBSERVED}
     spec = Spec(
         **{name: getattr(row, name) for name in SHARED},
@@ -117,7 +117,7 @@ def read_observed(row: Block) -> Observed | None:
 
 
 def design_text(facts: dict[str, Any]) -> str:
-    """Return the part of a spec's line that must not repeat the source: all but the identifying fields."""
+    """Return the text of `design_facts`."""
     return json.dumps(design_facts(facts), sort_keys=True, ensure_ascii=False)
 
 
@@ -138,7 +138,7 @@ def neutralize(spec: Spec, code: str) -> Spec:
     for name, empty in _OPTIONAL.items():
         if find_repeat(json.dumps({name: facts[name]}, sort_keys=True, ensure_ascii=False), source) is not None:
             _leave_out(facts, name, empty)
-    for name, empty in {**_OPTIONAL, "constructor": (), "forward": ()}.items():  # runs across two fields, most unlikely
+    for name, empty in {**_OPTIONAL, "constructor": (), "forward": ()}.items():  # rare: a passage across two fields
         if find_repeat(design_text(facts), source) is None:
             break
         if facts[name] != empty:
@@ -148,7 +148,7 @@ def neutralize(spec: Spec, code: str) -> Spec:
 
 def _leave_out(facts: dict[str, Any], name: str, empty: object) -> None:
     if name == "algorithm" and facts[name] is not None:
-        # The summary ends with a sentence of the algorithm, which must not remain without it.
+        # The summary ends with a sentence about the algorithm, which must not remain without it.
         facts["summary"] = facts["summary"].removesuffix(facts[name]["told"]).rstrip()
     facts[name] = empty
     facts["withheld"].append(name)
@@ -176,7 +176,7 @@ def find_repeat(text: str, source: Sequence[str], limit: int = LIMIT) -> list[st
 
 
 def design_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a spec that must not repeat its source."""
+    """Return the fields of a spec that must not repeat its source: all but those that identify the block."""
     return {name: value for name, value in facts.items() if name not in IDENTITY}
 
 
@@ -191,18 +191,18 @@ class StatedArguments:
     kwargs: Mapping[str, str] | None = None
 
     def by_parameter(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
-        """Return all arguments by name; positional ones by the name of their parameter."""
+        """Return all arguments by the names of their parameters."""
         names = positional_names(parameters)
         values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
         return values | dict(self.kwargs or {})
 
     @property
     def parts(self) -> list[str]:
-        """The arguments as they are written in a call."""
+        """The arguments, each as written in a call."""
         return [*self.args, *(f"{name}={value}" for name, value in (self.kwargs or {}).items())]
 
     def text(self) -> str:
-        """Return the arguments as they are written between parentheses."""
+        """Return the arguments as written between the parentheses of a call."""
         return ", ".join(self.parts)
 
 
@@ -220,8 +220,8 @@ class WorkingCalls:
 
     def forward_call(self) -> str:
         """Return the Python expression that calls the block; empty if it was not called."""
-        called = "" if self.method in ("forward", "__call__") else f".{self.method}"
-        return f"block{called}({self.forward.text()})" if self.forward is not None else ""
+        method = "" if self.method in ("forward", "__call__") else f".{self.method}"
+        return f"block{method}({self.forward.text()})" if self.forward is not None else ""
 
 
 def read_arguments(arguments: str | None) -> WorkingCalls | None:
@@ -272,7 +272,7 @@ def write_specs(path: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a spec file without line ends. Invalid UTF-8 is replaced, so that line is no longer valid."""
+    """Yield the lines of a spec file without line ends. Invalid UTF-8 is replaced, which makes its line invalid."""
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
             yield line.removesuffix("\n")
@@ -284,7 +284,7 @@ def read_specs(folder: Path, blocks: Collection[str] | None = None) -> Iterator[
     Args: blocks: ids of the blocks; all by default.
     Raises: UserError if the file is missing or damaged.
     """
-    # A line is long, and parsing it costs more than searching it: only those that mention a block are parsed.
+    # Lines are long, and parsing one costs more than searching it: only those that mention a block are parsed.
     markers = [json.dumps(block, ensure_ascii=False) for block in blocks or ()]
     with EXTRACTION.reading(folder):
         check_plain(folder / SPECS)
@@ -304,7 +304,7 @@ def read_spec(folder: Path, block: str) -> Spec | None:
     return next(read_specs(folder, (block,)), None)
 
 
-def graph_in(spec: Spec) -> Graph | None:
+def read_spec_graph(spec: Spec) -> Graph | None:
     """Return the graph of a block in eval mode, at the sizes of its arguments; None if its spec states none.
 
     Raises: UserError if the graph cannot be read.
@@ -312,13 +312,13 @@ def graph_in(spec: Spec) -> Graph | None:
     if spec.algorithm is None:
         return None
     try:
-        return at(deserialize(spec.algorithm.eval, spec.algorithm.sizes))
+        return evaluate_graph(deserialize(spec.algorithm.eval, spec.algorithm.sizes))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
 
 
-def line_faults(line: str | None, row: Block) -> Iterator[str]:
-    """Yield the faults in the line of a block. Args: row: its row in the table, including the code."""
+def find_line_faults(line: str | None, row: Block) -> Iterator[str]:
+    """Yield the faults in the line of a block. Args: row: the block's row in the table, including the code."""
     if line is None:
         yield f"has no line in {SPECS}"
         return
@@ -332,7 +332,7 @@ def line_faults(line: str | None, row: Block) -> Iterator[str]:
         yield f"{SPECS}: not JSON: {error}"
         return
     if spec.block != row.block:
-        yield f"{SPECS}: the line in its place is of {spec.block}"
+        yield f"{SPECS}: the line in its place describes {spec.block}"
         return
     wrong = [name for name in SHARED if name in row.model_fields_set and getattr(spec, name) != getattr(row, name)]
     if wrong:

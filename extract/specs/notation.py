@@ -1,8 +1,8 @@
-"""Neutral notation for Python expressions and annotations: the same values, but not as Python code.
+"""Neutral notation for Python expressions and annotations: the same values, not written as Python code.
 
 `(3, 4, 6, 3)` is `3×4×6×3`, `dict(type="BN", eps=0.001)` is `type BN; eps 0.001`, `partial(nn.LayerNorm, eps=1e-6)` is
-`LayerNorm with eps 1e-06`, `None` is `none`. Long values are described by their length, and computed values become
-`computed`. Annotations are spelled out: `Optional[Tuple[int, int]]` is `tuple of integer · integer or none`.
+`LayerNorm with eps 1e-06`, `None` is `none`. Long values are described by their length; values known only at run
+time are `computed`. Annotations are spelled out: `Optional[Tuple[int, int]]` is `tuple of integer · integer or none`.
 """
 
 import ast
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from lemur_core.source.text import parse_expression
 
-#: Maximum characters of a value and tokens of a text; anything longer is only described.
+#: The maximum characters of a value and tokens of a text; anything longer is only described.
 _LONGEST = 100
 _TEXT_TOKENS = 5
 
@@ -28,7 +28,7 @@ _FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
-_TOKEN = re.compile(r"[A-Za-z0-9_]+|\S")  # the strictest count: letters of other alphabets count one by one
+_TOKEN = re.compile(r"[A-Za-z0-9_]+|\S")  # strict: each letter of another alphabet is a token
 
 
 def format_value(node: ast.expr) -> str:
@@ -44,11 +44,11 @@ def format_value(node: ast.expr) -> str:
 
 
 def format_expression(expression: str) -> str:
-    """Return the text of an expression in neutral notation; text that is not valid Python is treated as a string."""
+    """Return the text of an expression in neutral notation; one that is not valid Python is treated as a string."""
     try:
         return format_value(parse_expression(expression))
     except SyntaxError:
-        return text(expression)
+        return format_text(expression)
 
 
 def last_part(node: ast.expr) -> str:
@@ -58,7 +58,7 @@ def last_part(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def text(value: str) -> str:
+def format_text(value: str) -> str:
     """Return a short text unchanged; describe a longer or unprintable one by its length."""
     if not value:
         return "empty text"
@@ -91,13 +91,13 @@ def _value(node: ast.expr) -> str:
         return _number(number)
     match node:
         case ast.Constant(value=str() as string):
-            return text(string)
+            return format_text(string)
         case ast.Constant(value=bytes() as raw):
             return f"{len(raw)} bytes"
         case ast.Constant():
             return _CONSTANTS.get(node.value, "computed")
         case ast.List() | ast.Tuple() | ast.Set():
-            return sequence(node.elts)
+            return format_sequence(node.elts)
         case ast.Dict():
             keys = [None if key is None else format_value(key) for key in node.keys]
             return _mapping(list(zip(keys, node.values, strict=True)))
@@ -118,7 +118,7 @@ def _number(value: float) -> str:
     return repr(value) if math.isfinite(value) else str(value)
 
 
-def sequence(items: Sequence[ast.expr]) -> str:
+def format_sequence(items: Sequence[ast.expr]) -> str:
     """Return `3×4×6×3` for numbers and `a · b` for other values; nested sequences are enclosed in `‹ ›`."""
     if not items:
         return _EMPTY["list"]
@@ -189,8 +189,8 @@ def format_type(node: ast.expr | None) -> str | None:
     """Return an annotation in words; None if there is none."""
     if node is None:
         return None
-    words = _annotation(node)
-    return words if len(words) <= _LONGEST_TYPE else _outer(node)
+    description = _annotation(node)
+    return description if len(description) <= _LONGEST_TYPE else _outer(node)
 
 
 def infer_type(node: ast.expr | None) -> str | None:

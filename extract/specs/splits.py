@@ -163,18 +163,18 @@ def _plain(piece: str) -> str:
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[SplitAssignment]) -> dict[str, int]:
+def write_spec_tables(folder: Path, specs: Sequence[Spec], assignments: Sequence[SplitAssignment]) -> dict[str, int]:
     """Write the specs to the tables of their splits, in order. Returns: path below `folder` -> number of rows."""
     rows: dict[str, int] = {}
     for split in SPLITS:
-        chosen = [(spec, place) for spec, place in zip(specs, places, strict=True) if place.split == split]
-        rows_to_write: Iterator[dict[str, object]] = (spec_row(spec, place) for spec, place in chosen)
+        chosen = [pair for pair in zip(specs, assignments, strict=True) if pair[1].split == split]
+        rows_to_write: Iterator[dict[str, object]] = (spec_row(*pair) for pair in chosen)
         written = write_tables(folder / TABLES, split, SpecRow, rows_to_write, len(chosen))
         rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
     return rows
 
 
-def spec_row(spec: Spec, place: SplitAssignment) -> dict[str, Any]:
+def spec_row(spec: Spec, assignment: SplitAssignment) -> dict[str, Any]:
     """Return one row: the fields of the spec's line, with mappings as lists sorted by name."""
     facts = spec.model_dump(mode="json")
     worked = facts.pop("arguments") or {"init": None, "forward": None, "method": None}
@@ -186,7 +186,7 @@ def spec_row(spec: Spec, place: SplitAssignment) -> dict[str, Any]:
     facts["dependencies"] = _values(facts["dependencies"])
     for name, key in (("init", "init"), ("call", "forward")):
         facts[name] = None if worked[key] is None else _values(worked[key])
-    facts |= {"method": worked["method"], "split": place.split, "cluster": place.cluster}
+    facts |= {"method": worked["method"], "split": assignment.split, "cluster": assignment.cluster}
     return {name: facts[name] for name in SpecRow.model_fields}
 
 

@@ -1,4 +1,4 @@
-"""The implementation and the output of the commands of `lemur experts`."""
+"""Run the commands of `lemur experts` and format their output."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from manifests.folders.manifest import read_manifest
 def open_workspace(
     file: Path, out: Path | None, seed: int | None, base: str | None, expert: str | None, force: bool
 ) -> Workspace:
-    """Open the workspace of a settings file; what is not None replaces its own value.
+    """Open the workspace of a settings file; arguments that are not None replace its values.
 
     Raises: UserError if the file cannot be read, or a value is invalid.
     """
@@ -36,8 +36,8 @@ def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
     for domain, own in counts.items():
         if domain != "facts":
             relations = ", ".join(
-                f"{relation} {one['asked']} ({one['answers']} answers, majority {one['majority']:.1%})"
-                for relation, one in own.items()
+                f"{relation} {numbers['asked']} ({numbers['answers']} answers, majority {numbers['majority']:.1%})"
+                for relation, numbers in own.items()
                 if relation != "blocks"
             )
             lines.append(f"{domain}: {own['blocks']} blocks; {relations}")
@@ -46,37 +46,35 @@ def make_data(workspace: Workspace, *, as_json: bool = False) -> str:
 
 def adapt(workspace: Workspace, domains: Sequence[str]) -> str:
     """Train the tiny base if it is needed, then the experts."""
+    domains = _check_domains(workspace, domains)
     with workspace.alone():
         workspace.make_base()
-        for domain in _check_domains(workspace, domains):
+        for domain in domains:
             workspace.make_expert(domain)
     folders = [] if workspace.settings.base.model else [workspace.base_folder]
-    return _summarize_folders(
-        [*folders, *(workspace.domain_folder(domain, "expert") for domain in _check_domains(workspace, domains))]
-    )
+    return _summarize_folders([*folders, *(workspace.domain_folder(domain, "expert") for domain in domains)])
 
 
 def align(workspace: Workspace, domains: Sequence[str]) -> str:
     """Align the projectors."""
+    domains = _check_domains(workspace, domains)
     with workspace.alone():
-        for domain in _check_domains(workspace, domains):
+        for domain in domains:
             workspace.make_projector(domain)
-    return _summarize_folders(
-        [workspace.domain_folder(domain, "projector") for domain in _check_domains(workspace, domains)]
-    )
+    return _summarize_folders([workspace.domain_folder(domain, "projector") for domain in domains])
 
 
 def route(workspace: Workspace, domains: Sequence[str], questions: Path | None) -> str:
-    """Build the prototypes; with questions, route them and report the accuracy on those with a known domain."""
-    chosen = _check_domains(workspace, domains)
+    """Build the prototypes; if there are questions, route them and report the accuracy on those with a known domain."""
+    domains = _check_domains(workspace, domains)
     with workspace.alone():
-        for domain in (*chosen, GENERAL):
+        for domain in (*domains, GENERAL):
             workspace.make_prototypes(domain)
         if questions is None:
-            return _summarize_folders([workspace.domain_folder(domain, "prototypes") for domain in (*chosen, GENERAL)])
-        rows = _rows(questions)
+            return _summarize_folders([workspace.domain_folder(domain, "prototypes") for domain in (*domains, GENERAL)])
+        rows = _read_questions(questions)
         states = workspace.encode(workspace.base(), [row["question"] for row in rows])
-        routed = workspace.router(chosen).route(states)
+        routed = workspace.router(domains).route(states)
     right: dict[str, list[bool]] = {}
     for row, name in zip(rows, routed, strict=True):
         if "domain" in row:
@@ -98,22 +96,22 @@ def evaluate(workspace: Workspace, *, as_json: bool = False) -> str:
 
 def answer(workspace: Workspace, question: str, domain: str | None, *, as_json: bool = False) -> str:
     """Route and answer one question, with and without the injected token."""
-    there = [name for name in workspace.settings.data.domains if workspace.domain_folder(name, "prototypes").is_dir()]
+    domains = [name for name in workspace.settings.data.domains if workspace.domain_folder(name, "prototypes").is_dir()]
     with workspace.alone():
         base = workspace.base()
         states = workspace.encode(base, [question])
-        router = workspace.router(there)
+        router = workspace.router(domains)
         cosines = {name: round(float(values[0]), 4) for name, values in router.cosines(states).items()}
-        by = domain or router.route(states)[0]
+        routed = domain or router.route(states)[0]
         (plain,), _ = base.answers(base.embed_prompts([plain_prompt(question)]))
-        result: Json = {"domain": by, "cosines": cosines, "answer": plain, "without": plain}
-        if by != GENERAL:
-            slots = workspace.slots(_check_domains(workspace, [by])[0], [question], base)
+        result: Json = {"domain": routed, "cosines": cosines, "answer": plain, "without": plain}
+        if routed != GENERAL:
+            slots = workspace.slots(_check_domains(workspace, [routed])[0], [question], base)
             (result["answer"],), _ = base.answers(base.embed_injected([prompt_with(question)], slots))
     if as_json:
         return json.dumps(result, indent=2, ensure_ascii=False)
-    near = ", ".join(f"{name} {cosine:.3f}" for name, cosine in sorted(cosines.items(), key=lambda one: -one[1]))
-    return f"{result['answer']}\n  domain   {by} ({near})\n  without  {plain}"
+    near = ", ".join(f"{name} {cosine:.3f}" for name, cosine in sorted(cosines.items(), key=lambda item: -item[1]))
+    return f"{result['answer']}\n  domain   {routed} ({near})\n  without  {plain}"
 
 
 def _check_domains(workspace: Workspace, domains: Sequence[str]) -> list[str]:
@@ -128,12 +126,12 @@ def _summarize_folders(folders: Sequence[Path]) -> str:
     lines = []
     for folder in folders:
         counts = read_manifest(folder).counts
-        figures = ", ".join(f"{key} {value:,}" for key, value in counts.items() if isinstance(value, int | float))
-        lines.append(f"{folder}: {figures}")
+        numbers = ", ".join(f"{key} {value:,}" for key, value in counts.items() if isinstance(value, int | float))
+        lines.append(f"{folder}: {numbers}")
     return "\n".join(lines)
 
 
-def _rows(path: Path) -> list[Json]:
+def _read_questions(path: Path) -> list[Json]:
     rows = []
     check_plain(path)
     try:

@@ -81,7 +81,7 @@ class _ModelEvaluator:
         self._rows: dict[str, list[Question]] = {}
         for domain in (*domains, GENERAL):
             facts = [fact for fact in self._facts if fact.domain == domain and fact.asked]
-            # nothing of the general set is held out: the base was trained on these facts, in other wordings
+            # no general fact is held out: the base was trained on these facts, in other wordings
             self._rows[domain] = questions([f for f in facts if f.held or domain == GENERAL], held=True)
         self._answers: list[ExpertAnswer] = []
         self._slots: dict[tuple[str, str], Tensor] = {}
@@ -127,13 +127,13 @@ class _ModelEvaluator:
         scores: dict[str, str] = {}
         routes: dict[str, list[str]] = {}
         for number in range(1, len(self._domains) + 1):
-            there = self._domains[:number]
-            router = workspace.router(there)
-            now = {name: router.route(states[name]) for name in (*there, GENERAL)}
-            digests = {domain: self._answer_oracle(domain)[1] for domain in there}
+            domains = self._domains[:number]
+            router = workspace.router(domains)
+            now = {name: router.route(states[name]) for name in (*domains, GENERAL)}
+            digests = {domain: self._answer_oracle(domain)[1] for domain in domains}
             steps.append(
                 {
-                    "added": there[-1],
+                    "added": domains[-1],
                     "accuracy": {name: _share(routed, name) for name, routed in now.items()},
                     "rerouted": sum(
                         one != other
@@ -191,10 +191,10 @@ class _ModelEvaluator:
         inputs = self._base.embed_prompts([plain_prompt(row.text) for row in rows])
         for by in sorted(set(routed) - {GENERAL}):
             # Questions that are routed to the general set keep their plain prompts.
-            places = [at for at, name in enumerate(routed) if name == by]
-            slots = self._load_slots(domain, by)[places]
-            injected = self._base.embed_injected([prompt_with(rows[at].text) for at in places], slots)
-            for at, embedded in zip(places, injected, strict=True):
+            indices = [at for at, name in enumerate(routed) if name == by]
+            slots = self._load_slots(domain, by)[indices]
+            injected = self._base.embed_injected([prompt_with(rows[at].text) for at in indices], slots)
+            for at, embedded in zip(indices, injected, strict=True):
                 inputs[at] = embedded
         texts, _ = self._base.answers(inputs)
         self._book(

@@ -102,10 +102,10 @@ def find(folder: Path, wanted: str) -> RowTrace:
         if wanted != domain:
             raise UserError(f"{wanted}: {folder} belongs to {domain}; use that name")
         return RowTrace((FolderLink(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
-    every: Sequence[ExpertFact | ExpertAnswer] = facts_in(folder) if manifest.kind == DATA else _answers(folder)
-    rows = [row for row in every if wanted in (row.id, row.block)]
+    all_rows: Sequence[ExpertFact | ExpertAnswer] = facts_in(folder) if manifest.kind == DATA else _answers(folder)
+    rows = [row for row in all_rows if wanted in (row.id, row.block)]
     if not rows:
-        names = sorted({row.id for row in every})
+        names = sorted({row.id for row in all_rows})
         near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR])
         raise UserError(f"{wanted}: no fact of {folder} has that name; similar names: {near}")
     return _trace_rows(rows)
@@ -144,15 +144,15 @@ def table_lines(counts: Json) -> list[str]:
     head = ["answered by", "all domains", "95 %", *domains, GENERAL, "tokens"]
     rows = []
     for arm, own in scores.items():
-        every = own.get("all")
-        low, high = wilson(every["correct"], every["questions"]) if every else (0.0, 1.0)
+        total = own.get("all")
+        low, high = wilson(total["correct"], total["questions"]) if total else (0.0, 1.0)
         rows.append(
             [
                 arm,
-                percent(every["correct"], every["questions"]) if every else "",
-                f"{low:.1%} to {high:.1%}" if every else "",
+                percent(total["correct"], total["questions"]) if total else "",
+                f"{low:.1%} to {high:.1%}" if total else "",
                 *(percent(own[d]["correct"], own[d]["questions"]) if d in own else "" for d in (*domains, GENERAL)),
-                f"{every['tokens']:.1f}" if every else "",
+                f"{total['tokens']:.1f}" if total else "",
             ]
         )
     return table(head, rows)

@@ -104,12 +104,12 @@ class Language:
         """
         ids = [self.answer_ids(answer) for answer in answers]
         rows = [torch.cat(pair) for pair in zip(inputs, self.embed(ids), strict=True)]
-        embedded, mask, places = _pad(rows)
+        embedded, mask, positions = _pad(rows)
         # Rows end together, so only the last positions predict answers; with a real vocabulary, the logits of all
         # positions would not fit in memory.
         kept = max(map(len, ids)) + 1
         scores = self.model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=kept
+            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=kept
         ).logits[:, :-1]
         wanted = torch.tensor([[_IGNORED] * (kept - 1 - len(row)) + row for row in ids], device=scores.device)
         return torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
@@ -131,14 +131,14 @@ class Language:
                 else [[] for _ in rows]
             )
             whole = self.embed([row + tail for row, tail in zip(rows, tails, strict=True)])
-            embedded, mask, places = _pad(whole)
+            embedded, mask, positions = _pad(whole)
             states = self.model(
-                inputs_embeds=embedded, attention_mask=mask, position_ids=places, output_hidden_states=True,
+                inputs_embeds=embedded, attention_mask=mask, position_ids=positions, output_hidden_states=True,
                 use_cache=False, logits_to_keep=1,
             ).hidden_states  # fmt: skip
             # The last token of a prompt already predicts the answer.
             starts = torch.tensor([len(row) - 1 if answered else 0 for row in rows], device=mask.device)
-            wanted = (mask.bool() & (places >= starts[:, None]))[..., None]
+            wanted = (mask.bool() & (positions >= starts[:, None]))[..., None]
             pooled += [
                 torch.stack([(states[layer] * wanted).sum(1) / wanted.sum(1) for layer in layers], 1).float().cpu()
             ]
@@ -185,8 +185,8 @@ def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     longest = max(map(len, rows))
     embedded = torch.stack([torch.nn.functional.pad(row, (0, 0, longest - len(row), 0)) for row in rows])
     lengths = torch.tensor([len(row) for row in rows], device=embedded.device)
-    places = torch.arange(longest, device=embedded.device)[None] - (longest - lengths)[:, None]
-    return embedded, (places >= 0).long(), places.clamp(min=0)
+    positions = torch.arange(longest, device=embedded.device)[None] - (longest - lengths)[:, None]
+    return embedded, (positions >= 0).long(), positions.clamp(min=0)
 
 
 def take_first_line(text: str) -> str:

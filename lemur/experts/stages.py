@@ -200,10 +200,10 @@ class Workspace:
             projector = Projector(settings, known.shape[-1], base.width, _mean_norm(base))
 
             def compute_loss(step: random.Random) -> Tensor:
-                places = [step.randrange(len(rows)) for _ in range(settings.training.batch)]
-                prompts = [prompt_with(rows[at].text) for at in places]
-                inputs = base.embed_injected(prompts, projector(known[places]))
-                return base.loss(inputs, [rows[at].fact.answer for at in places])
+                indices = [step.randrange(len(rows)) for _ in range(settings.training.batch)]
+                prompts = [prompt_with(rows[at].text) for at in indices]
+                inputs = base.embed_injected(prompts, projector(known[indices]))
+                return base.loss(inputs, [rows[at].fact.answer for at in indices])
 
             label = f"projector {domain}"
             loss = fit(projector, compute_loss, settings.training, label=label, key=key, seed=self.settings.seed)
@@ -318,8 +318,8 @@ class Workspace:
         """
         above = [describe_parent(folder) for folder in parents]
         if (out / FILE_NAME).is_file():
-            there = read_manifest(out)
-            if there.kind == kind and there.parameters == parameters and there.parents == above:
+            older = read_manifest(out)
+            if older.kind == kind and older.parameters == parameters and older.parents == above:
                 note(f"{out}: up to date")
                 return
             if not self.force:

@@ -104,16 +104,16 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
 
 
 def _trace_network(folder: Path, row: Synthesized) -> RowTrace:
-    one = next(record for record in _attempts(folder) if record.nn == row.nn and record.model == row.model)
+    attempt = next(record for record in _attempts(folder) if record.nn == row.nn and record.model == row.model)
     facts: Json = {
         "id": row.id,
-        "model": f"{row.model}" + (f", weights {one.model_digest}" if one.model_digest else ""),
-        "attempt": f"{row.attempt}, round {row.round}, seed {one.seed}",
-        "goal": one.goal,
+        "model": f"{row.model}" + (f", weights {attempt.model_digest}" if attempt.model_digest else ""),
+        "attempt": f"{row.attempt}, round {row.round}, seed {attempt.seed}",
+        "goal": attempt.goal,
         "specs": list(row.blocks),
         "changed_from": row.parent,
         "originality": row.originality,
-        "nearest": (json.loads(one.facts).get("nearest") or {}).get("name"),
+        "nearest": (json.loads(attempt.facts).get("nearest") or {}).get("name"),
         "licence": row.license,
     }
     links = (FolderLink("network", row.nn, facts),)

@@ -36,10 +36,10 @@ def report_text(
     lines = ["# Synthesis", ""]
     for model in models:
         own = [record for record in records if record.model == model]
-        lines += _of_model(model, own)
+        lines += _report_model(model, own)
     if len(models) == 2:
         lines += _compare_models(models, records)
-    lines += _by_block(records)
+    lines += _report_blocks(records)
     lines += _originality(accepted)
     if trained:
         lines += _list_trained(accepted, trained)
@@ -67,8 +67,8 @@ def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
 def card_text(counts: Mapping[str, ModelCounts], license_: str) -> str:
     """Return the text of the dataset card about the networks."""
     sentences = [
-        f"{count(one['accepted'])} of {plural(one['attempts'], 'attempt')} by {code_span(model)} were accepted."
-        for model, one in counts.items()
+        f"{count(numbers['accepted'])} of {plural(numbers['attempts'], 'attempt')} by {code_span(model)} were accepted."
+        for model, numbers in counts.items()
     ]
     steps = ", ".join(STEPS)
     return "\n".join(
@@ -88,7 +88,7 @@ def card_text(counts: Mapping[str, ModelCounts], license_: str) -> str:
     )
 
 
-def _of_model(model: str, records: Sequence[SynthesisAttempt]) -> list[str]:
+def _report_model(model: str, records: Sequence[SynthesisAttempt]) -> list[str]:
     first = [record for record in records if record.round == 0]
     last = last_answers(records)
     rows = []
@@ -140,21 +140,21 @@ def _compare_models(models: Sequence[str], records: Sequence[SynthesisAttempt]) 
     solved: list[set[int]] = [
         {record.attempt for record in records if record.model == model and record.failed is None} for model in models
     ]
-    every = {record.attempt for record in records}
+    attempts = {record.attempt for record in records}
     only = [len(solved[0] - solved[1]), len(solved[1] - solved[0])]
-    both, none = len(solved[0] & solved[1]), len(every - solved[0] - solved[1])
+    both, none = len(solved[0] & solved[1]), len(attempts - solved[0] - solved[1])
     test = binomtest(only[0], sum(only)).pvalue if sum(only) else 1.0
     return [
         "## Paired",
         "",
-        f"The same {plural(len(every), 'attempt')} for both: {both} accepted from both, {only[0]} from"
+        f"The same {plural(len(attempts), 'attempt')} for both: {both} accepted from both, {only[0]} from"
         f" {code_span(models[0])} alone, {only[1]} from {code_span(models[1])} alone, {none} from none;"
         f" exact McNemar test p = {test:.3g}.",
         "",
     ]
 
 
-def _by_block(records: Sequence[SynthesisAttempt]) -> list[str]:
+def _report_blocks(records: Sequence[SynthesisAttempt]) -> list[str]:
     last = {(record.model, record.attempt): record for record in records}.values()
     blocks = Counter(block for record in last for block in record.blocks)
     if not blocks:

@@ -28,7 +28,7 @@ def fold_phrases(phrases: Sequence[str]) -> list[str]:
                 times += 1
             once = folded[start : start + period]
             exact = all(folded[start + n * period : start + (n + 1) * period] == once for n in range(times))
-            # Two phrases that differ in widths are as short in full, and say more.
+            # Two phrases that differ in widths are just as short in full, and clearer.
             if times > 2 or (times > 1 and exact):
                 widths = "" if exact else ", of other widths"
                 folded[start : start + times * period] = [f"{times} times{widths} ({', then '.join(once)})"]
@@ -47,7 +47,7 @@ def fold_sentences(texts: list[str]) -> list[tuple[int, str]]:
             count = 1
             while keys[start + count * period : start + (count + 1) * period] == keys[start : start + period]:
                 count += 1
-            # The period that covers the most sentences; of equals, the shortest.
+            # Prefer the period that covers the most sentences; of several, the shortest.
             if count > 1 and count * period > best * times:
                 best, times = period, count
         if times == 1:
@@ -80,7 +80,7 @@ def number_sentences(sentences: list[tuple[int, str]]) -> list[str]:
     shown = sentences if len(sentences) <= MAX_SENTENCES else sentences[: MAX_SENTENCES - 1]
     lines = []
     for number, text in shown:
-        sentence = _REFERENCE.sub(lambda match, here=number: f"({here + int(match[1]) + 1})", text)  # type: ignore[misc]
+        sentence = _REFERENCE.sub(lambda match, position=number: f"({position + int(match[1]) + 1})", text)  # type: ignore[misc]
         prefix = f"({number + 1}) " if len(sentences) > 1 and not sentence.startswith("(") else ""
         lines.append(prefix + remove_marks(sentence) + ".")
     if len(sentences) > len(shown):

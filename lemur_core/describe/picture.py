@@ -143,7 +143,7 @@ def _groups(graph: Graph, indices: Sequence[int], limit: int) -> list[list[int]]
 
 
 def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
-    nodes = [graph.nodes[place] for place in group]
+    nodes = [graph.nodes[index] for index in group]
     weights = [
         graph.nodes[ref.node] for node in nodes for ref in node.inputs if graph.nodes[ref.node].op == "parameter"
     ]
@@ -349,8 +349,8 @@ class _Picture:
             points += [(x, y - half), (x, y + half)]
         points = points[1:-1]
         codes, corners = [Outline.MOVETO], [points[0]]
-        for place, (one, other) in enumerate(itertools.pairwise(points)):
-            if place % 2:  # along an item
+        for index, (one, other) in enumerate(itertools.pairwise(points)):
+            if index % 2:  # along an item
                 corners.append(other)
                 codes.append(Outline.LINETO)
             else:  # between two layers

@@ -89,7 +89,7 @@ class Exchange:
         yield
 
     def sweep(self) -> None:
-        """Remove what killed tasks were writing; call it only while no task works in the folder."""
+        """Remove the unfinished files of killed tasks; call this only while no task uses the folder."""
         if not self.remote:
             for folder, _, _ in os.walk(self.here):
                 remove_unfinished(Path(folder))
@@ -130,8 +130,8 @@ class Exchange:
         """Return local paths, to read, of those files that exist, by name."""
         with contextlib.suppress(FileNotFoundError):
             return {name: path for name, path in zip(names, self.get(*names), strict=True) if path.exists()}
-        there = [name for name in names if self.has(name)]
-        return dict(zip(there, self.get(*there), strict=True))
+        present = [name for name in names if self.has(name)]
+        return dict(zip(present, self.get(*present), strict=True))
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if the folder does not exist."""

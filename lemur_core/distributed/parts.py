@@ -94,11 +94,11 @@ def begin(files: Exchange, parameters: Mapping[str, object]) -> None:
 
 def _find_differences(wanted: Json, older: Json) -> Iterator[str]:
     for name in sorted({*wanted, *older}):
-        one, two = wanted.get(name), older.get(name)
-        if one == two:
+        new, old = wanted.get(name), older.get(name)
+        if new == old:
             continue
-        if isinstance(one, dict) and isinstance(two, dict):
-            name = f"{name} ({', '.join(sorted(key for key in {*one, *two} if one.get(key) != two.get(key)))})"
+        if isinstance(new, dict) and isinstance(old, dict):
+            name = f"{name} ({', '.join(sorted(key for key in {*new, *old} if new.get(key) != old.get(key)))})"
         yield name
 
 

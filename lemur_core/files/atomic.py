@@ -1,4 +1,4 @@
-"""Files and folders that are either complete or absent, whatever interrupts the writing, and owned by one process."""
+"""Write files and folders so that they are either complete or absent, and lock them for one process."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ from lemur_core.files.cache import is_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 
-#: What the Python interfaces take as a file or folder.
+#: The type of a file or folder in the Python interfaces.
 PathLike = str | os.PathLike[str]
 
 
@@ -33,7 +33,7 @@ def own(folder: Path, lock: str, at_work: str, option: str = "--out") -> Iterato
     """Create a folder if needed, and lock it for this process until the block or the process ends.
 
     Args:
-        lock: the name of the lock file in the folder, which says which process holds it.
+        lock: the name of the lock file in the folder, which states the process that holds it.
         at_work: the message if another process holds the lock, such as `another run works there`.
         option: the option that named the folder, for messages.
     Returns: a context manager.
@@ -53,12 +53,12 @@ def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> I
     """Lock a file, created if needed, for this process until the block or the process ends.
 
     Args:
-        where: what the lock is for, for messages. at_work, option: as for `own`.
+        where: the file or folder that the lock protects, for messages. at_work, option: as for `own`.
     Returns: a context manager.
-    Raises: UserError if another process holds the lock: it says which.
+    Raises: UserError that names the process that holds the lock, if there is one.
     """
     with lock.open("a+") as file:
-        # Tried again, since `find_holder` takes the lock for a moment.
+        # Several tries, since `find_holder` takes the lock for a moment.
         for _ in range(_PROBES):
             if claim(file.fileno()):
                 break
@@ -74,29 +74,29 @@ def hold_lock(lock: Path, where: Path, at_work: str, option: str = "--out") -> I
 
 
 def describe_process() -> dict[str, str | int]:
-    """Return host, process id and time, for a file that says who is at work."""
+    """Return the host, process id and time, for a file that states which process holds it."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def process_text(process: Mapping[str, object]) -> str:
-    """Return what `describe_process` states as text. Raises: LookupError if it lacks something."""
+    """Format the result of `describe_process` as text. Raises: LookupError if it lacks a key."""
     return f"host {process['host']}, process {process['pid']}, since {process['since']}"
 
 
 def find_holder(lock: Path) -> str | None:
-    """Return which process holds a lock, by what its file says; None if no process does."""
+    """Return the process that holds a lock, as its file states it; None if no process does."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except OSError:
-        return _read_holder(lock) or "a process that does not say which it is"
+        return _read_holder(lock) or "an unknown process"
     return None
 
 
 def _read_holder(lock: Path) -> str:
-    """Return what a lock file says about its holder; nothing if an older release wrote it."""
+    """Return the process that a lock file names; an empty text if an older release wrote the file."""
     try:
         return process_text(json.loads(lock.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError):
@@ -104,7 +104,7 @@ def _read_holder(lock: Path) -> str:
 
 
 def claim(handle: int) -> bool:
-    """Lock an open file or folder for this process while it has it open.
+    """Lock an open file or folder for this process until it is closed.
 
     Args: handle: a file descriptor; closing it ends the lock.
     Returns: False if another process has the lock.
@@ -121,7 +121,7 @@ _CHUNK = 1 << 20
 _PART, _OLD = ".part", ".old"
 #: Marks unfinished files and folders as ours, in their names.
 _MARK = "lemur-"
-_CLAIM_SECONDS = 10.0  # seconds between creating a folder and claiming it, at most
+_CLAIM_SECONDS = 10.0  # at most, between creating a folder and claiming it
 
 
 def sha256_file(path: Path) -> str:
@@ -150,7 +150,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield part
         _sync(part)
-        # mkstemp creates a file that only the user can read, which is right in the cache.
+        # mkstemp creates a file that only the user can read, as it should be in the cache.
         if not is_cached(part):
             part.chmod(0o666 & ~_umask())
         part.replace(path)
@@ -202,7 +202,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 part.replace(path)
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
-        # Everything is in place: nothing is undone from here on.
+        # Everything is in place: from here on, nothing is undone.
         undo.pop_all()
         for part in parts.values():
             part.with_suffix(_OLD).unlink(missing_ok=True)
@@ -221,10 +221,10 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
     Args:
         out: its parent folders are created as needed.
-        force: replace an existing `out`, once the new one is complete; it is restored if the last rename fails.
+        force: replace an existing `out` once the new one is complete; restore it if the last rename fails.
     Returns: a context manager.
-    Raises: UserError if `out` exists and `force` is False or it holds files of others, or its parent folder cannot be
-        written.
+    Raises: UserError if `out` exists and either `force` is False or it holds files that lemur did not write, or if its
+        parent folder cannot be written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
     check_free(out, force=force)
@@ -253,11 +253,11 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(name: str, remove: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Yield an empty temporary folder, and remove it at the end; what killed processes left goes first.
+    """Yield an empty temporary folder, and remove it at the end; first remove those that killed processes left.
 
     Args:
-        name: what the folders are for, such as `publish`.
-        remove: removes it, if foreign code fills it; `remove_path` by default.
+        name: the purpose of the folder, such as `publish`.
+        remove: the function that removes a folder, if foreign code fills it; `remove_path` by default.
     Returns: a context manager.
     """
     remove = remove or remove_path
@@ -274,23 +274,23 @@ def scratch_folder(name: str, remove: Callable[[Path], None] | None = None) -> I
 
 
 def check_writable(out: Path) -> None:
-    """Check, before minutes of work, that an output can be created at the end.
+    """Check, before minutes of work, that an output can be created afterwards.
 
     Args: out: a file or folder; nothing is created.
     Raises: UserError if the nearest existing parent is a file, or is not writable.
     """
-    above = next((folder for folder in out.absolute().parents if folder.exists()), out)
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        number = errno.EACCES if above.is_dir() else errno.ENOTDIR
-        raise UserError(f"{out}: cannot be written: {above}: {os.strerror(number)}; choose another --out")
+    parent = next((folder for folder in out.absolute().parents if folder.exists()), out)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        number = errno.EACCES if parent.is_dir() else errno.ENOTDIR
+        raise UserError(f"{out}: cannot be written: {parent}: {os.strerror(number)}; choose another --out")
 
 
 def check_free(out: Path, *, force: bool) -> None:
-    """Check, before hours of work, that the output can be put in place at the end.
+    """Check, before hours of work, that an output folder can be put in place afterwards.
 
     Args:
         out: an output folder.
-        force: let a folder be replaced that holds only what lemur wrote.
+        force: accept a folder that holds only files that lemur wrote.
     Raises: UserError if `out` cannot be created, is a file, or is a folder with files in it that may not be replaced.
     """
     check_writable(out)
@@ -303,8 +303,8 @@ def check_free(out: Path, *, force: bool) -> None:
     check_ours(out)
 
 
-#: A finished folder (`manifests.folders.manifest`): the keys of its manifest, and the names of the manifest, the page,
-#: and the list of the page's files, which are not outputs.
+#: Of a finished folder (`manifests.folders.manifest`): the keys of its manifest; the names of the manifest, of the page
+#: and of the list of the page's files, which are not outputs.
 _KEYS = frozenset({"kind", "versions", "parameters", "inputs", "counts", "details", "outputs", "measured"})
 _MANIFEST, _PAGE, _PAGE_FILES = "manifest.json", "index.html", "page/files.json"
 _COMPILED = re.compile(r"(?P<folder>.*/|)__pycache__/(?P<stem>[^/.]+)\.[^/]+\.pyc")
@@ -313,10 +313,10 @@ _COMPILED = re.compile(r"(?P<folder>.*/|)__pycache__/(?P<stem>[^/.]+)\.[^/]+\.py
 def check_ours(folder: Path) -> None:
     """Check that a folder may be removed: its manifest says that lemur wrote it, and lists every file in it.
 
-    A listed file may have been edited since. Links count as files; what Python compiled from listed files is ours, too.
+    A listed file may have been edited since. Links count as files. Bytecode of listed files is ours, too.
 
     Args: folder: an existing folder; an empty one is fine.
-    Raises: UserError that names a file of others, or if the folder cannot be listed.
+    Raises: UserError that names a file that lemur did not write, or if the folder cannot be listed.
     """
     try:
         inside = sorted(_list_files(folder))
@@ -338,18 +338,18 @@ def check_ours(folder: Path) -> None:
 
 
 def _list_files(folder: Path) -> Iterator[str]:
-    """Yield everything in a folder but folders, by relative path; links are not followed."""
+    """Yield the relative paths of all files and links in a folder; links are not followed."""
 
     def fail(error: OSError) -> None:
         raise error
 
-    for above, folders, names in os.walk(folder, onerror=fail):
-        for name in (*names, *(name for name in folders if Path(above, name).is_symlink())):
-            yield Path(above, name).relative_to(folder).as_posix()
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        for name in (*names, *(name for name in folders if Path(parent, name).is_symlink())):
+            yield Path(parent, name).relative_to(folder).as_posix()
 
 
 def _read_outputs(folder: Path) -> set[str] | None:
-    """Return the paths that lemur wrote to a folder, by its manifest and its page; None if that is not lemur's."""
+    """Return the paths that lemur wrote to a folder, from its manifest and its page; None if lemur did not write it."""
     manifest = _read_json(folder / _MANIFEST)
     if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
         return None
@@ -357,12 +357,12 @@ def _read_outputs(folder: Path) -> set[str] | None:
         item["path"] for item in manifest["outputs"] if isinstance(item, dict) and isinstance(item.get("path"), str)
     }
     page = _read_json(folder / _PAGE_FILES)
-    of_page = {name for name in page if name == _PAGE or name.startswith("page/")}
-    return listed | of_page | {_MANIFEST} | ({_PAGE_FILES} if of_page else set())
+    page_files = {name for name in page if name == _PAGE or name.startswith("page/")}
+    return listed | page_files | {_MANIFEST} | ({_PAGE_FILES} if page_files else set())
 
 
 def _read_json(path: Path) -> Json:
-    """Return a JSON object; an empty one if there is none."""
+    """Read a JSON object; an empty one if the file has none."""
     try:
         value = json.loads(path.read_bytes()) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
@@ -371,13 +371,13 @@ def _read_json(path: Path) -> Json:
 
 
 def _find_compiled(name: str) -> str | None:
-    """Return the Python file from which Python has compiled this one, by their paths."""
+    """Return the path of the Python file from which Python compiled this one; None if it did not."""
     match = _COMPILED.fullmatch(name)
     return f"{match['folder']}{match['stem']}.py" if match else None
 
 
 def _remove_abandoned(out: Path) -> None:
-    """Remove what killed runs with the same `out` left: folders with our mark that no process has claimed.
+    """Remove the folders that killed runs with the same `out` left: those with our mark that no process has claimed.
 
     An older output that was moved aside is removed once there is a new one.
     """
@@ -399,28 +399,28 @@ def _remove_abandoned(out: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove everything unfinished that carries our mark.
+    """Remove all unfinished files and folders with our mark.
 
-    Args: folder: one in which no other process works (`own`).
+    Args: folder: a folder that no other process uses (`own`).
     """
     for pattern in (f".*.{_MARK}*{_PART}", f".*.{_MARK}*{_OLD}"):
-        for left in folder.glob(pattern):
-            remove_path(left)
+        for path in folder.glob(pattern):
+            remove_path(path)
 
 
 def remove_dead(folder: Path, remove: Callable[[Path], None] | None = None) -> None:
-    """Remove the unfinished files of processes that were killed, from a folder in which others may be at work.
+    """Remove the unfinished files of killed processes from a folder that other processes may be using.
 
     Args: remove: as for `scratch_folder`.
     """
     remove = remove or remove_path
-    for left in folder.glob(f".*.{_MARK}*{_PART}"):
-        if _has_died(left) and _is_own(left) and not _is_claimed(left):
-            remove(left)
+    for path in folder.glob(f".*.{_MARK}*{_PART}"):
+        if _has_died(path) and _is_own(path) and not _is_claimed(path):
+            remove(path)
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether something is this user's, and no link: others may write where temporary files are."""
+    """Return whether a path is this user's and not a link: others may write to the folder of temporary files."""
     try:
         state = path.lstat()
     except OSError:
@@ -429,7 +429,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_claimed(part: Path) -> bool:
-    """Return whether a process has locked an unfinished folder; False if it is gone, or locks are unknown there."""
+    """Return whether a process has locked an unfinished folder; False if it is gone, or cannot be locked."""
     try:
         handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -446,17 +446,17 @@ def _is_claimed(part: Path) -> bool:
 
 
 def _make_mark() -> str:
-    """Return what the name of an unfinished file or folder says about the process that makes it."""
+    """Return the part of the name of an unfinished file or folder that identifies the process that makes it."""
     return f"{_MARK}{_hash_host()}-{os.getpid()}-"
 
 
 def unfinished_name(name: str) -> str:
-    """Return a name for what is to be removed, or not finished yet: `remove_unfinished` removes it, too."""
+    """Return a name for a file or folder that is unfinished or about to be removed, for `remove_unfinished`."""
     return f".{name}.{_make_mark()}{secrets.token_hex(4)}{_PART}"
 
 
 def _has_died(part: Path) -> bool:
-    """Return whether an unfinished file or folder is certainly of a process that has ended, on this machine."""
+    """Return whether an unfinished file or folder certainly belongs to a process of this machine that has ended."""
     maker = re.search(rf"\.{_MARK}{_hash_host()}-(\d+)-[^.]*{re.escape(_PART)}$", part.name)
     if maker is None:
         return False
@@ -465,9 +465,9 @@ def _has_died(part: Path) -> bool:
         state = Path("/proc", maker[1], "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError, UnicodeDecodeError):  # it is of another user, or there is no /proc
+    except (OSError, OverflowError, UnicodeDecodeError):  # another user's process, or there is no /proc
         return False
-    return state == "Z"  # ended, and not waited for by its parent
+    return state == "Z"  # a zombie: it has ended, and its parent has not waited for it
 
 
 def _hash_host() -> str:

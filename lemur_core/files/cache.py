@@ -135,7 +135,7 @@ def _find_root() -> Path:
 
 
 def open_database(path: Path, kind: str, tables: Sequence[str], on_damage: str | None = None) -> sqlite3.Connection:
-    """Open a cache in one SQLite file, which concurrent processes may share; replace a damaged one by an empty one.
+    """Open a cache in one SQLite file, which concurrent processes may share; replace a damaged one with an empty one.
 
     Args:
         kind: the noun for messages: "index", "cache".

@@ -96,7 +96,7 @@ def _list_special(path: Path, inside: bool) -> Iterator[Path]:
     if not is_folder or not inside:
         return
     for above, _, names in os.walk(path):
-        yield from (one for name in names if (one := Path(above, name)).exists() and not one.is_file())
+        yield from (child for name in names if (child := Path(above, name)).exists() and not child.is_file())
 
 
 #: Content may have this many times the bytes that were read of its compressed form. Code shrinks to a quarter or a

@@ -1,4 +1,4 @@
-"""Canonical form: different ways of writing the same computation become the same nodes.
+"""Canonical form: different spellings of the same computation become the same nodes.
 
 Every rule preserves the values bit for bit and may change only their layout in memory. Views become `reshape`,
 `permute`, `slice` and `expand`; a view of a tensor filled with one number becomes such a tensor; operations without an
@@ -58,7 +58,7 @@ def canonical(graph: Graph) -> Graph:
     kept = reachable(graph.nodes, graph.results)
     for index in kept:
         form.take(index)
-    writes = _writes(graph, form)  # first: a buffer that is written and never read becomes a node only here
+    writes = _writes(graph, form)  # evaluated first: it adds the nodes of buffers that are written but never read
     return prune(Graph(tuple(form.nodes), form.refs(graph.outputs), writes, form.refs(graph.reads), graph.unique))
 
 
@@ -74,7 +74,7 @@ def _writes(graph: Graph, form: "CanonicalForm") -> tuple[tuple[Ref, Ref], ...]:
 
 def prune(graph: Graph) -> Graph:
     """Return a graph without the nodes that lead to no result."""
-    # A buffer whose old value nothing reads is still named by the write to it.
+    # The write to a buffer names it even if nothing reads its old value.
     targets = tuple(target for target, _ in graph.writes)
     kept = reachable(graph.nodes, graph.results + targets)
     new_index = {old: new for new, old in enumerate(kept)}
@@ -95,7 +95,7 @@ def prune(graph: Graph) -> Graph:
 
 
 class CanonicalForm:
-    """The nodes so far, with each operation on the same values only once."""
+    """The nodes so far; an operation on the same values occurs only once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -109,18 +109,18 @@ class CanonicalForm:
         """Return the values in this form."""
         return tuple(self.of[ref] for ref in refs)
 
-    def take(self, place: int) -> None:
+    def take(self, index: int) -> None:
         """Add one recorded node to this form."""
-        node = self.graph.nodes[place]
+        node = self.graph.nodes[index]
         args: Args = {
             "input" if name == "self" else name: replace_refs(value, self.of.__getitem__)
             for name, value in node.arguments
         }
         if "draw" in args:
-            # Recorded as a node's number, which operations that are dropped here would change.
+            # Recorded as the number of a node, which changes if operations are dropped.
             args["draw"], self._draws = self._draws, self._draws + 1
         for output, ref in enumerate(self._values(node, args)):
-            self.of[Ref(place, output)] = ref
+            self.of[Ref(index, output)] = ref
 
     def _values(self, node: Node, args: Args) -> Sequence[Ref]:
         if node.op in LEAVES:
@@ -191,7 +191,7 @@ class CanonicalForm:
         dtype = self.type(source).dtype
         if self.nodes[source.node].op == "reshape":
             source = self.nodes[source.node].inputs[0]
-        # A reduction and an `unsqueeze` after it are the reduction with `keepdim`.
+        # A reduction followed by an `unsqueeze` is the reduction with `keepdim`.
         if self.nodes[source.node].op in _REDUCTIONS:
             source = self._match_keepdim(self.nodes[source.node], shape)
         if self.type(source).shape == shape:
@@ -269,7 +269,7 @@ def _reshape(form: CanonicalForm, node: Node, args: Args) -> Ref:
 
 @_rule("as_strided")
 def _as_strided(form: CanonicalForm, node: Node, args: Args) -> Ref:
-    """Keep a view by strides, unless it shows a tensor as it is: it depends on how the tensor lies in memory."""
+    """Keep a view by strides, since it depends on the layout in memory, unless it is the whole tensor unchanged."""
     shape, strides = form.type(args["input"]).shape, args.get("source")
     whole = strides is None and args["size"] == shape and not args.get("storage_offset")
     if whole and args["stride"] == tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))):
@@ -285,8 +285,8 @@ def _permute(form: CanonicalForm, node: Node, args: Args) -> Ref:
     if node.op == "permute":
         dims = list(form.positive(args["dims"], args))
     elif node.op == "transpose":
-        one, other = form.positive(args["dim0"], args), form.positive(args["dim1"], args)
-        dims[one], dims[other] = dims[other], dims[one]
+        first, second = form.positive(args["dim0"], args), form.positive(args["dim1"], args)
+        dims[first], dims[second] = dims[second], dims[first]
     else:
         dims.reverse()
     return form.permute(node, args["input"], tuple(dims))
@@ -318,7 +318,7 @@ def _slice_scatter(form: CanonicalForm, node: Node, args: Args) -> Ref:
 def _index_put(form: CanonicalForm, node: Node, args: Args) -> Ref:
     """Write one number to selected positions: neither their order nor duplicates matter.
 
-    With a mask only if the number is a scalar: otherwise there must be one per true element, which depends on values.
+    With a mask, this holds only for a scalar: other tensors need one number per true element, which depends on values.
     """
     source = form.nodes[args["values"].node]
     chosen = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
@@ -385,14 +385,14 @@ def _copy(form: CanonicalForm, node: Node, args: Args) -> Ref:
 
 @_rule("add", "sub", "rsub")
 def _sum(form: CanonicalForm, node: Node, args: Args) -> Ref:
-    one, other, factor = args["input"], args["other"], args.get("alpha", 1)
-    if factor != 1 and isinstance(other, Ref):
-        other = form.one(node, "mul", {"input": other, "other": float(factor)})
+    first, second, factor = args["input"], args["other"], args.get("alpha", 1)
+    if factor != 1 and isinstance(second, Ref):
+        second = form.one(node, "mul", {"input": second, "other": float(factor)})
     elif factor != 1:
-        other *= factor
+        second *= factor
     if node.op == "rsub":
-        one, other = other, one
-    return form.one(node, "add" if node.op == "add" else "sub", {"input": one, "other": other})
+        first, second = second, first
+    return form.one(node, "add" if node.op == "add" else "sub", {"input": first, "other": second})
 
 
 @_rule("square")
@@ -402,17 +402,17 @@ def _square(form: CanonicalForm, node: Node, args: Args) -> Ref:
 
 @_rule(*_PRODUCT)
 def _product(form: CanonicalForm, node: Node, args: Args) -> Ref:
-    one, other = (value for value in args.values() if isinstance(value, Ref))
-    return form.one(node, "matmul", {"input": one, "other": other})
+    first, second = (value for value in args.values() if isinstance(value, Ref))
+    return form.one(node, "matmul", {"input": first, "other": second})
 
 
 @_rule(*_REDUCTIONS)
 def _reduce(form: CanonicalForm, node: Node, args: Args) -> Ref:
     rank = len(form.type(args["input"]).shape)
     dims = args.get("dim")
-    # torch takes an empty tuple for all dimensions, too.
-    all_of_them = dims is None or dims == ()
-    dims = tuple(range(rank)) if all_of_them else form.positive(dims if isinstance(dims, tuple) else (dims,), args)
+    if dims is None or dims == ():  # in torch, an empty tuple also means all dimensions
+        dims = tuple(range(rank))
+    dims = form.positive(dims if isinstance(dims, tuple) else (dims,), args)
     return form.one(node, node.op, args | {"dim": tuple(sorted(dims)), "keepdim": bool(args.get("keepdim"))})
 
 
@@ -433,16 +433,16 @@ def _stop(form: CanonicalForm, node: Node, args: Args) -> Ref:
 def _convolution(form: CanonicalForm, node: Node, args: Args) -> Ref:
     kernel = form.type(args["weight"]).shape[2:]
 
-    def each(value: Argument) -> tuple[int, ...]:
+    def expand(value: Argument) -> tuple[int, ...]:
         values = value if isinstance(value, tuple) else (value,)
         return tuple(values) * (len(kernel) // len(values))
 
-    dilation = each(args["dilation"])
+    dilation = expand(args["dilation"])
     padding: Argument = args["padding"]
     if padding == "valid":
         padding = 0
     if padding == "same":
-        # An odd total is padded by one more at the end, which one number per dimension cannot say.
+        # An odd total is padded by one more at the end, which one number per dimension cannot express.
         total = [rate * (size - 1) for rate, size in zip(dilation, kernel, strict=True)]
         padding = tuple(size // 2 for size in total) if not any(size % 2 for size in total) else padding
     return form.one(
@@ -453,12 +453,12 @@ def _convolution(form: CanonicalForm, node: Node, args: Args) -> Ref:
             "weight": args["weight"],
             "bias": args["bias"],
             "kernel": kernel,
-            "stride": each(args["stride"]),
-            "padding": padding if padding == "same" else each(padding),
+            "stride": expand(args["stride"]),
+            "padding": padding if padding == "same" else expand(padding),
             "dilation": dilation,
             "groups": args["groups"],
             "transposed": bool(args.get("transposed")) or "transpose" in node.op,
-            "output_padding": each(args.get("output_padding", 0)),
+            "output_padding": expand(args.get("output_padding", 0)),
         },
     )
 
@@ -515,6 +515,6 @@ def _parts(form: CanonicalForm, node: Node, args: Args) -> list[Ref]:
 
 
 def _norm(args: Args) -> Args:
-    """Drop the momentum where no statistics are updated: they are not those of the batch, or are not kept."""
+    """Drop the momentum if no statistics are updated, because they are fixed or not kept."""
     trains = args.get("training") or args.get("use_input_stats")
     return args if trains and args["running_mean"] is not None else args | {"momentum": None}

@@ -95,17 +95,17 @@ def catch(handle: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def replace_member(place: Any, name: str, value: Any) -> Iterator[None]:
+def replace_member(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace a member of a module or class while the context is open."""
-    original = vars(place).get(name)  # as stored: a class holds its class methods unbound
-    setattr(place, name, value)
+    original = vars(owner).get(name)  # as stored: a class holds its class methods unbound
+    setattr(owner, name, value)
     try:
         yield
     finally:
         if original is None:  # inherited
-            delattr(place, name)
+            delattr(owner, name)
         else:
-            setattr(place, name, original)
+            setattr(owner, name, original)
 
 
 def _wrap(op: str, original: Callable[..., Any], handle: Handler, in_place: bool) -> Callable[..., Any]:

@@ -201,8 +201,8 @@ _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 def check_stored(stored: Any) -> None:
     """Check that a value is the stored form of a graph: foreign code may have written it.
 
-    Raises: ValueError if it is of another version, a part has another type than `Graph.to_json` gives it, or a node
-        reads what no earlier node gives.
+    Raises: ValueError if its version differs, a part has another type than in `Graph.to_json`, or a node reads a
+        value that no earlier node outputs.
     """
     if not isinstance(stored, dict):
         raise ValueError("not a graph")

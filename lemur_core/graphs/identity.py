@@ -75,7 +75,7 @@ def compute_identities(forms: Mapping[str, Graph]) -> dict[str, str]:
     by_mode = {mode: identities(form) for mode, form in forms.items()}
 
     def join_modes(name: str) -> str:
-        return _digest("\n".join(f"{mode} {getattr(one, name)}" for mode, one in sorted(by_mode.items())))
+        return _digest("\n".join(f"{mode} {getattr(form, name)}" for mode, form in sorted(by_mode.items())))
 
     return dict(zip(IDENTITIES, (join_modes("exact"), join_modes("widths"), by_mode["eval"].repeats), strict=True))
 
@@ -150,8 +150,8 @@ def collapse_constants(graph: Graph) -> Graph:
                 for which, by in enumerate((label, label_without_widths))
             )
             colors[index] = (exact.hex().encode(), widths.hex().encode())
-        place = kept[index] = first.setdefault((*colors[index], node.outputs), index)
-        values = (("value", colors[place][0].decode()), ("kind", colors[place][1].decode()))
+        source = kept[index] = first.setdefault((*colors[index], node.outputs), index)
+        values = (("value", colors[source][0].decode()), ("kind", colors[source][1].decode()))
         nodes.append(replace(node, op="constant", arguments=values))
 
     def move(ref: Ref) -> Ref:
@@ -206,9 +206,9 @@ def text(graph: Graph, label: Label) -> str:
 def _describe(graph: Graph, label: Label) -> str:
     numbers = number_nodes(graph, colors := compute_colors(graph, label))
     lines = []
-    for place in numbers:
-        read = (f"{numbers[ref.node]}.{ref.output}" for ref in order_inputs(graph.nodes[place], colors))
-        lines.append(f"{label(graph, graph.nodes[place])} <- {' '.join(read)}")
+    for index in numbers:
+        read = (f"{numbers[ref.node]}.{ref.output}" for ref in order_inputs(graph.nodes[index], colors))
+        lines.append(f"{label(graph, graph.nodes[index])} <- {' '.join(read)}")
     lines.append(f"return {' '.join(f'{numbers[ref.node]}.{ref.output}' for ref in graph.outputs)}")
     lines += sorted(
         f"write {numbers[target.node]} {numbers[value.node]}.{value.output}" for target, value in graph.writes
@@ -224,7 +224,7 @@ def number_nodes(graph: Graph, colors: Sequence[bytes], order: "InputOrder | Non
     Args:
         colors: one per node; writes are visited in their order.
         order: what a node reads, in the order in which it is visited; None: `order_inputs`.
-    Returns: the numbers from 0 by the place of the node; nodes that lead to no result have none.
+    Returns: the numbers from 0, by node index; nodes that lead to no result have none.
     """
     order = order or order_inputs
     numbers: dict[int, int] = {}
@@ -381,7 +381,7 @@ def _digest(text: str) -> str:
 
 
 def differences(one: Graph, other: Graph, limit: int = 8) -> list[str]:
-    """List what only one of two graphs has, one line each: operations first, then inputs, parameters and constants.
+    """List the nodes that only one of two graphs has, one a line: operations, then inputs, parameters and constants.
 
     Args:
         limit: maximum lines per group; one more line states how many were omitted.

@@ -156,14 +156,14 @@ class Memory:
             (ref,) = self._append("constant", (("value", describe_constant(tensor)),), (describe_type(tensor),))
             self.hold(tensor, ref)
             return self._holdings[id(tensor)]
-        alike = (
+        views = (
             other
             for other in self._holdings.values()
             if other.base is base and not is_lazy(other.tensor) and _layout(other.tensor) == _layout(tensor)
         )
-        holding = next(alike, None)
+        holding = next(views, None)
         if holding is None:
-            # No recorded view leads to it, but its strides say which part of the memory it is.
+            # No recorded view leads to it, but its strides identify its part of the memory.
             whole = next((other.tensor for other in self._holdings.values() if other.base is base), None)
             layout = (
                 ("size", tuple(tensor.shape)),

@@ -20,7 +20,7 @@ from lemur_core.files import Json
 from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType, replace_refs
 from lemur_core.graphs.modes import match_nodes
 from lemur_core.graphs.sizes import Sized
-from lemur_core.graphs.symbolic import Size, at, normal, value_at
+from lemur_core.graphs.symbolic import Size, evaluate_formula, evaluate_graph, normalize_formula
 
 _REF = re.compile(r"%(\d+)(?:\.(\d+))?")
 _ROW = re.compile(r"[^×]+(?:×[^×]+)+")
@@ -43,7 +43,7 @@ def serialize(graph: Graph, sizes: Mapping[str, Sequence[float]] | None = None, 
     forms = {} if evaluated is None else dict.fromkeys(map(_form, evaluated.nodes))
     before = len(forms)
     forms |= dict.fromkeys(map(_form, graph.nodes))
-    writer = _GraphWriter({form: place for place, form in enumerate(forms)}, _first(sizes))
+    writer = _GraphWriter({form: index for index, form in enumerate(forms)}, _first(sizes))
     nodes = writer.whole(graph.nodes) if evaluated is None else writer.difference(graph, evaluated)
     return {
         "form": FORM,
@@ -139,7 +139,7 @@ class _GraphWriter:
         for python, sign in _SIGNS:
             text = text.replace(python, sign)
         # If a formula only approximates the value, the value is written as well, to restore the same bits.
-        exact = repr(value_at(value.text, self.sizes)) == repr(value.value)
+        exact = repr(evaluate_formula(value.text, self.sizes)) == repr(value.value)
         return text if exact else f"{text}≈{value.value!r}"
 
     def argument(self, value: Argument) -> Any:
@@ -244,7 +244,7 @@ class _GraphReader:
         for python, sign in _SIGNS[:-1]:
             text = text.replace(sign, python)
         exact = float(value) if not _NUMBER.fullmatch(value or "0") else int(value or "0")
-        return Size(normal(text), exact if value else value_at(text, self.sizes))
+        return Size(normalize_formula(text), exact if value else evaluate_formula(text, self.sizes))
 
     def _type(self, text: str) -> TensorType:
         dtype, _, shape = text.partition(" ")
@@ -305,7 +305,7 @@ def load_graphs(stored: Mapping[str, Any]) -> dict[str, Graph]:
     Raises: ValueError as `deserialize` does.
     """
     sized = restore(stored)
-    forms = {"eval": at(sized.evaluated)}
+    forms = {"eval": evaluate_graph(sized.evaluated)}
     if sized.trained is not None:
-        forms["train"] = forms["eval"] if sized.trained is sized.evaluated else at(sized.trained)
+        forms["train"] = forms["eval"] if sized.trained is sized.evaluated else evaluate_graph(sized.trained)
     return forms

@@ -10,7 +10,7 @@ from itertools import count, islice
 from math import gcd
 
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.symbolic import Size, Symbols, misses, together
+from lemur_core.graphs.symbolic import Size, Symbols, contradicts, merge_runs
 
 Shape = tuple[int, ...]
 #: Runs a module at some shapes of its inputs, in train mode if `train` is true; raises anything on failure.
@@ -83,7 +83,7 @@ class _Runs:
                 raise  # the sandbox reports the exceeded limit or denied access
             except Exception:  # noqa: BLE001 (foreign code raises anything)
                 graph = None
-            if graph is not None and together([own, graph]) is None:
+            if graph is not None and merge_runs([own, graph]) is None:
                 self.why, graph = "other operations run at other sizes", None
         if not train:
             self.known[shapes] = graph
@@ -94,7 +94,8 @@ class _Runs:
         free = []
         for group in _groups(self.own):
             size = self.own[group[0][0]][group[0][1]]
-            sizes = (other for other in _others(size) if self.at(_change_size(self.own, group, other)) is not None)
+            proposed = _propose_sizes(size)
+            sizes = (other for other in proposed if self.at(_change_size(self.own, group, other)) is not None)
             taken = list(islice(sizes, _SIZES_PER_DIMENSION))
             # With the module's own size, three points: two would fit any linear formula.
             if len(taken) >= _SIZES_PER_DIMENSION - 1:
@@ -125,7 +126,7 @@ class _Runs:
     def _name_sizes(
         self, free: Sequence[tuple[_Group, list[int]]], points: list[tuple[Shape, ...]], graphs: list[Graph]
     ) -> Sized | None:
-        joined = together(graphs)
+        joined = merge_runs(graphs)
         if joined is None:
             return None
         groups = [group for group, _ in free]
@@ -140,7 +141,7 @@ class _Runs:
         few = [0, *range(max(len(points) - 2, 1), len(points))]
         for some in (few, list(range(len(points)))):
             runs = [self.at(points[index], train=True) if index else self.trained for index in some]
-            trained = together([run for run in runs if run is not None]) if None not in runs else None
+            trained = merge_runs([run for run in runs if run is not None]) if None not in runs else None
             if trained is None:
                 return None
             try:
@@ -155,12 +156,12 @@ class _Runs:
         names = _names(self.own, [group for group, _ in free])
         sizes = {name: shapes[g[0][0]][g[0][1]] for name, (g, _) in zip(names, free, strict=True)}
         evaluated = self.at(shapes)
-        if evaluated is None or misses(sized.evaluated, evaluated, sizes):
+        if evaluated is None or contradicts(sized.evaluated, evaluated, sizes):
             return False
         if sized.trained is None or sized.trained is sized.evaluated:
             return True
         trained = self.at(shapes, train=True)
-        return trained is not None and not misses(sized.trained, trained, sizes)
+        return trained is not None and not contradicts(sized.trained, trained, sizes)
 
 
 def _distinct(symbols: Symbols) -> dict[str, tuple[float, ...]]:
@@ -201,7 +202,7 @@ def _change_size(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Sha
     return tuple(tuple(shape) for shape in changed)
 
 
-def _others(size: int) -> list[int]:
+def _propose_sizes(size: int) -> list[int]:
     """Return sizes to try: some odd ones nearby, then multiples, for modules that require a divisor."""
     if size < 14:
         near = [size + more for more in (1, 3, 6, 9)] if size > 2 else [3, 5, 6, 7]
@@ -218,7 +219,7 @@ def _further(size: int, taken: Sequence[int], number: int) -> int:
     return next(islice((other for other in others if other != size and other not in taken), number, None))
 
 
-def never_run(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
+def propose_new_shapes(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
     """Propose shapes that were not run: sizes between the tested ones, then combinations of tested ones.
 
     Args:

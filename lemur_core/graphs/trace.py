@@ -177,7 +177,7 @@ def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
 
 
 def note_values(graphs: Mapping[str, Graph], initial: Mapping[str, Ref]) -> dict[str, Graph]:
-    """Return recorded graphs in which fixed state says what it holds: by value, or how it was drawn.
+    """Return recorded graphs with the contents of fixed state: its value, or how it was drawn.
 
     That is each frozen parameter, and each buffer that no run writes: digests of the computation that gives its initial
     value, with widths (`value`) and without (`kind`), and whether it was drawn at random. Other buffers are the state

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lemur_core.graphs.symbolic import Dimension, Size, difference
+from lemur_core.graphs.symbolic import Dimension, Size, subtract_sizes
 from lemur_core.rebuild import functionals  # noqa: F401 (importing it registers its operations)
 from lemur_core.rebuild.calls import (
     ATOM,
@@ -219,8 +219,8 @@ def _slice(call: Operation) -> Text:
     last = "" if end == size else _end(call, end, size)
     if UNKNOWN in first and _from_end(start, size):
         first = f"-{_from_end(start, size)}"
-    every = "" if step == 1 else f":{step}"
-    return Text(f"{call.atom()}[{':, ' * dim}{first}:{last}{every}]", ATOM)
+    step_text = "" if step == 1 else f":{step}"
+    return Text(f"{call.atom()}[{':, ' * dim}{first}:{last}{step_text}]", ATOM)
 
 
 def _end(call: Operation, end: Dimension, size: Dimension) -> str:
@@ -233,7 +233,7 @@ def _from_end(position: Dimension, size: Dimension) -> int:
     """Return the distance from the end, if it is always the same."""
     if not isinstance(position, Size) or not isinstance(size, Size):
         return 0
-    return difference(size, position) or 0
+    return subtract_sizes(size, position) or 0
 
 
 @emits("cat")

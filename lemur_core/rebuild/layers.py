@@ -134,7 +134,7 @@ def _statistics(call: _LayerCall) -> Layer | None:
         return None
     evaluated, trained = step.nodes[EVAL], step.nodes[TRAIN]
     statistics = [_find_statistics(call, name) for name in ("running_mean", "running_var")]
-    flags = [None if one is None else bool(one.get(flag)) for one in (evaluated, trained)]
+    flags = [None if node is None else bool(node.get(flag)) for node in (evaluated, trained)]
     if all(statistics):
         # The layer uses the statistics of the batch in train mode, and only there.
         if flags not in ([False, True], [False, None]):

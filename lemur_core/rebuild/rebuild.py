@@ -13,7 +13,7 @@ from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.modes import EVAL, TRAIN, ModeChoice, ModeModule, ModeStep, Value, merge
-from lemur_core.graphs.symbolic import Size, names_in
+from lemur_core.graphs.symbolic import Size, list_sizes
 from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Operation, RebuildError, Text, function
 from lemur_core.rebuild.expressions import expression
 from lemur_core.rebuild.functions import OP, Custom, find_custom
@@ -419,7 +419,7 @@ class _ModuleWriter:
     def _size(self, size: Size) -> str:
         if size.text in self.sizes:
             return "{}.shape[{}]".format(*self.sizes[size.text])
-        if all(name in self.sizes for name in names_in(size.text)):
+        if all(name in self.sizes for name in list_sizes(size.text)):
             return re.sub(r"[A-Z]\w*", lambda match: "{}.shape[{}]".format(*self.sizes[match[0]]), size.text)
         self.unknown.append(f"{size.value:g}, for which there is no formula")
         value = int(size.value) if size.value == int(size.value) else size.value

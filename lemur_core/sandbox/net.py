@@ -54,7 +54,7 @@ class NetError(Exception):
         self.step, self.tried, self.line, self.source, self.missing = "", "", 0, "", ""
 
     @classmethod
-    def of(cls, error: BaseException, category: str, tried: str) -> "NetError":
+    def from_exception(cls, error: BaseException, category: str, tried: str) -> "NetError":
         """Return a NetError with the facts of a foreign exception."""
         message = one_line(read_message(error), _MESSAGE_CHARACTERS)
         failure = cls(category, f"{name_type(error)}: {message}")
@@ -103,7 +103,7 @@ def step(category: str, tried: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if "can't allocate memory" in read_message(error):  # PyTorch's allocator
             raise
-        raise NetError.of(error, category, tried) from error
+        raise NetError.from_exception(error, category, tried) from error
 
 
 def seed_all(seed: int) -> None:

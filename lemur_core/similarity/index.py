@@ -78,13 +78,13 @@ class NeighbourIndex(ABC):
             self._seen[item] = (len(self._kept), best)
         return best
 
-    def keep(self, item: int, place: int) -> None:
+    def keep(self, item: int, index: int) -> None:
         """Add an item at a position; positions increase."""
         if item in self._number:
-            self._places[self._number[item]].append(place)
+            self._places[self._number[item]].append(index)
             return
         self._number[item] = len(self._kept)
-        self._places.append([place])
+        self._places.append([index])
         self._kept.append(item)
         self._add(item, len(self._kept) - 1)
 
@@ -98,7 +98,7 @@ class NeighbourIndex(ABC):
         """Yield all kept items at or above the threshold, once per position at which an item was kept."""
         for number, similarity in self._likely(item, 0):
             if similarity >= self.threshold:
-                yield from (Neighbour(place, similarity) for place in self._places[number])
+                yield from (Neighbour(index, similarity) for index in self._places[number])
 
     @abstractmethod
     def _likely(self, item: int, looked: int) -> Iterable[tuple[int, float]]:
@@ -218,10 +218,10 @@ class StructuralIndex(NeighbourIndex):
         super().clear()
         self._kept_with: dict[int, list[int]] = {}
 
-    def keep(self, item: int, place: int) -> None:
+    def keep(self, item: int, index: int) -> None:
         """Add a fingerprint at a position."""
         if len(self._fingerprints[item]):
-            super().keep(item, place)
+            super().keep(item, index)
 
     def _add(self, item: int, number: int) -> None:
         for element in self._prefix(item):

@@ -104,7 +104,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> 
     return ExactPairs(a, b, similarity, joined, count, total)
 
 
-def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, threshold: float) -> ExactPairs:
+def pairs_between(shingle_sets: ShingleSets, new: IntArray, other: IntArray, threshold: float) -> ExactPairs:
     """Join new sets with others, by blocks of both: all pairs of a new one (a) and another (b).
 
     Args:
@@ -114,8 +114,8 @@ def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, thr
     """
     blocks = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for first in range(0, len(new), MAX_SETS):
-        for start in range(0, len(there), MAX_SETS):
-            ones, others = new[first : first + MAX_SETS], there[start : start + MAX_SETS]
+        for start in range(0, len(other), MAX_SETS):
+            ones, others = new[first : first + MAX_SETS], other[start : start + MAX_SETS]
             incidence, weights = _incidence(shingle_sets, np.concatenate([ones, others]))
             transposed = incidence[len(ones) :].T.tocsr()
             weighted = incidence[: len(ones)] @ sp.diags_array(weights)
@@ -126,7 +126,7 @@ def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, thr
                 chosen = similarity >= threshold
                 blocks.append((a[chosen], b[chosen], similarity[chosen]))
     a, b, similarity = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    return ExactPairs(a, b, similarity, len(new), len(there), len(new))
+    return ExactPairs(a, b, similarity, len(new), len(other), len(new))
 
 
 def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:

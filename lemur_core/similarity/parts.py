@@ -117,7 +117,7 @@ def _find_cuts(code: str) -> dict[int, OutlineCut]:
 
 
 def _replace_known(code: str, known: list[OutlineCut]) -> str:
-    """Return the code with each of these replaced by a placeholder on its last line; all other lines keep their
+    """Return the code with a placeholder for each of these on its last line; all other lines keep their
     numbers.
     """
     pieces = []

@@ -61,14 +61,14 @@ def write_index(folder: Path, items: StoredItems, lowest: float, structural: flo
     frequency = np.bincount(index, minlength=len(known)).astype(np.int64)
     rarest = [rarest_first(elements, known, frequency, structural) for elements in items.elements]
     prefixes = [rarest[number] for number in items.fingerprint.tolist()]
-    every = np.arange(count, dtype=np.int32)
+    indices = np.arange(count, dtype=np.int32)
     bands = [band_keys(signatures[at : at + _STEP], banding).ravel() for at in range(0, count, _STEP)]
     # Keys of all kinds share one sorted array: queries verify the items that a key leads to.
     keys = np.concatenate(
         [*bands, *(view[:, :8].copy().view(np.uint64).ravel() for view in views), *prefixes, _NOTHING]
     )
     sizes = [len(prefix) for prefix in prefixes]
-    rows = np.concatenate([np.repeat(every, banding.bands), every, every, np.repeat(every, sizes)])
+    rows = np.concatenate([np.repeat(indices, banding.bands), indices, indices, np.repeat(indices, sizes)])
     order = np.argsort(keys, kind="stable")
     ends = np.cumsum([0, *(len(elements) for elements in items.elements)])
     arrays = {

@@ -20,8 +20,8 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 def split_tokens(text: str) -> list[str]:
     r"""Return the matches of `\w+|[^\w\s]`: words, numbers and single signs, without white space.
 
-    It depends on no model's tokenizer. A byte-pair tokenizer gives other counts: it splits long names, and counts
-    indentation and line breaks.
+    They do not depend on the tokenizer of a model. Those of a byte-pair tokenizer differ: it splits long names, and
+    counts indentation and line breaks.
 
     Args: text: code or prose.
     Returns: the tokens, in order.
@@ -36,12 +36,12 @@ def shingles(text: str) -> Numbers:
     Returns: sorted distinct 32-bit hashes, as int64; never empty.
     """
     tokens = split_tokens(text)
-    grams = (" ".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1)))
+    grams = (" ".join(tokens[start : start + SHINGLE]) for start in range(max(1, len(tokens) - SHINGLE + 1)))
     return np.array(sorted({zlib.crc32(gram.encode()) for gram in grams}), np.int64)
 
 
 def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield all ordered pairs of indices whose sets are near each other, in blocks; no index with itself.
+    """Yield all ordered pairs of different indices whose sets are near each other, in blocks.
 
     Args:
         sets: as from `shingles`.

@@ -312,11 +312,11 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
     if start <= item.last:
         spans.append((start, item.last))
     tokens = span_tokens(code, outline, spans)
-    alike = [
+    masked = [
         _ANY if before != "." and token.isidentifier() and not iskeyword(token) else token
         for before, token in pairwise(["", *tokens])
     ]
-    return shingle_hashes(alike, frozenset(), "abstract")
+    return shingle_hashes(masked, frozenset(), "abstract")
 
 
 class ClassIndex:

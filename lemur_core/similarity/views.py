@@ -126,7 +126,7 @@ def map_codes(
     Args:
         work: run in other processes, so it must be picklable.
         jobs: the number of processes; None for one per available core.
-    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that says so.
+    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that reports it.
     """
     rest = iter(codes)
     chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])

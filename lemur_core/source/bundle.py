@@ -117,8 +117,8 @@ def bundle(parts: Sequence[Part]) -> Bundle:
     }
     lines = ["from __future__ import annotations", ""] if future else []
     # Modules first: `import torch.nn as nn` where another part has `from torch import nn`.
-    every = {item for items in imports.values() for item in items}
-    lines += import_section(sorted(every, key=lambda item: (bool(item.name), item)))
+    imported = {item for items in imports.values() for item in items}
+    lines += import_section(sorted(imported, key=lambda item: (bool(item.name), item)))
     bodies = [
         file.render(own, copies) for file, own, copies in zip(files, names, _find_copies(files, colour), strict=True)
     ]
@@ -209,7 +209,7 @@ class _BundleFile:
         self.units = [unit for unit in self.units if not (unit.kind == IMPORT and hoisted.issuperset(unit.binds))]
 
     def _fail(self, line: int, text: str) -> UserError:
-        """Return the error that says why the part cannot be merged with others."""
+        """Return the error with the reason why the part cannot be merged with others."""
         return UserError(f"{self.part.key}: line {line}: {text}; it cannot share a file with others, use another block")
 
     def _read_units(self) -> list[_BundleUnit]:

@@ -106,9 +106,7 @@ def _loop_aliases(node: ast.For | ast.AsyncFor) -> _Aliases:
 
 
 def _owner(node: _Function, kind: str) -> str:
-    """Return what a method's first argument refers to: the class's name, `self` for instances, "" for static
-    methods.
-    """
+    """Return a name for a method's first argument: the class's, `self` for instances, "" for static methods."""
     if isinstance(node, ast.Lambda):
         return ""
     marks = {item.id for item in node.decorator_list if isinstance(item, ast.Name)}

@@ -138,16 +138,16 @@ class ScopeNames:
 
     def _find(self, scope: _NameScope, name: str, offset: int) -> _NameScope | None:
         """Return the scope in which a read of `name` in `scope` finds it; None for the module's."""
-        here: _NameScope | None = scope
-        while here is not None and here.kind != _MODULE:
-            if here is scope or here.kind != _CLASS:
-                if name in here.globals:
+        current: _NameScope | None = scope
+        while current is not None and current.kind != _MODULE:
+            if current is scope or current.kind != _CLASS:
+                if name in current.globals:
                     return None
-                if name in here.bound and name not in here.nonlocals:
+                if name in current.bound and name not in current.nonlocals:
                     # A class body reads the global name until it binds its own.
-                    early = here.kind == _CLASS and offset <= here.first[name]
-                    return None if early else here
-            here = here.parent
+                    early = current.kind == _CLASS and offset <= current.first[name]
+                    return None if early else current
+            current = current.parent
         return None
 
     def _inner(self, kind: int, parent: _NameScope) -> _NameScope:
@@ -202,7 +202,7 @@ class ScopeNames:
             elif isinstance(value, ast.AST):
                 self._statement(value, scope, when)
 
-    def _all(self, nodes: Iterable[ast.AST | None], scope: _NameScope, when: int) -> None:
+    def _visit_all(self, nodes: Iterable[ast.AST | None], scope: _NameScope, when: int) -> None:
         for node in nodes:
             if node is not None:
                 self._statement(node, scope, when)
@@ -251,7 +251,7 @@ class ScopeNames:
                 return
             if head == "Annotated" and isinstance(node.slice, ast.Tuple) and node.slice.elts:
                 self._statement(node.slice.elts[0], scope, when)
-                self._all(node.slice.elts[1:], scope, AT_DEFINITION if scope.kind == _MODULE else AT_CALL)
+                self._visit_all(node.slice.elts[1:], scope, AT_DEFINITION if scope.kind == _MODULE else AT_CALL)
                 return
         self._statement(node.slice, scope, when)
 
@@ -325,7 +325,7 @@ class ScopeNames:
     def _annotation(self, node: ast.AnnAssign, scope: _NameScope, when: int) -> None:
         self._note(node.annotation, scope)
         if node.value is not None:
-            self._all([node.value, node.target], scope, when)
+            self._visit_all([node.value, node.target], scope, when)
         elif isinstance(node.target, ast.Name):
             # `x: int` binds nothing, but makes x local to a function.
             if scope.kind == _FUNCTION:
@@ -347,7 +347,7 @@ class ScopeNames:
         """Read the decorators and the head, then bind the name."""
         self._callees.update(node.decorator_list)
         self.decorated.extend(node.decorator_list)
-        self._all([*node.decorator_list, *head], scope, when)
+        self._visit_all([*node.decorator_list, *head], scope, when)
         end = self._end(node)
         self._bind(scope, self._word(node.name, self._start(node) + len("def"), end), end)
         if (node.decorator_list or (isinstance(node, ast.ClassDef) and node.keywords)) and when == AT_DEFINITION:
@@ -360,18 +360,18 @@ class ScopeNames:
         self, args: ast.arguments, body: Iterable[ast.AST], scope: _NameScope, when: int, returns: ast.expr | None
     ) -> None:
         # Defaults are evaluated outside of the function, when it is defined.
-        self._all([*args.defaults, *args.kw_defaults], scope, when)
+        self._visit_all([*args.defaults, *args.kw_defaults], scope, when)
         inner = self._inner(_FUNCTION, scope)
         named = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         for argument in named:
             self._note(argument.annotation, scope)
             inner.bind(argument.arg, 0)
         self._note(returns, scope)
-        self._all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
+        self._visit_all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
 
     def _class(self, node: ast.ClassDef, scope: _NameScope, when: int) -> None:
         self._define(node, [*node.bases, *node.keywords], scope, when)
-        self._all(node.body, self._inner(_CLASS, scope), when)
+        self._visit_all(node.body, self._inner(_CLASS, scope), when)
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: _NameScope, when: int
@@ -379,9 +379,9 @@ class ScopeNames:
         inner = self._inner(_COMPREHENSION, scope)
         for number, generator in enumerate(node.generators):
             self._statement(generator.iter, scope if number == 0 else inner, when)
-            self._all([generator.target, *generator.ifs], inner, when)
+            self._visit_all([generator.target, *generator.ifs], inner, when)
         if isinstance(node, ast.DictComp):
-            self._all([node.key, node.value], inner, when)
+            self._visit_all([node.key, node.value], inner, when)
         else:
             self._statement(node.elt, inner, when)
 
@@ -406,20 +406,20 @@ class ScopeNames:
         if node.name:
             start = self._end(node.type) if node.type else self._start(node)
             self._bind(scope, self._word(node.name, start, self._start(node.body[0])))
-        self._all(node.body, scope, when)
+        self._visit_all(node.body, scope, when)
 
     def _try(self, node: ast.Try | ast.TryStar, scope: _NameScope, when: int) -> None:
         catches = catches_import(node)
         self._guards += catches
-        self._all(node.body, scope, when)
+        self._visit_all(node.body, scope, when)
         self._guards -= catches
-        self._all([*node.handlers, *node.orelse, *node.finalbody], scope, when)
+        self._visit_all([*node.handlers, *node.orelse, *node.finalbody], scope, when)
 
     def _loop(self, node: ast.For | ast.AsyncFor, scope: _NameScope, when: int) -> None:
         self._statement(node.iter, scope, when)
         self._simple_end = self._end(node.iter)
         self._statement(node.target, scope, when)
-        self._all([*node.body, *node.orelse], scope, when)
+        self._visit_all([*node.body, *node.orelse], scope, when)
 
     def _capture(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping, scope: _NameScope, when: int) -> None:
         self._children(node, scope, when)
@@ -442,7 +442,7 @@ class ScopeNames:
 
 
 def fresh_name(wanted: str, taken: Container[str]) -> str:
-    """Return the name with the first number that makes it unique: `Block_2`.
+    """Return the name with the lowest number that makes it unique, such as `Block_2`.
 
     Args:
         wanted: the name to be numbered, even if it is free itself.

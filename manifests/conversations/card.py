@@ -98,7 +98,7 @@ def _reasons(chat: Chat) -> list[str]:
 def _examples(chat: Chat) -> list[str]:
     """Return five conversations, chosen by their ids: one of each kind before the second of any."""
     by_kind = [sorted((c for c in chat.conversations if c.kind == kind), key=lambda c: c.id) for kind in chat.kinds]
-    ordered = [items[place] for place in range(_EXAMPLES) for items in by_kind if place < len(items)]
+    ordered = [items[index] for index in range(_EXAMPLES) for items in by_kind if index < len(items)]
     lines = ["### Examples", ""] if ordered else []
     for item in ordered[:_EXAMPLES]:
         lines += [f"`{item.kind}`, `{item.id[:12]}`, {plural(item.tokens, 'token')}:", ""]

@@ -325,11 +325,11 @@ class Sampler:
 
     def sample(self, items: Sequence[T], count: int, purpose: str) -> list[T]:
         """Choose at most `count` of the items, in their original order."""
-        return [items[place] for place in sorted(self._order(items, purpose)[:count])]
+        return [items[index] for index in sorted(self._order(items, purpose)[:count])]
 
     def shuffle(self, items: Sequence[T], purpose: str) -> list[T]:
         """Return the items in a random order."""
-        return [items[place] for place in self._order(items, purpose)]
+        return [items[index] for index in self._order(items, purpose)]
 
     def number(self, purpose: str) -> int:
         """Return a 64-bit number, uniformly distributed over purposes."""
@@ -337,5 +337,5 @@ class Sampler:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def _order(self, items: Sequence[T], purpose: str) -> list[int]:
-        numbers = [self.number(f"{purpose}:{place}") for place in range(len(items))]
+        numbers = [self.number(f"{purpose}:{index}") for index in range(len(items))]
         return sorted(range(len(items)), key=numbers.__getitem__)

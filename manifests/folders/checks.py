@@ -1,4 +1,4 @@
-"""Checks of a finished folder that apply to every kind: digests, and tables with the columns of a record type."""
+"""Check finished folders of any kind: the digests of files, and the columns and rows of tables."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,12 +30,11 @@ class Check:
 def check_files(folder: Path, manifest: Manifest) -> Check:
     """Check that every file has the digest stated in the manifest, and that there are no other files.
 
-    Args: folder, manifest: a folder and its manifest.
-    Returns: one check; the files of the HTML page, which the manifest does not list, are checked by their own index.
+    Returns: one check; the files of the HTML page are not in the manifest, and are checked against their own index.
     """
     listed = {item.path: item for item in manifest.outputs}
-    every = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
-    present = {name for name in every if not is_of_page(name)}
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    present = {name for name in files if not is_of_page(name)}
     wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
     wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
     wrong += [
@@ -43,18 +42,18 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         for name in sorted(listed.keys() & present)
         if sha256_file(folder / name) != listed[name].sha256
     ]
-    # A page is not in the manifest: it can be made again at any time, by a later release.
-    wrong += _page_faults(folder, every - present)
+    # A page is not in the manifest, since it can be built again at any time, by a later release.
+    wrong += _page_faults(folder, files - present)
     pages = _list_inner_pages(present)
-    for inner, files in pages.items():
-        wrong += [f"{inner}/{fault}" for fault in _page_faults(folder / inner, files)]
-    of_pages = {f"{inner}/{name}" for inner, files in pages.items() for name in files}
-    wrong += active_files(folder, sorted(present - of_pages))
+    for inner, names in pages.items():
+        wrong += [f"{inner}/{fault}" for fault in _page_faults(folder / inner, names)]
+    page_files = {f"{inner}/{name}" for inner, names in pages.items() for name in names}
+    wrong += active_files(folder, sorted(present - page_files))
     return check_faults("digests", wrong, f"{len(listed)} files as the manifest states")
 
 
 def _list_inner_pages(present: set[str]) -> dict[str, set[str]]:
-    """Return the files of the pages of finished folders in a folder, such as the runs of a study, by their folder."""
+    """Return the page files of the finished folders inside a folder, such as the runs of a study, by folder."""
     inner = sorted(name.removesuffix(f"/{FILE_NAME}") for name in present if name.endswith(f"/{FILE_NAME}"))
     below = {at: {path.removeprefix(f"{at}/") for path in present if path.startswith(f"{at}/")} for at in inner}
     pages = {at: set(filter(is_of_page, paths)) for at, paths in below.items()}
@@ -62,7 +61,7 @@ def _list_inner_pages(present: set[str]) -> dict[str, set[str]]:
 
 
 def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
-    """Yield the differences between the files of a folder's page, if it has one, and the list of them."""
+    """Yield the differences between the files of a folder's page, if it has one, and their index."""
     if not present:
         return
     try:
@@ -84,8 +83,8 @@ def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
 def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check]:
     """Run checks of a folder's contents.
 
-    Args: name, make: the name of a check that stands for them if they cannot be made, and the function that makes them.
-    Returns: the checks; a failed one instead of all of them if values in the folder do not fit each other.
+    Args: name, make: the name of the check that replaces them if they cannot run, and the function that runs them.
+    Returns: the checks; one failed check instead if values in the folder are inconsistent.
     """
     try:
         checks = make()
@@ -97,8 +96,8 @@ def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check
 def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
     """Check `croissant.json` against the tables of a folder.
 
-    Args: folder, manifest, configs: a folder, its manifest, and its tables by the name of their configuration.
-    Returns: one check; none for a folder that was written without this file.
+    Args: configs: the folder's tables by the name of their configuration.
+    Returns: one check; none if the folder was written without this file.
     """
     rows = {item.path: item.rows or 0 for item in manifest.outputs}
     if CROISSANT not in rows:
@@ -131,11 +130,11 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
             check_plain(path)
             with pq.ParquetFile(path) as file:
                 wrong += _column_faults(path.name, file.schema_arrow, expected, record)
-                # Without the column, every row would fail for the same reason.
+                # If a column is missing, every row fails for the same reason.
                 if wrong:
                     break
-                there = [column for column in expected.names if column in file.schema_arrow.names]
-                for batch in file.iter_batches(batch_size=500, columns=there):  # codes may be large
+                columns = [column for column in expected.names if column in file.schema_arrow.names]
+                for batch in file.iter_batches(batch_size=500, columns=columns):  # codes may be large
                     for row in batch.to_pylist():
                         record.model_validate(row)
                     rows += batch.num_rows
@@ -151,27 +150,26 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
 def _column_faults(name: str, present: pa.Schema, expected: pa.Schema, record: type[Record]) -> list[str]:
     faults = []
     for field in expected:
-        place = present.get_field_index(field.name)
-        if place < 0 and not record.model_fields[field.name].is_required():
-            continue
-        if place < 0:
-            faults.append(f"{name}: no column {field.name}")
-        elif present.field(place).type != field.type:
-            faults.append(f"{name}: column {field.name} is {present.field(place).type}, not {field.type}")
+        index = present.get_field_index(field.name)
+        if index < 0:
+            if record.model_fields[field.name].is_required():
+                faults.append(f"{name}: no column {field.name}")
+        elif present.field(index).type != field.type:
+            faults.append(f"{name}: column {field.name} is {present.field(index).type}, not {field.type}")
     return faults
 
 
-def check_faults(name: str, wrong: list[str], fine: str) -> Check:
+def check_faults(name: str, wrong: list[str], passed: str) -> Check:
     """Return a check that fails with the first three faults, or passes if there are none.
 
     Args:
         name: the name of the check.
         wrong: all faults, each a short text without a full stop.
-        fine: the detail if there are no faults.
+        passed: the detail if there are no faults.
 
     Returns: a check whose detail is one line.
     """
     if not wrong:
-        return Check(name, ok=True, detail=fine)
+        return Check(name, ok=True, detail=passed)
     more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
     return Check(name, ok=False, detail="; ".join(wrong[:3]) + more)

@@ -166,11 +166,11 @@ def _splits(context: mlc.Context, used: Sequence[str]) -> Iterator[mlc.RecordSet
 
 def _record_set(context: mlc.Context, table: Table) -> mlc.RecordSet:
     """Return a table: its split, if that follows from the file name, and its columns."""
-    place = {"file_set" if _is_set(table) else "file_object": _source_name(table)}
+    origin = {"file_set" if _is_set(table) else "file_object": _source_name(table)}
     fields = [_split_field(context, table)] if _is_set(table) else []
     for column in arrow_schema(table.record):
         if not (fields and column.name == "split"):
-            source = partial(_source, context, place, column.name)
+            source = partial(_source, context, origin, column.name)
             fields.append(_field(context, source, f"{table.config}/{column.name}", column))
             fields[-1].description = table.record.model_fields[column.name].description
     summary = (inspect.getdoc(table.record) or "").partition("\n")[0]
@@ -198,10 +198,10 @@ def _split_field(context: mlc.Context, table: Table) -> mlc.Field:
     )
 
 
-def _source(context: mlc.Context, place: Mapping[str, str], column: str, path: str = "") -> mlc.Source:
+def _source(context: mlc.Context, origin: Mapping[str, str], column: str, path: str = "") -> mlc.Source:
     """Return where to read a field: a column, or by JSONPath a part of each value, or of each element, in it."""
     transforms = [mlc.Transform(ctx=context, json_path=path)] if path else []
-    return mlc.Source(ctx=context, **place, extract=mlc.Extract(ctx=context, column=column), transforms=transforms)
+    return mlc.Source(ctx=context, **origin, extract=mlc.Extract(ctx=context, column=column), transforms=transforms)
 
 
 def _field(

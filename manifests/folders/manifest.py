@@ -141,10 +141,10 @@ def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
     Args: folder, rows: the folder, and the number of rows of its tables by relative path.
     Returns: one entry per file, sorted by path; `rows` is None for a file that is not a table.
     """
-    every = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
+    files = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
     return [
         Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
-        for name, path in sorted(every)
+        for name, path in sorted(files)
         if name != FILE_NAME and not is_of_page(name)
     ]
 
@@ -178,7 +178,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_stated(folder: Path, manifest: Manifest) -> Manifest:
-    """Check what a manifest states by the types of its kind.
+    """Check the contents of a manifest against the types of its kind.
 
     Args: folder, manifest: a folder, and its manifest from `read_unchecked_manifest`.
     Returns: the manifest; a parameter, count or detail that it lacks is one clear line where it is read.
@@ -225,7 +225,7 @@ def find_stated_fault(manifest: Manifest) -> str | None:
 
 
 def read_unchecked_manifest(folder: Path) -> Manifest:
-    """Read a manifest without the checks of what its kind states: for `lemur verify`, which says so by check.
+    """Read a manifest without checking its contents against its kind, for `lemur verify`, which does that.
 
     Args: folder: as in `read_manifest`.
     Returns: the manifest.

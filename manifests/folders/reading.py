@@ -47,7 +47,7 @@ def reading(folder: Path, kind: str) -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """Describe what is wrong with a file in one line.
+    """Describe in one line what is wrong with a file.
 
     Args: error: one of `CHECK_ERRORS`.
     Returns: its message, visible and not too long; its type too where the message alone says little.

@@ -63,8 +63,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             else:
                 moved.append((option.after, parameter))
     for before, parameter in moved:
-        places = [item.name for item in parameters]
-        parameters.insert(places.index(before) + 1, parameter)
+        names = [item.name for item in parameters]
+        parameters.insert(names.index(before) + 1, parameter)
 
     @functools.wraps(command)
     def run(**typed: Any) -> None:

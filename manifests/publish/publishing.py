@@ -25,7 +25,7 @@ class PublishReport:
     """The outcome of publishing a folder, or of a dry run.
 
     `commit` is None if nothing was committed: a dry run, or publishing was cancelled. A dry run lists the same files
-    whether it can read the repository or not, but only then says which of them change there.
+    whether it can read the repository or not, but knows which of them change there only if it can.
     """
 
     repo_id: str
@@ -204,7 +204,7 @@ def _not_as_stated(ready: Staged, local: Mapping[str, LocalFile]) -> str | None:
 
 def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
     if private and remote.private is False:
-        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or leave --private out")
+        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or omit --private")
 
 
 def _refuse_conflicts(
@@ -285,8 +285,8 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     about: dict[str, Any] = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES, INDEX, f"{SHARDS}*"]}
     with hub.session():
         commit = hub.call(repo_id, repository.head, again=_AGAIN)
-        every = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
-        names = [name for name in every if not is_of_page(name)]  # a foreign page is not fetched: `open` makes our own
+        files = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
+        names = [name for name in files if not is_of_page(name)]  # a foreign page is not fetched: `open` builds our own
         if FILE_NAME not in names:
             raise UserError(
                 f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled"

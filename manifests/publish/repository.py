@@ -172,7 +172,7 @@ class Repository:
         """
         if not remote.files or remote.head is None:
             return []
-        # Without a manifest nothing says which files are ours, so all of them count as somebody else's.
+        # Without a manifest, it is not known which files are ours, so all of them count as somebody else's.
         if FILE_NAME not in remote.files:
             return [f"it holds no {FILE_NAME}, but {name}" for name in sorted(remote.files)]
         head, api = remote.head, self.hub.api()

@@ -198,12 +198,12 @@ def _empty_codes(folder: Path, scratch: Path, without: Collection[str]) -> list[
                         table = pa.Table.from_batches([batch])
                         out = pc.is_in(table["id"], value_set=ids)
                         for column, value in columns.items():
-                            place = schema.get_field_index(column)
+                            index = schema.get_field_index(column)
                             # A row whose code was empty before is not a change.
                             held = pc.and_(out, pc.fill_null(pc.not_equal(table[column], value or ""), False))
                             emptied += pc.sum(held).as_py() or 0
-                            bare = pc.if_else(out, pa.scalar(value, schema.field(place).type), table[column])
-                            table = table.set_column(place, schema.field(place), bare)
+                            bare = pc.if_else(out, pa.scalar(value, schema.field(index).type), table[column])
+                            table = table.set_column(index, schema.field(index), bare)
                         writer.write_table(table)
             if emptied:
                 changed.append(name)
@@ -277,9 +277,9 @@ def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> b
     with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
             rows = batch.to_pylist()
-            for place, row in enumerate(rows):
+            for index, row in enumerate(rows):
                 if row["block"] in without and row.get("algorithm") is not None:
-                    rows[place], changed = _without_algorithm(row, json.loads(row["algorithm"])["told"]), True
+                    rows[index], changed = _without_algorithm(row, json.loads(row["algorithm"])["told"]), True
             writer.write_table(pa.Table.from_pylist(rows, file.schema_arrow))
     return changed
 

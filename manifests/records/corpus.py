@@ -50,9 +50,7 @@ class CorpusSource(Record):
         """Return the locations of the source, in order. Args: fetch: the corpus's default for its sources."""
         wanted = self.fetch or fetch
         known = (self,) if self.alternative is None else (self, self.alternative)
-        return tuple(
-            place for place in known if wanted == "either" or classify_source(place.source) in ("folder", wanted)
-        )
+        return tuple(item for item in known if wanted == "either" or classify_source(item.source) in ("folder", wanted))
 
 
 class Corpus(Record):
@@ -73,12 +71,12 @@ class Corpus(Record):
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
-        for place, source in enumerate(self.sources):
+        for index, source in enumerate(self.sources):
             if not source.places(self.fetch):
                 wanted = source.fetch or self.fetch
                 form = "NAME@VERSION" if wanted == "package" else "git+URL@REVISION"
                 raise ValueError(
-                    f"sources.{place} ({source.name}): fetch is {wanted!r}, but {source.source} is none, nor is an"
+                    f"sources.{index} ({source.name}): fetch is {wanted!r}, but {source.source} is none, nor is an"
                     f' alternative; add "alternative": {{"source": "{form}"}}, or give it "fetch": "either"'
                 )
         return self

@@ -270,7 +270,7 @@ def test_defect_11_prefix_promises_hold(network: Network, curated: Any) -> None:
     too_many = curated(rows, topup_prefix=("ast",), topup_per_prefix=10)
     assert sum(name.startswith("ast") for name in too_many.kept_names()) == 6
     assert len(too_many.outcome.notes) == 1
-    assert "prefix ast: 6 kept, 10 asked" in too_many.outcome.notes[0]
+    assert "prefix ast: 6 kept, 10 required" in too_many.outcome.notes[0]
     # --include is a filter, and each row that it leaves out says so
     included = curated(rows, include=("ast",))
     assert [d.stage for d in included.decisions[:6]] == ["filter"] * 6

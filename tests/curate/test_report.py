@@ -298,7 +298,7 @@ def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
 
 def test_what_the_removed_share(snapshot: Path) -> None:
     text = report_of(snapshot)
-    shared = {cells[1]: number(cells[2]) for cells in table_of(text, "What the removed share with what was kept")}
+    shared = {cells[1]: number(cells[2]) for cells in table_of(text, "What removed records share with kept ones")}
     assert shared["all shingles; names, numbers, strings or repetitions differ"] == 6
     assert shared["the same model code; other parts of the file differ"] == 1
     assert shared["all code; comments, docstrings or layout differ"] == 1
@@ -340,7 +340,7 @@ def test_options_are_told(run: Run) -> None:
     assert weights["alt"][4] == percent(sum(ours), sum(record["weight"] for record in records))
     assert number(weights["all others"][2]) == len(records) - len(ours)
     assert "prefer `ga`, `nowhere`" in text
-    assert "Not everything could be done as asked:\n\n- minimum of prefix nowhere: 0 kept, 1 asked" in text
+    assert "Not everything could be done as asked:\n\n- minimum of prefix nowhere: 0 kept, 1 required" in text
 
 
 def test_rescued_records_are_listed(run: Run) -> None:
@@ -490,7 +490,7 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monke
     assert [number(cell) for cell in steps["further rows of a network"][:1]] == [2]
     assert [number(cell) for cell in steps["exact duplicates"][:3]] == [1, 1, 0]
     assert [number(cell) for cell in steps["lexical near-duplicates"][:3]] == [1, 1, 1]
-    assert "say `exact` of 3 rows: 2 of them are such further rows" in text
+    assert "state `exact` for 3 rows: 2 of them are such further rows" in text
     assert "| lexical | shingles, but their Jaccard lies below the threshold | 1 |" in text
     assert "Recall of the candidate pairs" not in text
     assert "No two kept records are near-duplicates" not in text

@@ -47,7 +47,7 @@ def test_what_was_changed_is_no_parent(snapshot: Path, capsys: pytest.CaptureFix
     file = snapshot / "data" / "records" / "train.parquet"
     pq.write_table(pa.table({"nn": ["other"], "nn_code": ["x = 2\n"]}), file)
     assert parents(file) == []
-    assert "data/records/train.parquet is not as its manifest.json states" in capsys.readouterr().err
+    assert "data/records/train.parquet differs from its manifest.json" in capsys.readouterr().err
 
 
 def test_a_manifest_of_another_program_is_none(tmp_path: Path) -> None:

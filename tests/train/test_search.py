@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.builders.training import made_up_record
 from train import cli
 from train.model.recipe import Recipe
-from train.studies.search import SLOTS, SearchPlan, SearchTrial, compositions, page, plan_rounds
+from train.studies.search import SLOTS, SearchPlan, SearchTrial, draw_compositions, format_ranking, plan_rounds
 
 CHOICES = {"attention": ["a::A", "b::B", "c::C"], "downsample": ["avg_pool", "d::D"], "stem": []}
 
@@ -15,7 +15,7 @@ CHOICES = {"attention": ["a::A", "b::B", "c::C"], "downsample": ["avg_pool", "d:
 def test_where_the_recipes_own_name_is_drawn_its_arguments_stay() -> None:
     slot = {"use": "b::B", "arguments": {"reduction": 4}, "float32": True}
     base = Recipe().changed(slots__attention=slot)
-    drawn = compositions(base, CHOICES, 100, seed=0)
+    drawn = draw_compositions(base, CHOICES, 100, seed=0)
     assert len(drawn) == 3 * 2 + 1
     kept = [recipe.slots.attention for recipe in drawn if recipe.slots.attention.use == "b::B"]
     assert kept == [base.slots.attention] * 3
@@ -24,12 +24,12 @@ def test_where_the_recipes_own_name_is_drawn_its_arguments_stay() -> None:
 @given(st.integers(0, 99), st.integers(1, 12))
 def test_the_same_seed_draws_the_same(seed: int, budget: int) -> None:
     assert cli._VARIED == SLOTS, "the help names the slots that vary"
-    one = compositions(Recipe(), CHOICES, budget, seed)
+    one = draw_compositions(Recipe(), CHOICES, budget, seed)
     assert one[0] == Recipe()
     assert len({recipe.sha256 for recipe in one}) == min(budget, 7), "nothing twice, until the space is used up"
     assert all(recipe.slots.stem == Recipe().slots.stem for recipe in one)
-    assert one == compositions(Recipe(), CHOICES, budget, seed)
-    assert one == compositions(Recipe(), CHOICES, budget + 3, seed)[: len(one)]
+    assert one == draw_compositions(Recipe(), CHOICES, budget, seed)
+    assert one == draw_compositions(Recipe(), CHOICES, budget + 3, seed)[: len(one)]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_rung_that_failed_counts_for_nothing() -> None:
     unmade = SearchTrial("unmade", Recipe(), None, "does not fit")
     ranked = sorted([unmade, never, failed, low, sound], key=lambda trial: trial.rank)
     assert [trial.name for trial in ranked] == ["sound", "low", "failed", "never", "unmade"]
-    (row,) = [line for line in page(ranked, "cifar-10", SearchPlan(budget=4)) if "`failed`" in line]
+    (row,) = [line for line in format_ranking(ranked, "cifar-10", SearchPlan(budget=4)) if "`failed`" in line]
     assert "90.00 %" in row
     assert "diverged" in row
     assert not never.complete_runs

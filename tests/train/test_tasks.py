@@ -12,7 +12,7 @@ from torchvision import transforms
 
 from lemur_core.files.errors import UserError
 from train.lemur.check import LABEL, TASKS, CheckSettings, check_file, check_task, package_code
-from train.lemur.check_guest import _MAKERS
+from train.lemur.check_guest import _GENERATORS
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import archive
 
@@ -26,26 +26,26 @@ CIFAR10 = "cifar-10 (JPEG copy, harder)"
 
 def items(task: str, count: int = 3) -> list[Any]:
     torch.manual_seed(0)
-    made = _MAKERS[task][0](count, transforms.Compose([transforms.ToTensor()]), "echo_32")
-    assert len(made) == count
-    return [made[place] for place in range(count)]
+    items = _GENERATORS[task][0](count, transforms.Compose([transforms.ToTensor()]), "echo_32")
+    assert len(items) == count
+    return [items[index] for index in range(count)]
 
 
 def test_segments() -> None:
     for image, classes in items("img-segmentation"):
         assert (image.shape, classes.shape, classes.dtype) == ((3, 32, 32), (32, 32), torch.int64)
-        assert 0 <= int(classes.min()) <= int(classes.max()) < _MAKERS["img-segmentation"][1][0]
+        assert 0 <= int(classes.min()) <= int(classes.max()) < _GENERATORS["img-segmentation"][1][0]
         assert len(classes.unique()) > 1
 
 
 def test_boxes() -> None:
-    made = _MAKERS["obj-detection"][0](4, transforms.Compose([transforms.ToTensor()]), "echo_32")
-    assert made.collate_fn is not None
-    images, targets = made.collate_fn([made[place] for place in range(4)])
+    items = _GENERATORS["obj-detection"][0](4, transforms.Compose([transforms.ToTensor()]), "echo_32")
+    assert items.collate_fn is not None
+    images, targets = items.collate_fn([items[index] for index in range(4)])
     assert images.shape == (4, 3, 32, 32)
     assert len(targets.to(torch.device("cpu"))) == 4
-    for place in range(4):
-        target = targets[place]
+    for index in range(4):
+        target = targets[index]
         assert set(target) == {"boxes", "labels", "area", "iscrowd", "image_id", "orig_size"}
         left, top, right, bottom = target["boxes"].T
         assert bool(((left >= 0) & (left < right) & (right <= 32) & (top >= 0) & (top < bottom) & (bottom <= 32)).all())
@@ -59,17 +59,17 @@ def test_captions_and_text() -> None:
         assert image.shape == (3, 32, 32)
         assert bool((words[:, 0] == 1).all())
         assert bool((words[:, -2] == 2).all())
-        assert 0 <= int(words.min()) <= int(words.max()) < _MAKERS["img-captioning"][1][0]
+        assert 0 <= int(words.min()) <= int(words.max()) < _GENERATORS["img-captioning"][1][0]
     windows = items("txt-generation", 5)
-    for place, (letters, following) in enumerate(windows):
+    for index, (letters, following) in enumerate(windows):
         assert torch.equal(letters[1:], following[:-1])
-        assert int(letters.max()) < _MAKERS["txt-generation"][1][0]
-        if place:
-            assert torch.equal(letters, windows[place - 1][1])
+        assert int(letters.max()) < _GENERATORS["txt-generation"][1][0]
+        if index:
+            assert torch.equal(letters, windows[index - 1][1])
 
 
 def test_each_task_has_its_data() -> None:
-    assert set(TASKS) == set(_MAKERS)
+    assert set(TASKS) == set(_GENERATORS)
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class SlotLibrary:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {block: place for place, block in enumerate(self.rows)}
+        return {block: index for index, block in enumerate(self.rows)}
 
     def _texts(self, column: str) -> pa.ChunkedArray:
         if column not in self._columns:
@@ -151,7 +151,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
 
 
 def _prefer_minimized(folder: Path, rows: dict[str, Json]) -> dict[str, Json]:
-    """Replace values in the rows by those of the minimized form if there is one. Returns: the values of full forms."""
+    """Replace values in the rows with those of the minimized form, if there is one. Returns: the original values."""
     has_minimized = read_table([folder / TABLE], Block, ["lean_code"])["lean_code"].is_valid().to_pylist()
     full = {}
     for (block, row), has in zip(rows.items(), has_minimized, strict=True):

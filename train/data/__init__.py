@@ -253,8 +253,8 @@ def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return indices to train on and indices held out: a seeded permutation cut in two, each part sorted.
 
     Args:
-        count: how many images there are.
-        held_out: how many of them are held out; may be 0.
+        count: the number of images.
+        held_out: the number of these that are held out; may be 0.
         seed: seed of the permutation; the same seed gives the same split.
 
     Returns: two int64 tensors, disjoint, together 0..count-1.
@@ -270,11 +270,11 @@ def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
 
     Raises: UserError if there are fewer than requested.
     """
-    there = len(data.train_labels)
-    _check_held_out(held_out, there)
-    if images is not None and not 1 <= images <= there - held_out:
-        raise UserError(f"images: {images:,}, but {there - held_out:,} are left to train on; use at most that many")
-    return there - held_out if images is None else images
+    count = len(data.train_labels)
+    _check_held_out(held_out, count)
+    if images is not None and not 1 <= images <= count - held_out:
+        raise UserError(f"images: {images:,}, but {count - held_out:,} are left to train on; use at most that many")
+    return count - held_out if images is None else images
 
 
 def _check_held_out(held_out: int, count: int) -> None:

@@ -59,18 +59,18 @@ def find_parquet(folder: Path, name: str) -> ImageSource | None:
 
     Raises: UserError if only one split has files, or a file cannot be read.
     """
-    for place in (folder / place for place in _PLACES):
-        matches = [(match[1], file) for file in _listing(place) if (match := _NAME.fullmatch(file.name))]
+    for location in (folder / subfolder for subfolder in _PLACES):
+        matches = [(match[1], file) for file in _listing(location) if (match := _NAME.fullmatch(file.name))]
         files = {split: [file for of, file in matches if of == split] for split in ("train", "test")}
         for split, other in (("train", "test"), ("test", "train")):
             if files[split] and not files[other]:
                 raise UserError(
-                    f"{place}: holds {split}-*.parquet and no {other}-*.parquet; put the files of both splits there"
+                    f"{location}: holds {split}-*.parquet and no {other}-*.parquet; put the files of both splits there"
                 )
         if matches:
-            every = [*files["train"], *files["test"]]
-            origin = "Parquet: " + ", ".join(file.name for file in every)
-            return ImageSource(name, origin, digest_files("parquet", place, every), partial(_read, files))
+            paths = [*files["train"], *files["test"]]
+            origin = "Parquet: " + ", ".join(file.name for file in paths)
+            return ImageSource(name, origin, digest_files("parquet", location, paths), partial(_read, files))
     return None
 
 
@@ -174,10 +174,10 @@ def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
         raise UserError(f"{where}: column {image} holds {images.type}, not images as PNG or JPEG bytes")
     _refuse_null(images, f"{image} holds no bytes", where)
     encoded = [(image, f"{where}, row {row}") for row, image in enumerate(images.to_pylist())]
-    for image, place in encoded:
+    for image, location in encoded:
         if not image.startswith((_JPEG, _PNG)):
             begins = f"begins with {image[:4].hex(' ')}" if image else "is empty"
-            raise UserError(f"{place}: the image {begins}, neither PNG nor JPEG; get the file again")
+            raise UserError(f"{location}: the image {begins}, neither PNG nor JPEG; get the file again")
     return check_labels(labels.to_numpy(), where), encoded
 
 
@@ -197,8 +197,8 @@ def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
 
     def decode(start: int) -> int:
         chunk = images[start : start + _CHUNK]
-        for place, (image, where) in enumerate(chunk, start):
-            out[place] = _pixels(image, where)
+        for index, (image, where) in enumerate(chunk, start):
+            out[index] = _pixels(image, where)
         return len(chunk)
 
     with ThreadPoolExecutor(_THREADS) as pool, progress("decoding", len(images), "images") as advance:

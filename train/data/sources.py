@@ -197,14 +197,14 @@ def find_batches(folder: Path, name: str) -> ImageSource | None:
     Raises: UserError if some are missing or cannot be read.
     """
     for version in _VERSIONS:
-        for place in (folder, folder / version.folder):
-            paths = {file: place / file for file in version.files}
-            there = {file for file, path in paths.items() if path.is_file()}
-            if there:
-                _check_names(version, there, place)
-                digest = digest_files(version.kind, place, list(paths.values()))
+        for location in (folder, folder / version.folder):
+            paths = {file: location / file for file in version.files}
+            present = {file for file, path in paths.items() if path.is_file()}
+            if present:
+                _check_names(version, present, location)
+                digest = digest_files(version.kind, location, list(paths.values()))
                 origin = f"{version.kind} version: {version.folder}"
-                return ImageSource(name, origin, digest, partial(_read_folder, version, place))
+                return ImageSource(name, origin, digest, partial(_read_folder, version, location))
     return None
 
 
@@ -217,14 +217,14 @@ def find_archive(path: Path) -> ImageSource:
     return ImageSource(str(path), f"archive: {path.name}", digest, lambda: _read_archive(path))
 
 
-def _check_names(version: _Version, there: set[str], where: Path) -> None:
-    missing = [name for name in version.files if name not in there]
+def _check_names(version: _Version, present: set[str], where: Path) -> None:
+    missing = [name for name in version.files if name not in present]
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} missing; get the complete {version.kind} version of CIFAR-10")
 
 
-def _read_folder(version: _Version, place: Path) -> ImageFiles:
-    return _contents(version, lambda name: (place / name).read_bytes(), place)
+def _read_folder(version: _Version, location: Path) -> ImageFiles:
+    return _contents(version, lambda name: (location / name).read_bytes(), location)
 
 
 def _read_archive(path: Path) -> ImageFiles:
@@ -247,8 +247,8 @@ def _read_archive(path: Path) -> ImageFiles:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path}: not a complete tar archive: {reason}; get it again") from error
     for version in _VERSIONS:
-        if there := batches.keys() & {*version.files}:
-            _check_names(version, there, path)
+        if names := batches.keys() & {*version.files}:
+            _check_names(version, names, path)
             return _contents(version, batches.__getitem__, path)
     raise UserError(f"{path}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
 

@@ -1,4 +1,4 @@
-"""Runs in the sandbox for `check_nn` and `check_task`: train a network by its own `train_setup` and `learn`.
+"""Train a network with its own `train_setup` and `learn`, in the sandbox, for `check_nn` and `check_task`.
 
 `run_check` follows LEMUR's trainer, on the CPU: `in_shape` is the shape of the first batch, the data can be iterated
 once per epoch, and time is measured from `train_setup` to the end of the last evaluation.
@@ -66,7 +66,7 @@ class TrainData:
 
 
 def run_check(payload: Json) -> Json:
-    """Train a network by its own `learn` and evaluate it on the test images.
+    """Train a network with its own `learn` and evaluate it on the test images.
 
     Args:
         payload: `code`; `prm`; `data`, a cache folder; `images`, the maximum number to train on, or null; `epochs`;
@@ -84,7 +84,7 @@ def run_check(payload: Json) -> Json:
 
 
 def _run(payload: Json, train: Callable[[], Json]) -> Json:
-    """Train with the seed and threads of a payload; an error of the network is an answer."""
+    """Train with the seed and threads of a payload; an error of the network becomes the answer."""
     seed_all(int(payload["seed"]))
     torch.set_num_threads(int(payload["threads"]))
     try:
@@ -179,7 +179,7 @@ def _categorize(error: NetError) -> str:
 
 
 def _describe_error(error: NetError) -> str:
-    """Return the last executed line of the network's own file, type and message, and the attempted step."""
+    """Return where the network's own file failed, the type and message of the error, and the attempted step."""
     if not error.step:
         return error.what
     tried = {"import_failed": "when the file is executed", "construct_failed": f"in {error.tried}"}
@@ -192,14 +192,14 @@ def _describe_error(error: NetError) -> str:
 #: Mean and standard deviation as the COCO loaders pass them.
 _MEAN, _DEVIATION = (104.01362025, 114.03422265, 119.9165958), (73.6027665, 69.89082075, 70.9150767)
 _COCO_CLASSES = 6  # as many as LEMUR keeps; 0 is the background
-_WORDS, _CAPTIONS, _CAPTION = 60, 5, 12  # vocabulary size; captions per image; tokens per caption
+_WORDS, _CAPTIONS, _TOKENS = 60, 5, 12  # vocabulary size; captions per image; tokens per caption
 _LETTERS, _WINDOW = 40, 32  # length of the text and of a window; LEMUR's windows have 128
-_SIDE = 64  # of an image, if the transform's name has no size
+_SIDE = 64  # pixels of an image, if the transform's name states no size
 _FOREVER = 10**6  # minutes allowed per epoch: the sandbox sets the real limit
 
 
 def run_task(payload: Json) -> Json:
-    """Train a network with nn-dataset's trainer on generated data of its task, and measure it with the task's metric.
+    """Train a network with nn-dataset's trainer on generated data for its task, and measure it with the task's metric.
 
     Args:
         payload: `code`; `prm`; `task`, `dataset` and `metric`; `package`, a folder with the package's code; `samples`;
@@ -224,8 +224,8 @@ def _train_task(payload: Json) -> Json:
     module = _load(payload["code"], prm)
     with step("prm", f"in the transform {prm['transform']}"):
         transform = importlib.import_module(f"ab.nn.transform.{prm['transform']}").transform((_MEAN, _DEVIATION))
-    make, out_shape = _MAKERS[task]
-    train, test = (make(payload["samples"], transform, prm["transform"]) for _ in range(2))
+    generate, out_shape = _GENERATORS[task]
+    train, test = (generate(payload["samples"], transform, prm["transform"]) for _ in range(2))
     config = (task, payload["dataset"], payload["metric"], module.__name__)
     with step("construct_failed", f"Net for {task}, batch {prm['batch']}"):
         loaded = (module.__name__, task, train, test, payload["metric"], 0, prm, False)
@@ -236,12 +236,12 @@ def _train_task(payload: Json) -> Json:
     except NetError as error:
         if not isinstance(error.__cause__, too_low):
             raise
-        accuracy, duration = error.__cause__.accuracy, error.__cause__.duration  # 0, which the package does not store
+        accuracy, duration = error.__cause__.accuracy, error.__cause__.duration  # the package does not store it
     return {"accuracy": float(accuracy), "duration": int(duration)}
 
 
 class _Items(Dataset[Any]):
-    """A dataset of ready items, with the attributes that the trainer reads from its loader's dataset."""
+    """A dataset of prepared items, with the attributes that the trainer reads from its loader's dataset."""
 
     num_workers = 0
 
@@ -251,11 +251,11 @@ class _Items(Dataset[Any]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def __getitem__(self, place: int) -> Any:
-        return self._items[place]
+    def __getitem__(self, index: int) -> Any:
+        return self._items[index]
 
 
-Maker = Callable[[int, Any, str], _Items]
+Generate = Callable[[int, Any, str], _Items]
 
 
 def _pictures(count: int, transform: Any, name: str) -> list[tuple[Tensor, Tensor]]:
@@ -264,13 +264,13 @@ def _pictures(count: int, transform: Any, name: str) -> list[tuple[Tensor, Tenso
     pictures = []
     for _ in range(count):
         pixels = torch.randint(0, 64, (side, side, 3))
-        shown = torch.zeros(side, side, dtype=torch.int64)
+        mask = torch.zeros(side, side, dtype=torch.int64)
         for kind in torch.randint(1, _COCO_CLASSES, (2,)).tolist():
             top, left = (int(torch.randint(0, side // 2, ())) for _ in range(2))
             area = slice(top, top + side // 3), slice(left, left + side // 3)
             pixels[area] = torch.tensor([40 * kind, 255 - 40 * kind, 20 * kind])
-            shown[area] = kind
-        pictures.append((transform(Image.fromarray(pixels.numpy().astype(np.uint8))), shown))
+            mask[area] = kind
+        pictures.append((transform(Image.fromarray(pixels.numpy().astype(np.uint8))), mask))
     return pictures
 
 
@@ -278,21 +278,18 @@ def _segments(count: int, transform: Any, name: str) -> _Items:
     """Return images with the class of each pixel."""
     pictures = _pictures(count, transform, name)
     return _Items(
-        [
-            (image, resize(shown[None], list(image.shape[-2:]), InterpolationMode.NEAREST)[0])
-            for image, shown in pictures
-        ]
+        [(image, resize(mask[None], list(image.shape[-2:]), InterpolationMode.NEAREST)[0]) for image, mask in pictures]
     )
 
 
 def _boxes(count: int, transform: Any, name: str) -> _Items:
     """Return images with the boxes and classes of their objects, in the form of LEMUR's dataset."""
     items = []
-    for place, (image, shown) in enumerate(_pictures(count, transform, name)):
-        kinds = [kind for kind in range(1, _COCO_CLASSES) if bool((shown == kind).any())]
+    for index, (image, mask) in enumerate(_pictures(count, transform, name)):
+        kinds = [kind for kind in range(1, _COCO_CLASSES) if bool((mask == kind).any())]
         corners = []
         for kind in kinds:
-            rows, columns = torch.nonzero(shown == kind, as_tuple=True)
+            rows, columns = torch.nonzero(mask == kind, as_tuple=True)
             corners.append([int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1])
         boxes = torch.tensor(corners, dtype=torch.float32)
         target = {
@@ -300,8 +297,8 @@ def _boxes(count: int, transform: Any, name: str) -> _Items:
             "labels": torch.tensor(kinds),
             "area": (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
             "iscrowd": torch.zeros(len(kinds), dtype=torch.int64),
-            "image_id": torch.tensor([place]),
-            "orig_size": torch.tensor(shown.shape),
+            "image_id": torch.tensor([index]),
+            "orig_size": torch.tensor(mask.shape),
         }
         items.append((image, target))
     return _Items(items, lambda batch: (torch.stack([image for image, _ in batch]), _Targets([t for _, t in batch])))
@@ -317,18 +314,18 @@ class _Targets:
         self.targets = [{name: value.to(device) for name, value in target.items()} for target in self.targets]
         return self
 
-    def __getitem__(self, place: int) -> dict[str, Tensor]:
-        return self.targets[place]
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return self.targets[index]
 
     def __len__(self) -> int:
         return len(self.targets)
 
 
 def _captions(count: int, transform: Any, name: str) -> _Items:
-    """Return images with captions as word ids: `<SOS>` is 1, `<EOS>` 2, padding 0."""
+    """Return images with captions as word ids: 1 is `<SOS>`, 2 `<EOS>`, 0 padding."""
     items = []
     for image, _ in _pictures(count, transform, name):
-        words = torch.randint(4, _WORDS, (_CAPTIONS, _CAPTION))
+        words = torch.randint(4, _WORDS, (_CAPTIONS, _TOKENS))
         words[:, 0], words[:, -2], words[:, -1] = 1, 2, 0
         items.append((image, words))
     return _Items(items)
@@ -337,11 +334,11 @@ def _captions(count: int, transform: Any, name: str) -> _Items:
 def _text(count: int, transform: Any, name: str) -> _Items:  # noqa: ARG001 (same signature as the others)
     """Return windows over a text in which each letter is drawn near the previous one, and targets one letter later."""
     letters = torch.randint(1, 4, (count + _WINDOW + 1,)).cumsum(0) % _LETTERS
-    return _Items([(letters[at : at + _WINDOW], letters[at + 1 : at + _WINDOW + 1]) for at in range(count)])
+    return _Items([(letters[n : n + _WINDOW], letters[n + 1 : n + _WINDOW + 1]) for n in range(count)])
 
 
 #: By task: the function that generates its data, and the output shape that its loader states.
-_MAKERS: dict[str, tuple[Maker, tuple[int, ...]]] = {
+_GENERATORS: dict[str, tuple[Generate, tuple[int, ...]]] = {
     "img-segmentation": (_segments, (_COCO_CLASSES,)),
     "obj-detection": (_boxes, (_COCO_CLASSES,)),
     "img-captioning": (_captions, (_WORDS,)),

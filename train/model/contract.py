@@ -4,10 +4,10 @@ The trainer executes the file, constructs `Net(in_shape, out_shape, prm, device)
 `learn(train_data)` once per epoch, and evaluates `net(inputs)`; its hyperparameter search draws a value in 0..1 for
 each name that `supported_hyperparameters()` returns. All arguments are positional.
 
-Image transforms have names; this module writes an equivalent module for a database that lacks one. `norm` normalizes
-with the mean and deviation of the dataset, `echo` leaves pixels in 0..1, `complex` converts these to complex numbers; a
-number is the size that images are resized to; `flip` mirrors half of them. LEMUR also transforms test images like this,
-flips included.
+LEMUR's image transforms are modules with these names; for a database that lacks one, this module writes an equivalent.
+`norm` normalizes with the mean and deviation of the dataset, `echo` leaves pixels in 0..1, `complex` converts these to
+complex numbers; a number is the size to which images are resized; `flip` mirrors half of them. LEMUR transforms test
+images in the same way, flips included.
 
 Source: `ab/nn/util/Train.py`, `ab/nn/util/Util.py`, `ab/nn/transform` and `ab/nn/loader/cifar-10.py` of
 https://github.com/ABrain-One/nn-dataset, 2.1.0
@@ -68,7 +68,7 @@ def lemur_name(code: str, prefix: str = "") -> str:
 def check_contract(code: str) -> str | None:
     """Return why a file cannot meet LEMUR's contract; None if it may.
 
-    Methods may be inherited: those of classes in the file are read, those of imported classes are assumed to exist.
+    Methods may be inherited: those of classes in the file are checked, those of imported classes are assumed to exist.
 
     Args: code: any text; it is parsed, not executed.
     Returns: one line that starts with the location, such as `line 3: `.
@@ -139,19 +139,19 @@ def _ancestors(net: ast.ClassDef, names: dict[str, ast.stmt]) -> tuple[list[ast.
             continue
         classes.append(cls)
         for base in cls.bases:
-            known = names.get(base.id) if isinstance(base, ast.Name) else None
-            if isinstance(known, ast.ClassDef):
-                waiting.append(known)
+            definition = names.get(base.id) if isinstance(base, ast.Name) else None
+            if isinstance(definition, ast.ClassDef):
+                waiting.append(definition)
             else:
                 foreign.append(ast.unparse(base))
     return classes, foreign
 
 
 def _may_inherit(name: str, modules: list[str]) -> bool:
-    """Return whether one of these imported bases may define a method: torch's own classes lack LEMUR's methods."""
-    own = {"__init__", "forward"}
+    """Return whether one of these imported bases may define a method: torch's classes lack LEMUR's own methods."""
+    common = {"__init__", "forward"}
     return any(
-        not base.endswith("Module") if name in own else not base.startswith(("nn.", "torch.")) and base != "Module"
+        not base.endswith("Module") if name in common else not base.startswith(("nn.", "torch.")) and base != "Module"
         for base in modules
     )
 
@@ -161,7 +161,7 @@ def _member(cls: ast.ClassDef, name: str) -> ast.stmt | None:
 
 
 def _check_function(function: ast.stmt, count: int, *, method: bool) -> str | None:
-    """Return the reason why this cannot be called with `count` positional arguments, or would not work then."""
+    """Return why a function cannot be called with `count` positional arguments or has no effect; None if neither."""
     if not isinstance(function, _Function) or _decorators(function) - {"staticmethod", "classmethod"}:
         return None
     if isinstance(function, ast.AsyncFunctionDef):
@@ -203,7 +203,7 @@ def _own_nodes(function: _Function) -> Iterator[ast.AST]:
 
 
 def _check_names(function: ast.stmt | None) -> str | None:
-    """Return the reason why `supported_hyperparameters` does not return names."""
+    """Return why `supported_hyperparameters` does not return names; None if it may."""
     if function is None:
         return f"line 1: there is no function {_NAMES_FUNCTION}() that returns the names of the hyperparameters"
     if isinstance(function, ast.ClassDef):
@@ -243,7 +243,7 @@ def _shorten(value: ast.expr) -> str:
 _RESIZED = "v2.Resize(({0}, {0}))"
 _VALUES = {"norm": ["v2.Normalize(*norm)"], "echo": [], "complex": ["lambda image: image.to(torch.complex64)"]}
 _PADDED = "lambda image: v2.functional.pad(image, (0, 0, 800 - image.shape[-1], 800 - image.shape[-2]))"
-#: The steps on pixels of 0 to 255, and those on pixels of 0 to 1.
+#: For each, the steps on pixels in 0..255, then those on pixels in 0..1.
 _OTHER_TRANSFORMS: dict[str, tuple[list[str], list[str]]] = {
     "center_crop": (["v2.CenterCrop(48)", _RESIZED.format(64)], _VALUES["norm"]),
     "random_horizontal_flip": ([_RESIZED.format(64), "v2.RandomHorizontalFlip(0.24)"], _VALUES["norm"]),
@@ -253,7 +253,7 @@ _OTHER_TRANSFORMS: dict[str, tuple[list[str], list[str]]] = {
 
 
 def transform_module(name: object) -> str:
-    """Return the text of a module with `transform(norm)`, as LEMUR calls it, for a database without that transform.
+    """Return the text of a module that defines `transform(norm)`, for a database that lacks the transform of this name.
 
     Raises: UserError if there is no transform of that name.
     """
@@ -262,7 +262,8 @@ def transform_module(name: object) -> str:
         raise UserError("transform five_crop: makes five images of one, which LEMUR's own trainer cannot handle either")
     if match is not None and int(match[2] or 0) <= _LARGEST_SIZE:
         first = [_RESIZED.format(match[2])] if match[2] else []
-        first, then = [*first, *(["v2.RandomHorizontalFlip(0.5)"] if match[3] else [])], _VALUES[match[1]]
+        first += ["v2.RandomHorizontalFlip(0.5)"] if match[3] else []
+        then = _VALUES[match[1]]
     elif isinstance(name, str) and name in _OTHER_TRANSFORMS:
         first, then = _OTHER_TRANSFORMS[name]
     else:

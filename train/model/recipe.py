@@ -1,4 +1,4 @@
-"""Recipes: the blocks of a network and its training, as TOML; unknown keys are refused, every value is checked."""
+"""Recipes: the blocks of a network and its training, as TOML. Unknown keys are rejected, and every value is checked."""
 
 import difflib
 import hashlib
@@ -26,7 +26,6 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-
 #: The line of an assembled network's file that states its hyperparameters.
 PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
 _NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
@@ -37,7 +36,7 @@ class _FrozenRecipePart(BaseModel):
 
 
 class Slot(_FrozenRecipePart):
-    """The filler of a slot: a block's id or a built-in's name, with arguments if the inferred ones do not fit.
+    """The filler of a slot: the id of a block or the name of a built-in; arguments if the inferred ones do not fit.
 
     Arguments are TOML values; strings that start with `$` stand for values that the network passes: `$channels`,
     `$out_channels`, `$rate`, `$norm`, `$activation`, `$norm_activation` (a factory of both in a row).
@@ -49,7 +48,7 @@ class Slot(_FrozenRecipePart):
 
 
 class Slots(_FrozenRecipePart):
-    """The slots of the network; `none` leaves attention or stochastic depth out."""
+    """The slots of the network; `none` leaves out attention or stochastic depth."""
 
     stem: Slot = Slot(use="conv3x3")
     residual: Slot = Slot(use="preact_basic")
@@ -62,21 +61,21 @@ class Slots(_FrozenRecipePart):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _short_form(cls, value: object) -> object:
+    def _expand_short_form(cls, value: object) -> object:
         if not isinstance(value, str | dict | Slot):
             raise ValueError("use a block's id or a built-in's name in quotes, or a table with use = ...")
         return {"use": value} if isinstance(value, str) else value
 
     @field_validator("residual")
     @classmethod
-    def _open_to_the_inside(cls, residual: Slot) -> Slot:
+    def _refuse_float32(cls, residual: Slot) -> Slot:
         if residual.float32:
             raise ValueError("float32 is for the parts of a block, not for the residual block itself")
         return residual
 
 
 class ModelSettings(_FrozenRecipePart):
-    """The shape of the network: stages of residual blocks; the map is halved between two stages."""
+    """The shape of the network: stages of residual blocks; between two stages, the feature map is halved."""
 
     name: str = Field(default="assembled", pattern=_NAME)
     widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
@@ -87,7 +86,7 @@ class ModelSettings(_FrozenRecipePart):
     )
 
     @model_validator(mode="after")
-    def _stages(self) -> Self:
+    def _check_stages(self) -> Self:
         if len(self.widths) != len(self.depths) or not self.widths:
             raise ValueError(f"widths has {len(self.widths)} stages and depths {len(self.depths)}; they must be equal")
         if sum(self.depths) == 0:
@@ -137,7 +136,7 @@ class Recipe(_FrozenRecipePart):
         from train import Recipe
 
         short = Recipe().changed(training__epochs=1, augmentation__flip=False)
-        print(short.to_toml())  # every value, also the defaults; a file of this text is a recipe
+        print(short.to_toml())  # all values, including defaults; a file with this text is a recipe
         ```
     """
 
@@ -160,11 +159,11 @@ class Recipe(_FrozenRecipePart):
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the JSON form, hex."""
+        """The SHA-256 of the JSON form, hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def changed(self, **changes: object) -> "Recipe":
-        """Return a recipe with other values, validated again; keys use two underscores for dots: `training__epochs=3`.
+        """Return a validated recipe with changed values; keys have two underscores for a dot: `training__epochs=3`.
 
         Raises: UsageError for an unknown key or a value out of range.
         """
@@ -177,14 +176,14 @@ class Recipe(_FrozenRecipePart):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network that meets LEMUR's contract: its file, its constructor values, the recipe that it is assembled from.
+    """A network that meets LEMUR's contract: its code, its hyperparameters, and the recipe that it is assembled from.
 
     Example:
         ```python
         from train import Network
 
-        mine = Network("mine", network.code, network.prm)  # or the text of a file of your own
-        print(mine.name, mine.ingredients)  # no blocks are known of such a network
+        mine = Network("mine", network.code, network.prm)  # or the text of your own file
+        print(mine.name, mine.ingredients)  # the blocks of such a network are not known
         ```
     """
 
@@ -195,15 +194,15 @@ class Network:
     recipe: Recipe | None = None
 
     def training_recipe(self, recipe: Recipe) -> str:
-        """Return the recipe as JSON; without model and slots if the network was not assembled from a recipe."""
-        known = recipe.model_dump(mode="json")
-        return json.dumps(known if self.recipe else {**known, "model": None, "slots": None}, sort_keys=True)
+        """Return the recipe as JSON, without model and slots if the network was not assembled from a recipe."""
+        data = recipe.model_dump(mode="json") | ({} if self.recipe else {"model": None, "slots": None})
+        return json.dumps(data, sort_keys=True)
 
 
 def find_recipe(name: str) -> Recipe:
-    """Find the recipe in a file, or the shipped one of that name.
+    """Find the recipe in a file, or the shipped recipe with this name.
 
-    Args: name: a shipped recipe, or the path of a TOML file; a file of that name wins.
+    Args: name: a shipped recipe, or the path of a TOML file; if both exist, the file is used.
     Returns: the recipe, validated; its slots are not filled yet.
     Raises: UsageError, with a similar name, if there is no such recipe; UserError if the file cannot be read.
 
@@ -234,21 +233,21 @@ def open_recipe(
     Args:
         name: as for `find_recipe`.
         changes: texts for `read_changes`.
-        epochs: another number of epochs.
-        of_file: the network comes from a file, so model and slots of the recipe have no effect.
+        epochs: the number of epochs, if it changes.
+        of_file: whether the network comes from a file, so that model and slots of the recipe have no effect.
 
-    Raises: UsageError or UserError as `find_recipe` and `read_changes` do, and for a change without effect.
+    Raises: UsageError or UserError as in `find_recipe` and `read_changes`, and for a change without effect.
     """
-    wanted: dict[str, object] = {}
+    values: dict[str, object] = {}
     for text in changes or ():
-        wanted.update(read_changes(text))
+        values.update(read_changes(text))
     if epochs is not None:
-        wanted["training__epochs"] = epochs
-    idle = [key for key in wanted if of_file and key.startswith(("model__", "slots__"))]
+        values["training__epochs"] = epochs
+    idle = [key for key in values if of_file and key.startswith(("model__", "slots__"))]
     if idle:
         raise UsageError(f"--set {idle[0].replace('__', '.')}: has no effect: NET.py is the network")
     recipe = find_recipe(name)
-    return recipe.changed(**wanted) if wanted else recipe
+    return recipe.changed(**values) if values else recipe
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -277,14 +276,14 @@ def read_changes(text: str) -> dict[str, object]:
 
     Raises: UsageError if it cannot be read.
     """
-    wanted = f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes"
+    advice = f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes"
     try:
         document = tomllib.loads(f"changes = {{{text.rstrip().removesuffix(',')}}}")  # TOML's inline table
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{wanted}: {error}") from error
+        raise UsageError(f"{advice}: {error}") from error
     table = document.pop("changes")
     if document:
-        raise UsageError(f"{wanted}, in one line")
+        raise UsageError(f"{advice}, in one line")
     changes: dict[str, object] = {}
     for part, values in table.items():
         if not isinstance(values, dict):
@@ -294,7 +293,7 @@ def read_changes(text: str) -> dict[str, object]:
 
 
 def _toml(value: object) -> str:
-    """Format a JSON value as TOML: JSON's own notation except for tables, which TOML writes with `=`."""
+    """Format a JSON value as TOML, which differs from JSON only in tables, written with `=`."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
@@ -310,20 +309,20 @@ def _validate(data: Json, where: str, error_type: type[UserError] = UserError) -
 
 
 def _describe(error: Any) -> str:
-    place = [str(part) for part in error["loc"]]
-    name = ".".join(place)
+    path = [str(part) for part in error["loc"]]
+    name = ".".join(path)
     if error["type"] == "extra_forbidden":
-        known = _keys(place[:-1])
-        near = difflib.get_close_matches(place[-1], known, 1, 0.5)
-        return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}")
+        keys = _keys(path[:-1])
+        near = difflib.get_close_matches(path[-1], keys, 1, 0.5)
+        return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(keys)}")
     return f"{name}: {describe_fault(error)}" + (
         "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
     )
 
 
-def _keys(place: list[str]) -> list[str]:
+def _keys(path: list[str]) -> list[str]:
     model: Any = Recipe
-    for part in place:
+    for part in path:
         field = model.model_fields.get(part)
         if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
             return []
@@ -332,7 +331,7 @@ def _keys(place: list[str]) -> list[str]:
 
 
 def read_prm(text: str) -> dict[str, object]:
-    """Read hyperparameters from JSON, or from a JSON file, without the outcomes that LEMUR stores among them.
+    """Read hyperparameters from JSON text or a JSON file, without the outcomes that LEMUR stores among them.
 
     Raises: UsageError if it is not a JSON object; UserError if there is no such file.
     """
@@ -370,7 +369,7 @@ def network_in(path: Path, prm: str | None) -> Network:
     """Load the network in a file that meets LEMUR's contract.
 
     Args: prm: its hyperparameters, as for `read_prm`; by default those stated in an assembled network's file.
-    Raises: UserError if it cannot be read, is off the contract, or states no hyperparameters and `prm` is None.
+    Raises: UserError if it cannot be read, does not meet the contract, or states no hyperparameters and `prm` is None.
     """
     code = read_code(path)
     fault = check_contract(code)

@@ -1,8 +1,8 @@
 """Augmentation of training images: crops, flips, RandAugment, erased squares, MixUp and CutMix, all of torchvision.
 
 A torchvision v2 transform draws its random parameters once per call, so a batch is split into groups of `GROUP` images
-with separate draws. On one core at 32 x 32, crop, flip and two operations of RandAugment take 0.6 ms per image one by
-one and 0.1 ms in groups of 8; larger groups gain little more.
+with separate draws. On one core at 32 x 32, crop, flip and two operations of RandAugment take 0.6 ms per image one at a
+time, and 0.1 ms per image in groups of 8; larger groups gain little more.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ class Pixels:
     std: tuple[float, ...]
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 images as float32 with about zero mean and unit deviation."""
+        """Convert uint8 images to float32 with a mean of about 0 and a deviation of about 1."""
         scaled: Tensor = v2.functional.to_dtype(images, torch.float32, scale=True)
         normal: Tensor = v2.functional.normalize(scaled, list(self.mean), list(self.std), inplace=True)
         return normal
 
 
 def measure_pixels(images: Tensor, chosen: Tensor) -> Pixels:
-    """Measure mean and deviation of the chosen images, from exact counts of the 256 values.
+    """Measure the mean and deviation of the chosen images, from exact counts of the 256 values.
 
     Args:
         images: (N, C, H, W) uint8.
@@ -52,13 +52,13 @@ def measure_pixels(images: Tensor, chosen: Tensor) -> Pixels:
 
 
 class AlternatingFlip:
-    """Mirrors each image every other epoch, starting with half of them, so both views of an image are equally frequent.
+    """Mirrors each image every other epoch, starting with about half of them, so that both views are equally frequent.
 
     Source: Jordan 2024, arXiv:2404.00498, section 3.6
     """
 
     def __init__(self, count: int, seed: int) -> None:
-        """Choose the half of `count` images."""
+        """Draw which of the `count` images are mirrored in the first epoch."""
         self._first = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed))
 
     def __call__(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:

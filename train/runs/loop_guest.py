@@ -75,8 +75,8 @@ def train(job: TrainingJob) -> dict[str, object]:
         text = _first_line(end)
         # PyTorch reports a lack of memory as a RuntimeError, too.
         short = is_kind(end, MemoryError) or any(words in text for words in _NO_MEMORY)
-        place = locate_error(end)
-        status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text
+        location = locate_error(end)
+        status, error = "out_of_memory" if short else "error", f"{text} ({location})" if location else text
     finally:
         faulthandler.cancel_dump_traceback_later()
     return {"status": status, "error": error, **(loop.figures() if loop else {}), **results}

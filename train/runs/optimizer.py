@@ -124,11 +124,11 @@ class MuonWithSgd(Optimizer):
 
     def __init__(self, parameters: Iterable[nn.Parameter], training: Training) -> None:
         """Assign the parameters to the two optimizers."""
-        every = self._every = list(parameters)
-        self._rows = [(each, rows) for each in every if (rows := _as_rows(each)) is not None]
+        weights = self._every = list(parameters)
+        self._rows = [(each, rows) for each in weights if (rows := _as_rows(each)) is not None]
         taken = {id(each) for each, _ in self._rows}
-        rest = [each for each in every if id(each) not in taken]
-        super().__init__(every, {"lr": training.learning_rate})
+        rest = [each for each in weights if id(each) not in taken]
+        super().__init__(weights, {"lr": training.learning_rate})
         self._parts: list[Optimizer] = []
         if self._rows:
             matrices = [rows for _, rows in self._rows]

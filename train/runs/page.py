@@ -1,4 +1,4 @@
-"""The page of a training run (result, curves, blocks), and the runs on the page of a study."""
+"""The page of a training run (result, curves, blocks), and the list of runs on the page of a study."""
 
 import json
 from collections.abc import Mapping
@@ -42,11 +42,10 @@ def run_page(folder: Path, manifest: Manifest) -> Page:
 
 
 def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
-    """Return all runs of a study, each with its curves.
+    """Return the runs of a study, each with its curves.
 
-    Args: names: their folders below `runs`, each with a label.
+    Args: names: the label of each run, by the name of its folder.
     """
-
     records = {name: read_record(folder / RUNS / name) for name in names}
     entries = [
         Entry(
@@ -109,8 +108,8 @@ def _curves(folder: Path) -> list[View]:
     charts = []
     for kind, factor, unit in (("loss", 1.0, ""), ("accuracy", 100.0, ", %")):
         lines = []
-        for which, label in _LINES:
-            values = [(epoch.epoch, getattr(epoch, f"{which}_{kind}")) for epoch in history]
+        for split, label in _LINES:
+            values = [(epoch.epoch, getattr(epoch, f"{split}_{kind}")) for epoch in history]
             points = [(float(epoch), factor * value) for epoch, value in values if value is not None]
             lines += [(label, points)] if points else []
         charts += [(f"{kind}{unit}", lines)] if lines else []
@@ -118,9 +117,9 @@ def _curves(folder: Path) -> list[View]:
 
 
 def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
-    places = {block.slot: block for block in find_inlined_blocks(read_text(folder / NET))}
+    inlined = {block.slot: block for block in find_inlined_blocks(read_text(folder / NET))}
     rows = []
     for part in record.ingredients:
-        lines = f", lines {lines_text(*places[part.slot].lines)}" if part.slot in places else ""
+        lines = f", lines {lines_text(*inlined[part.slot].lines)}" if part.slot in inlined else ""
         rows.append([part.slot, part.block, f"{part.path}{lines}", part.license])
     return [table("Blocks in it", ["slot", "block", "from", "licence"], rows)] if rows else []

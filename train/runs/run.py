@@ -374,8 +374,8 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
         return outcome.status.value, line
     if outcome.status == Status.CRASHED and _STUCK.search(outcome.stderr_tail):
         frame = _FRAME.search(outcome.stderr_tail)
-        place = f", in net.py:{frame[1]} in {frame[2]}" if frame else ""
-        return "timeout", f"nothing was finished within {step_limit:g} s{place}"
+        location = f", in net.py:{frame[1]} in {frame[2]}" if frame else ""
+        return "timeout", f"nothing was finished within {step_limit:g} s{location}"
     return "error", line
 
 

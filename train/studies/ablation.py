@@ -127,14 +127,14 @@ def ablate(
         f"{folder_name(name)}-seed{seed}": TrainingRun(nets[name], recipes[name], seed, data, held_out, images)
         for name, seed in cases
     }
-    every = study.train(runs)
+    results = study.train(runs)
     records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
-    for (name, seed), record in zip(cases, every, strict=True):
+    for (name, seed), record in zip(cases, results, strict=True):
         records[name][seed] = record
     rows = [_row(name, records_by_seed, records[FULL]) for name, records_by_seed in records.items()]
     _write(out, rows, records, data)
-    study.close(every, {RECORDS: len(every)}, ablation_page)
-    note(f"ablation: {len(every)} runs of {len(recipes)} variants -> {out}")
+    study.close(results, {RECORDS: len(results)}, ablation_page)
+    note(f"ablation: {len(results)} runs of {len(recipes)} variants -> {out}")
     return rows
 
 
@@ -157,8 +157,8 @@ def _accuracies(runs: dict[int, TrainingRecord]) -> dict[int, float]:
 
 
 def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, TrainingRecord]], data: Cifar10) -> None:
-    every = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
-    write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in every))
+    dumps = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
+    write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in dumps))
     draw_differences(out / "ablation.png", [(row.variant, row.against) for row in rows if row.variant != FULL])
     write_text(out / "ablation.md", "\n".join(page(rows, records[FULL], data.label, len(data.test_labels))))
 
@@ -195,12 +195,12 @@ def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, teste
 
 def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Return the page of an ablation: its variants, their paired differences, and every run."""
-    parameters, there = manifest.parameters, set(list_finished_runs(folder))
+    parameters, finished = manifest.parameters, set(list_finished_runs(folder))
     records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in parameters["variants"]}
     names: dict[str, str] = {}
     for variant, seed in product(records, parameters["seeds"]):
         name = f"{folder_name(variant)}-seed{seed}"
-        if name in there:
+        if name in finished:
             records[variant][seed] = read_record(folder / RUNS / name)
             names[name] = variant
     rows = [_row(name, bars, records[FULL]) for name, bars in records.items() if bars]
@@ -209,9 +209,9 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     ]
     differences = [(r.variant, r.against) for r in rows if r.variant != FULL]
     bars = [
-        (name, 100 * one.mean, one.low and 100 * one.low, one.high and 100 * one.high)
-        for name, one in differences
-        if one.mean is not None
+        (name, 100 * change.mean, change.low and 100 * change.low, change.high and 100 * change.high)
+        for name, change in differences
+        if change.mean is not None
     ]
     intro = "Accuracy on the test images against the full recipe, paired by seed; 95 % intervals after Student's t."
     views = [
@@ -320,13 +320,13 @@ def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) 
         axes = figure.subplots()
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.grid(axis="x")
-        for place, (_, difference) in enumerate(differences):
+        for index, (_, difference) in enumerate(differences):
             if difference.mean is None:
                 continue
             color = BLUE if difference.is_significant else FAINT
             if difference.low is not None and difference.high is not None:
-                axes.plot([100 * difference.low, 100 * difference.high], [place, place], color=color, linewidth=2)
-            axes.plot([100 * difference.mean], [place], "o", color=color, markersize=6)
+                axes.plot([100 * difference.low, 100 * difference.high], [index, index], color=color, linewidth=2)
+            axes.plot([100 * difference.mean], [index], "o", color=color, markersize=6)
         axes.set_yticks(range(len(differences)), [f"{name} (n = {difference.n})" for name, difference in differences])
         axes.set_ylim(len(differences) - 0.5, -0.5)
         axes.set_xlabel("accuracy against the full recipe, percentage points")

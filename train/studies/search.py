@@ -31,17 +31,17 @@ TRIALS = "trials.jsonl"
 
 #: The slots that vary by default.
 SLOTS = ("residual", "attention", "downsample", "stochastic_depth", "activation")
-_TRIES = 50  # draws per composition before the space counts as exhausted
+_DRAWS = 50  # per composition, before the space counts as exhausted
 _DIGEST = 12  # hex digits in the name of a composition
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The settings of a search: `budget` compositions start with `images` images and `epochs` epochs; the best remain.
+    """The settings of a search. In the first round, `budget` compositions train on `images` images for `epochs` epochs.
 
-    Of n compositions ceil(n / `eta`) reach the next round, which trains from scratch on `eta` times the images, until
-    one is left or a round used all images. They are ranked by accuracy on `held_out` training images; the test images
-    are not read.
+    Of n compositions, the best ceil(n / `eta`) train in the next round, from scratch on `eta` times the images, until
+    one is left or a round used all images. They are ranked by their accuracy on `held_out` training images; the
+    test images are not read.
     """
 
     budget: int
@@ -65,15 +65,16 @@ class SearchTrial:
 
     @property
     def complete_runs(self) -> list[TrainingRecord]:
-        """The complete runs."""
+        """The records of the runs that finished."""
         return [record for record in self.records if record.status == "ok"]
 
     @property
     def rank(self) -> tuple[bool, int, float, str]:
-        """The sort key, best first: never failed, rounds completed, held-out accuracy in the last round, name."""
-        accuracy = self.complete_runs[-1].val_accuracy if self.complete_runs else None
-        failed = not self.complete_runs or len(self.complete_runs) < len(self.records)
-        return (failed, -len(self.complete_runs), -(accuracy if accuracy is not None else -1.0), self.name)
+        """The sort key, best first: no failure, most rounds, highest held-out accuracy in the last round, name."""
+        runs = self.complete_runs
+        accuracy = runs[-1].val_accuracy if runs else None
+        failed = not runs or len(runs) < len(self.records)
+        return (failed, -len(runs), -(accuracy if accuracy is not None else -1.0), self.name)
 
 
 def search(
@@ -86,10 +87,10 @@ def search(
     resources: Resources,
     force: bool = False,
 ) -> list[SearchTrial]:
-    """Screen compositions of `base` with other blocks in its slots; re-running resumes.
+    """Screen compositions of `base` with other blocks in its slots; a repeated call resumes the search.
 
     Returns: all trials, best first; those that could not be assembled come last, with the reason.
-    Raises: UserError if no slot has candidates, or `out` has another study.
+    Raises: UserError if no slot has candidates, or `out` holds another study.
     """
     if len(data.train_images) <= plan.held_out:
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds out {plan.held_out}, use more")
@@ -105,8 +106,8 @@ def search(
             **{name: value for name, value in asdict(plan).items() if name != "slots"},
         }
         study.open(identity, folder)
-        drawn = compositions(base, choices, plan.budget, plan.seed)
-        trials = [_assemble_trial(recipe, plan.epochs, folder, prober) for recipe in drawn]
+        recipes = draw_compositions(base, choices, plan.budget, plan.seed)
+        trials = [_assemble_trial(recipe, plan.epochs, folder, prober) for recipe in recipes]
     _screen(study, trials, plan, data, out)
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
@@ -131,9 +132,9 @@ def search_page(folder: Path, manifest: Manifest) -> frame.Page:
 
 
 def find_choices(folder: Path, slots: Sequence[str], base: Recipe, prober: Prober) -> dict[str, list[str]]:
-    """Return the choices for each slot: blocks that fit at the recipe's widths, and the recipe's own filler.
+    """Return the choices for each slot: the blocks that fit at the recipe's widths, and the recipe's own filler.
 
-    Raises: UserError if no slot has more than one.
+    Raises: UserError if no slot has more than one choice.
     """
     library = open_library(folder)
     choices: dict[str, list[str]] = {}
@@ -149,19 +150,19 @@ def find_choices(folder: Path, slots: Sequence[str], base: Recipe, prober: Probe
     return choices
 
 
-def compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget: int, seed: int) -> list[Recipe]:
-    """Return the recipe itself and up to `budget - 1` different ones, each slot drawn uniformly from its choices.
+def draw_compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget: int, seed: int) -> list[Recipe]:
+    """Return the recipe and up to `budget - 1` variants of it, with each slot drawn uniformly from its choices.
 
-    If the recipe's own filler is drawn, its arguments are kept.
+    Where the recipe's own filler is drawn, it keeps its arguments.
     """
     generator = random.Random(seed)
     recipes = [base]
-    # A small space has fewer compositions than the budget: the draws must end.
-    for _ in range(budget * _TRIES):
+    # The draws are limited, since a small space has fewer compositions than the budget.
+    for _ in range(budget * _DRAWS):
         if len(recipes) >= budget:
             break
-        drawn = {slot: generator.choice(names) for slot, names in choices.items() if names}
-        change = {f"slots__{slot}": name for slot, name in drawn.items() if name != getattr(base.slots, slot).use}
+        draw = {slot: generator.choice(names) for slot, names in choices.items() if names}
+        change = {f"slots__{slot}": name for slot, name in draw.items() if name != getattr(base.slots, slot).use}
         recipe = base.changed(**change)
         if recipe not in recipes:
             recipes.append(recipe)
@@ -213,7 +214,7 @@ def _write(out: Path, trials: Sequence[SearchTrial], label: str, plan: SearchPla
     ranked = sorted(trials, key=lambda trial: trial.rank)
     rows = [
         {
-            "place": place,
+            "place": rank,
             "name": trial.name,
             "rungs": len(trial.records),
             "val_accuracy": trial.records[-1].val_accuracy if trial.records else None,
@@ -221,18 +222,18 @@ def _write(out: Path, trials: Sequence[SearchTrial], label: str, plan: SearchPla
             "slots": {slot: value["use"] for slot, value in trial.recipe.slots.model_dump().items()},
             "records": [record.model_dump(mode="json") for record in trial.records],
         }
-        for place, trial in enumerate(ranked, 1)
+        for rank, trial in enumerate(ranked, 1)
     ]
     write_text(out / TRIALS, "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
-    write_text(out / "search.md", "\n".join(page(ranked, label, plan)))
+    write_text(out / "search.md", "\n".join(format_ranking(ranked, label, plan)))
     if ranked and ranked[0].complete_runs:
         write_text(out / "best.toml", ranked[0].recipe.to_toml())
 
 
-def page(ranked: Sequence[SearchTrial], label: str, plan: SearchPlan) -> list[str]:
+def format_ranking(ranked: Sequence[SearchTrial], label: str, plan: SearchPlan) -> list[str]:
     """Return the ranking as Markdown."""
     cells = []
-    for place, trial in enumerate(ranked, 1):
+    for rank, trial in enumerate(ranked, 1):
         sources = {part.source for part in trial.net.ingredients} if trial.net else set()
         uses = trial.recipe.slots.model_dump()
         filled = ", ".join(
@@ -241,7 +242,7 @@ def page(ranked: Sequence[SearchTrial], label: str, plan: SearchPlan) -> list[st
         result = (
             "; ".join(map(summarize_record, trial.records[-2:])) if trial.records else f"not assembled: {trial.error}"
         )
-        cells.append([str(place), code_span(trial.name), filled, ", ".join(sorted(sources)), plain(result)])
+        cells.append([str(rank), code_span(trial.name), filled, ", ".join(sorted(sources)), plain(result)])
     return [
         f"# Search on {plain(label)}",
         "",

@@ -41,7 +41,7 @@ def write_report(
     graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
     files |= {key: f"{key}.svg" for key in graphs}
     captions = _CAPTIONS | graphs
-    numbers = {figure: place for place, figure in enumerate(files, start=1)}
+    numbers = {figure: number for number, figure in enumerate(files, start=1)}
 
     def figure(key: str) -> list[str]:
         if key not in files:

@@ -117,8 +117,10 @@ def gather_facts(corpus: LoadedRecords, outcome: CurationOutcome, thresholds: di
         stages=stages,
         networks=networks,
         codes=Counter(verdict.outcome for verdict in verdicts.values()),
-        prefixes=_by_group((get_prefix(name), network_outcome) for (name, _), network_outcome in outcome_of.items()),
-        families=_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
+        prefixes=_count_by_group(
+            (get_prefix(name), network_outcome) for (name, _), network_outcome in outcome_of.items()
+        ),
+        families=_count_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
         names=chosen | {number: record.label for number, record in outcome.published.items()},
         how={
@@ -182,7 +184,7 @@ def _how(code: int, verdict: Verdict, corpus: LoadedRecords, thresholds: dict[st
     return phrases[1 if features.shingle_set[code] == features.shingle_set[other] >= 0 else 2]
 
 
-def _by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:
+def _count_by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:
     counted: dict[str, Counter[str]] = {}
     for group, outcome in pairs:
         counted.setdefault(group, Counter())[outcome] += 1

@@ -79,17 +79,17 @@ def _funnel(figure: "Figure", facts: ReportFacts) -> None:
 
 
 def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
-    """Draw bars of what is left after each step, with what the step removed in a lighter color."""
+    """Draw bars of the codes left after each step, with those that the step removed in a lighter color."""
     whole = max(1, *(number for _, number, _ in steps))
-    for place, (_, number, note) in enumerate(steps):
-        before = steps[place - 1][1] if place else number
-        axes.barh(place, before, 0.64, color=GONE)
-        axes.barh(place, number, 0.64, color=KEPT)
+    for index, (_, number, note) in enumerate(steps):
+        before = steps[index - 1][1] if index else number
+        axes.barh(index, before, 0.64, color=GONE)
+        axes.barh(index, number, 0.64, color=KEPT)
         inside = number > 0.4 * whole
         start = 0 if inside else number if before - number > 0.4 * whole else before
         axes.annotate(
             f"{count(number)}    {note}",
-            (start, place),
+            (start, index),
             (7, 0),
             textcoords="offset points",
             va="center_baseline",
@@ -121,7 +121,7 @@ def _similarity(figure: "Figure", facts: ReportFacts, thresholds: dict[str, floa
         places = sorted(bins)
         color = STAGE_COLORS[stage]
         axes.bar(
-            [(place + 0.5) * width for place in places], [bins[place] for place in places], width * 0.86, color=color
+            [(index + 0.5) * width for index in places], [bins[index] for index in places], width * 0.86, color=color
         )
         highest = max(bins.values())
         if highest > _LINEAR:
@@ -159,7 +159,7 @@ def _similarity(figure: "Figure", facts: ReportFacts, thresholds: dict[str, floa
     bottom = panels[-1]
     bottom.set_xlim((first - 0.5) * width, (last + 1.3) * width)
     step = 0.01 if width == 0.005 and lowest >= 0.88 else 0.05 if lowest >= 0.6 else 0.1
-    ticks = [place * step for place in range(round(1 / step)) if place * step >= lowest - 1e-9]
+    ticks = [index * step for index in range(round(1 / step)) if index * step >= lowest - 1e-9]
     bottom.set_xticks([*ticks, 1 + 0.5 * width], [*(f"{tick:.2f}" for tick in ticks), "1"])
     bottom.set_xlabel("Jaccard similarity to the kept record (last bar: exactly 1)")
 
@@ -173,10 +173,10 @@ def _best(figure: "Figure", facts: ReportFacts, pretrained: Collection[int]) -> 
         figure, [make_visible(facts.names[code], _NAME).strip() or "(no name)" for code, _, _ in facts.best], 1.1
     )
     low = max(0.0, min(numbers) - max(1.0, 0.5 * (max(numbers) - min(numbers))))
-    for place, ((code, _, _), number) in enumerate(zip(facts.best, numbers, strict=True)):
+    for index, ((code, _, _), number) in enumerate(zip(facts.best, numbers, strict=True)):
         loads = code in pretrained
         axes.barh(
-            place, number - low, 0.72, left=low, color=GONE if loads else KEPT, ec="white" if not loads else KEPT,
+            index, number - low, 0.72, left=low, color=GONE if loads else KEPT, ec="white" if not loads else KEPT,
             hatch="///" if loads else None, lw=0.6,
         )  # fmt: skip
     label_bars(axes, [f"{number:.2f} %" for number in numbers], numbers)
@@ -203,12 +203,12 @@ def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> Non
         bars = bars[: _BARS - 1]
         bars.append((f"{count(len(tail))} others", sum(bar[1] for bar in tail), sum(bar[2] for bar in tail)))
     axes = bar_axes(figure, [name for name, _, _ in bars], 1.2)
-    places = range(len(bars))
+    positions = range(len(bars))
     highest = max(before for _, before, _ in bars)
     logarithmic = highest > _LINEAR
     start = 0.6 if logarithmic else 0.0
-    axes.barh(places, [before - start for _, before, _ in bars], 0.72, left=start, color=GONE, label=f"{unit} in")
-    axes.barh(places, [max(kept - start, 0) for _, _, kept in bars], 0.72, left=start, color=KEPT, label="kept")
+    axes.barh(positions, [before - start for _, before, _ in bars], 0.72, left=start, color=GONE, label=f"{unit} in")
+    axes.barh(positions, [max(kept - start, 0) for _, _, kept in bars], 0.72, left=start, color=KEPT, label="kept")
     if logarithmic:
         axes.set_xscale("log")
     else:
@@ -252,7 +252,7 @@ def _choose_pictures(
     twins = [code for code in facts.list_removed("graph") if code in graphs]
     if twins:
         near = {code: _lexical(corpus, code, facts.verdicts[code].canonical) for code in twins}
-        code = min(twins, key=lambda one: (_size(outcome, one) > BOXES, near[one], facts.ids[one]))
+        code = min(twins, key=lambda twin: (_size(outcome, twin) > BOXES, near[twin], facts.ids[twin]))
         canonical = facts.verdicts[code].canonical
         assert canonical is not None
         one, other = facts.names[code], facts.names[canonical]
@@ -264,7 +264,7 @@ def _choose_pictures(
             f" shingles they share {ratio(near[code])}.",
         )
     shared = Counter(graphs.values())
-    common = max(kept, key=lambda one: (shared[graphs[one]], facts.ids[one]), default=None)
+    common = max(kept, key=lambda code: (shared[graphs[code]], facts.ids[code]), default=None)
     if common is not None and shared[graphs[common]] > 1:
         yield (
             "graph_common",
@@ -274,7 +274,7 @@ def _choose_pictures(
             f" {code_span(facts.names[common], 60)} stands for them.",
         )
     scored = [code for code in kept if outcome.scores.get(code) is not None]
-    best = max(scored, key=lambda one: (outcome.scores[one] or 0.0, facts.ids[one]), default=None)
+    best = max(scored, key=lambda code: (outcome.scores[code] or 0.0, facts.ids[code]), default=None)
     if best is not None:
         score = outcome.scores[best] or 0.0
         yield (

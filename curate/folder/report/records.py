@@ -48,7 +48,7 @@ def report_best(facts: ReportFacts, corpus: LoadedRecords) -> list[str]:
         return []
     rows = [
         [
-            str(place),
+            str(number),
             code_span(facts.names[code]),
             f"`{facts.ids[code][:12]}`",
             _describe_outcome(code, facts),
@@ -56,7 +56,7 @@ def report_best(facts: ReportFacts, corpus: LoadedRecords) -> list[str]:
             "–" if epoch is None else count(epoch),
             f"{100 * accuracy:.2f} %",
         ]
-        for place, (code, accuracy, epoch) in enumerate(facts.best, 1)
+        for number, (code, accuracy, epoch) in enumerate(facts.best, 1)
     ]
     return [
         "## Best on CIFAR-10",
@@ -179,7 +179,7 @@ def report_largest_groups(facts: ReportFacts) -> list[str]:
     summary = f"{plural(len(groups), 'kept record stands', 'kept records stand')} for others"
     lines = ["## The largest groups", "", f"{summary}; the largest group has {plural(biggest + 1, 'record')}.", ""]
     rows = []
-    for place, (canonical, members) in enumerate(groups[:LARGEST_GROUPS], start=1):
+    for index, (canonical, members) in enumerate(groups[:LARGEST_GROUPS], start=1):
         similarities = [facts.similarity(code) for code in members]
         prefixes = Counter(get_prefix(facts.names[code]) for code in (canonical, *members))
         common = ", ".join(
@@ -187,7 +187,7 @@ def report_largest_groups(facts: ReportFacts) -> list[str]:
         )
         rows.append(
             [
-                f"{place}",
+                f"{index}",
                 code_span(facts.names[canonical]),
                 common + (", …" if len(prefixes) > 3 else ""),
                 count(len(members) + 1),
@@ -197,13 +197,13 @@ def report_largest_groups(facts: ReportFacts) -> list[str]:
         )
     lines += table(["", "kept record", "prefixes", "records", "least similar", "median"], rows, 3)
     lines += ["Members of each, least and most similar to the kept record:", ""]
-    for place, (_, members) in enumerate(groups[:LARGEST_GROUPS], start=1):
+    for index, (_, members) in enumerate(groups[:LARGEST_GROUPS], start=1):
         if len(members) <= 2 * _MEMBERS_SHOWN:
             text = ", ".join(_member(code, facts) for code in members)
         else:
             least = ", ".join(_member(code, facts) for code in members[:_MEMBERS_SHOWN])
             text = f"{least} … {', '.join(_member(code, facts) for code in members[-_MEMBERS_SHOWN:])}"
-        lines.append(f"{place}. {text}")
+        lines.append(f"{index}. {text}")
     return [*lines, ""]
 
 
@@ -250,7 +250,7 @@ def report_runs(facts: ReportFacts, corpus: LoadedRecords, outcome: CurationOutc
         "",
     ]
     if run_counts["errors"]:
-        lines += _by_task(corpus, outcome)
+        lines += _report_runs_by_task(corpus, outcome)
         lines += _categories(run_counts["errors"], "kept networks")
         lines += _failures(facts, outcome.runs)
     if run_counts["left_out"]:
@@ -259,7 +259,7 @@ def report_runs(facts: ReportFacts, corpus: LoadedRecords, outcome: CurationOutc
     return lines
 
 
-def _by_task(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
+def _report_runs_by_task(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
     assert outcome.runs is not None
     tasks = corpus.rows.column("task").take([outcome.representatives[code] for code in outcome.kept]).to_pylist()
     counted: dict[str, Counter[bool | None]] = {}

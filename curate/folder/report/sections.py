@@ -42,7 +42,7 @@ def fold_rows(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
 
 
 def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: CurationOutcome) -> list[str]:
-    """Return the title, the one-line result, the settings, and what could not be done."""
+    """Return the title, the result in one line, the settings, and what could not be done."""
     compared, notes = outcome.graphs is not None, outcome.notes
     kept, codes = facts.codes["kept"], facts.codes.total()
     result = f"**{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}).**"
@@ -52,7 +52,7 @@ def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: 
     )
     if options.profile == "strict":
         result += (
-            " No two kept records are near-duplicates, every removed one names a kept record that it is near to,"
+            " No two kept records are near-duplicates, every removed one names a kept record that it is near,"
             " and nothing close crosses the splits."
             + (" No two of them compute the same, as far as they run." if compared else f" **{NOT_COMPARED}**")
         )
@@ -90,7 +90,7 @@ def report_head(name: str, facts: ReportFacts, options: CurateOptions, outcome: 
 
 
 def report_delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
-    """Report what a delta was compared with, and what that decided; empty for a whole snapshot."""
+    """Report what a delta was compared with, and the resulting decisions; empty for a whole snapshot."""
     stated = outcome.details.get("against")
     if stated is None:
         return []
@@ -102,13 +102,13 @@ def report_delta(facts: ReportFacts, outcome: CurationOutcome) -> list[str]:
     stages = ", ".join(f"{count(number)} {stage}" for stage, number in removed.items() if number) or "none"
     folders = ", ".join(map(code_span, stated["folders"]))
     return [
-        "## Compared with what is published",
+        "## Compared with the published records",
         "",
-        f"This is a delta to {folders}: {plural(stated['records'], 'record')}, none of which is decided again."
+        f"This is a delta to {folders}: {plural(stated['records'], 'record')}, whose decisions are final."
         f" Of the codes here {count(stated['codes_published'])} are published there; their rows"
         f" are in `stats`. {count(stated['codes_removed_there'])} were removed there, and share that decision. Removed"
         f" for a published record: {stages}. {plural(stated['split_groups'], 'group')} of new records went to the split"
-        f" of published ones that are near; {count(facts.codes['leak'])} would have tied two splits together.",
+        f" of published ones that are near; {count(facts.codes['leak'])} would have connected two splits.",
         "",
     ]
 
@@ -133,22 +133,22 @@ def report_funnel(facts: ReportFacts, options: CurateOptions) -> list[str]:
         else:
             cells += ["", "", ""]
         rows.append(
-            [cell if step != "kept" or not cell or place == 0 else f"**{cell}**" for place, cell in enumerate(cells)]
+            [cell if step != "kept" or not cell or index == 0 else f"**{cell}**" for index, cell in enumerate(cells)]
         )
     lines += table(["", "rows", "networks", "codes", "% of codes"], rows)
     lines += [
         "Rows are evaluations. A network is a name with a code: its further rows (other data sets, epochs,"
-        " hyperparameters) are no duplicates, and one row speaks for it. Each column adds up to its first line."
+        " hyperparameters) are not duplicates, and one row represents it. Each column adds up to its first line."
     ]
     shared = facts.networks.total() - facts.codes.total()
     if shared:
-        lines[-1] += f" {plural(shared, 'network has', 'networks have')} the very code of another."
+        lines[-1] += f" {plural(shared, 'network has', 'networks have')} exactly the code of another."
     usable = facts.rows.total() - facts.rows["invalid"]
     if usable != facts.rows.total():
         lines[-1] += " Networks and codes are those of the rows that can be used."
     if facts.stages["exact"] != facts.rows["exact"]:
         lines[-1] += (
-            f" (The decisions of profile `{options.profile}` say `exact` of {plural(facts.stages['exact'], 'row')}:"
+            f" (The decisions of profile `{options.profile}` state `exact` for {plural(facts.stages['exact'], 'row')}:"
             f" {count(facts.stages['exact'] - facts.rows['exact'])} of them are such further rows.)"
         )
     return [*lines, ""]
@@ -168,7 +168,7 @@ def report_stages(facts: ReportFacts) -> list[str]:
     ]
     head = ["stage", "shared with the kept record", "codes", "% of removed"]
     by_text = [BY_TEXT, ""] if facts.codes["lexical"] or facts.codes["structural"] else []
-    return ["## What the removed share with what was kept", "", *table(head, rows, left=2), *by_text]
+    return ["## What removed records share with kept ones", "", *table(head, rows, left=2), *by_text]
 
 
 def report_lsh(details: Json, options: CurateOptions) -> list[str]:
@@ -200,20 +200,20 @@ def report_graphs(facts: ReportFacts, outcome: CurationOutcome, counts: Json) ->
         f"{plural(len(outcome.graphs), 'code was', 'codes were')} run in the sandbox,"
         f" {count(stated['traced'])} have a graph. Of {plural(kept, 'kept record')} {count(stated['kept'])} have one:"
         f" {count(stated['distinct'])} computations, {count(stated['distinct_up_to_widths'])} up to widths."
-        " What has no graph is decided by its text alone.",
+        " A code without a graph is decided by its text alone.",
         "",
         f"The numbers of {plural(stated['measured'], 'code')} were compared, too: those whose parameters have the"
-        " sizes of another one's. Where numbers and graphs disagree, the numbers decide.",
+        " same sizes as another's. Where numbers and graphs disagree, the numbers decide.",
         "",
     ]
     if stated["faults"]:
         graphs = ", ".join(f"`{graph[:_SHOWN]}`" for graph in stated["faults"])
-        lines += [f"Faults of the graph, one for several computations, none of which was removed for it: {graphs}.", ""]
+        lines += [f"Faulty graphs, equal for several computations, none of which was removed for it: {graphs}.", ""]
     if stated["not_traced"]:
         rows = [[f"`{name}`", count(number)] for name, number in stated["not_traced"].items()]
         lines += table(["no graph", "codes"], rows)
     if stated["missing_packages"]:
-        lines += ["Codes that import what the declared runtime does not hold, and how to let them:", ""]
+        lines += ["Codes that import packages outside the declared runtime, and the option that allows each:", ""]
         rows = [
             [f"`{name}`", count(number), f"`{option_for(name) or '--runtime NAME'}`"]
             for name, number in stated["missing_packages"].items()
@@ -230,7 +230,7 @@ def report_graphs(facts: ReportFacts, outcome: CurationOutcome, counts: Json) ->
         if any(agreements[stage, agreement] for agreement in _AGREEMENTS)
     ]
     if rows:
-        lines += ["What the graphs say of removals, where both codes were traced:", ""]
+        lines += ["Removals by the agreement of the graphs, where both codes were traced:", ""]
         lines += table(["stage", "same", "same up to widths", "different", "no graph"], rows)
     return lines
 
@@ -240,7 +240,7 @@ _AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None
 
 
 def report_by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
-    """Return a table of groups before and after, with what removed them and the drop rate of what was compared."""
+    """Return a table of groups before and after, with their removals by stage and their drop rates."""
     kept_in_all = sum(counts["kept"] for counts in groups.values())
     columns = [
         outcome for outcome in OUTCOMES if outcome != "kept" and any(counts[outcome] for counts in groups.values())
@@ -286,9 +286,9 @@ def report_splits(facts: ReportFacts, outcome: CurationOutcome, counts: Json, op
     ]
     if grouped and options.profile == "strict":
         lines += [
-            f"A group is what is linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more or by one structural"
-            " fingerprint; it lies in one split as a whole. Test and validation get their share of each prefix and"
-            " family where its groups allow that: one that holds more than half of such a split is in train.",
+            f"Records linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more, or by an equal fingerprint, form"
+            " a group, which is in one split as a whole. Test and validation get their share of each prefix and family"
+            " if its groups allow that: a group that is larger than half of such a split is in train.",
             "",
         ]
     prefixes = {code: get_prefix(facts.names[code]) for code in outcome.kept}
@@ -296,7 +296,7 @@ def report_splits(facts: ReportFacts, outcome: CurationOutcome, counts: Json, op
 
 
 def report_results(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
-    """Report which results the columns show, and values that are off the scale of their benchmark."""
+    """Report which results the columns show, and the values outside the scale of their benchmark."""
     shown = {code: row for code, row in outcome.representatives.items() if outcome.scores.get(code) is not None}
     if not shown:
         return []
@@ -312,7 +312,7 @@ def report_results(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]
         f" metric, epoch) is best, after one epoch for {count(first)} of {plural(len(shown), 'record')} with results."
         f" `best_accuracy` is the highest of all rows of the network on that data set, after `best_epoch`; for"
         f" {count(better)} it is higher. `score` ranks records: the mean percentile of all results, by data set and"
-        " size of the field, drawn to 0.5 where there are few. The table `stats` has all results.",
+        " number of competitors, shrunk towards 0.5 if there are few. The table `stats` has all results.",
         "",
     ]
     off = find_off_scale(corpus)
@@ -321,7 +321,7 @@ def report_results(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]
         rows = [[_cell(corpus.rows.column(name)[row].as_py()) for name in columns] for row in off]
         lines += [
             f"{plural(len(off), 'accuracy lies', 'accuracies lie')} outside 0 to 1 where the others of the data set are"
-            " fractions. They are compared as they are, so that one in percent wins its benchmark:",
+            " fractions. They are compared unchanged, so one in percent ranks first on its benchmark:",
             "",
             *table(columns, fold_rows(rows, LONG_TABLE), 1),
         ]
@@ -355,14 +355,14 @@ def report_weights(facts: ReportFacts, outcome: CurationOutcome, options: Curate
     if not options.upweight:
         return []
     prefixes = [prefix for prefix, _ in options.upweight]
-    places = {code: matching_prefix(facts.names[code], prefixes) for code in outcome.kept}
+    indices = {code: matching_prefix(facts.names[code], prefixes) for code in outcome.kept}
     whole = sum(outcome.weights.get(code, 1.0) for code in outcome.kept)
     rows = []
-    for place, label, factor in (
-        *((place, code_span(prefix), factor) for place, (prefix, factor) in enumerate(options.upweight)),
+    for index, label, factor in (
+        *((index, code_span(prefix), factor) for index, (prefix, factor) in enumerate(options.upweight)),
         (None, "all others", 1.0),
     ):
-        codes = [code for code in outcome.kept if places[code] == place]
+        codes = [code for code in outcome.kept if indices[code] == index]
         share = sum(outcome.weights.get(code, 1.0) for code in codes)
-        rows.append([label, f"{factor:g}", count(len(codes)), percent(len(codes), len(places)), percent(share, whole)])
+        rows.append([label, f"{factor:g}", count(len(codes)), percent(len(codes), len(indices)), percent(share, whole)])
     return ["## Sampling weights", "", *table(["prefix", "weight", "records", "% of records", "% of weight"], rows)]

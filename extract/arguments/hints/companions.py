@@ -37,7 +37,7 @@ class Companions:
     def list_for(self, module: Module, name: str) -> Iterator[Companion]:
         """Yield the companions of a class, in the order of its parameters."""
         for method in ("__init__", "forward"):
-            definer = self._usage.definer(module, name, method)
+            definer = self._usage.find_definer(module, name, method)
             for parameter in definer[1] if definer is not None else ():
                 assert definer is not None
                 unannotated = method == "__init__" and parameter.annotation is None and parameter.default is None
@@ -92,8 +92,8 @@ class Companions:
             for text in annotations:
                 classes = [self._resolve_class(owner, chain, wants_class) for chain, wants_class in class_names(text)]
                 named |= dict.fromkeys(item for item in classes if item is not None)
-        alike = sorted(named, key=lambda item: -_common_prefix_length(item.name, name))
-        return [item for item in alike if not (item.module is module and item.name == name)][:_MAX_INFERRED]
+        ranked = sorted(named, key=lambda item: -_common_prefix_length(item.name, name))
+        return [item for item in ranked if not (item.module is module and item.name == name)][:_MAX_INFERRED]
 
     def _resolve_class(self, module: Module, chain: tuple[str, ...], wants_class: bool) -> Wanted | None:
         """Return the class behind a name, or the stub that replaces it in emitted files."""

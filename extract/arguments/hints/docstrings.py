@@ -49,7 +49,7 @@ def _parse(source: str) -> list[ast.stmt]:
 
 
 class _ExampleReader:
-    """Read the calls in one example, with variables replaced by their values."""
+    """Read the calls in one example, with the values of their variables."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -127,7 +127,7 @@ class _Substitution(ast.NodeTransformer):
         self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Replace a variable by its value."""
+        """Replace a variable with its value."""
         return self._values.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
 
 

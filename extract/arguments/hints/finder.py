@@ -59,8 +59,8 @@ class HintFinder:
     def hints_for(self, block: TargetClass) -> Hints:
         """Return how the corpus constructs and calls a class."""
         lineage = self._usage.lineage(block.module, block.name)
-        init = self._usage.definer(block.module, block.name, "__init__")
-        forward = self._usage.definer(block.module, block.name, "forward")
+        init = self._usage.find_definer(block.module, block.name, "__init__")
+        forward = self._usage.find_definer(block.module, block.name, "forward")
         examples = [
             call for item in _lineage_until(lineage, init) for call in _fitting_examples(item.usage.init_examples, init)
         ]

@@ -1,4 +1,4 @@
-"""Read each file of a library for hints: calls of classes, and signatures, examples and shapes of its own classes."""
+"""Read hints from each file of a library: calls of classes; signatures, examples and shapes of its own classes."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -17,12 +17,11 @@ from lemur_core.source.text import normalise, parse_code
 
 USAGE_VERSION = 15
 
-
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
 
 
 class ClassUsage(NamedTuple):
-    """The facts that a file contains about one of its classes."""
+    """The facts that a file states about one of its classes."""
 
     name: str
     init: Signature | None  # None: inherited
@@ -30,7 +29,7 @@ class ClassUsage(NamedTuple):
     init_examples: tuple[Example, ...]
     forward_examples: tuple[Example, ...]
     shapes: tuple[Shape, ...]  # of forward's arguments
-    fields: tuple[tuple[str, str], ...] = ()  # annotated attributes of its body: names and annotations
+    fields: tuple[tuple[str, str], ...] = ()  # annotated class attributes: names and annotations
 
 
 class FileUsage(NamedTuple):
@@ -68,7 +67,7 @@ class Usage:
 
     def sites(self, name: str) -> list[tuple[Module, CallSite]]:
         """Return the calls of classes of that name, in order of sources and paths."""
-        # All files at once, on first use: a call may be anywhere in the corpus.
+        # Read all files on first use: a call may be anywhere in the corpus.
         if self._sites is None:
             self._sites = {}
             scope = [(source, file) for source in self.library.sources for file in source.files]
@@ -102,7 +101,7 @@ class Usage:
                         seen.add((id(item.module), item.usage.name))
                         yield item
 
-    def definer(self, module: Module, name: str, method: str) -> tuple[Ancestor, Signature] | None:
+    def find_definer(self, module: Module, name: str, method: str) -> tuple[Ancestor, Signature] | None:
         """Return the class that defines a method, and the method's signature."""
         for item in self.lineage(module, name):
             signature = item.usage.init if method == "__init__" else item.usage.forward
@@ -115,47 +114,47 @@ class Usage:
 
 
 def read_usage(index: FactsIndex, source: PackageSource, file: SourceFile) -> FileUsage:
-    """Return the calls and classes in a file; cached in the index by the file's content."""
+    """Return the calls and classes in a file, cached in the index by the file's content."""
     key = f"hints:{USAGE_VERSION}:{file.blob}"
     stored = index.recall(key)
     if stored is not None:
         return _STORED.validate_json(stored)
-    # What a worker could not parse is not parsed here, where it could end the run.
+    # A file that a worker could not parse is not parsed here, where it could end the run.
     usage = FileUsage((), {}) if index.facts(source, file) is UNREADABLE else read_file(source.read(file))
     index.remember(key, _STORED.dump_json(usage))
     return usage
 
 
 def read_file(raw: bytes) -> FileUsage:
-    """Parse a file; empty if it has a syntax error."""
+    """Parse a file; the result is empty if it has a syntax error."""
     try:
         tree = parse_code(normalise(raw))
-        classes = {node.name: _class(node) for node in _classes(tree.body)}
+        classes = {node.name: _read_class(node) for node in _walk_classes(tree.body)}
         return FileUsage(tuple(call_sites(tree)), classes)
     except SyntaxError:
         return FileUsage((), {})
 
 
-def _classes(body: list[ast.stmt]) -> Iterator[ast.ClassDef]:
+def _walk_classes(body: list[ast.stmt]) -> Iterator[ast.ClassDef]:
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield node
         elif isinstance(node, ast.If | ast.Try):
-            yield from _classes([*node.body, *node.orelse])
+            yield from _walk_classes([*node.body, *node.orelse])
 
 
-def _class(node: ast.ClassDef) -> ClassUsage:
+def _read_class(node: ast.ClassDef) -> ClassUsage:
     init, forward = find_method(node, "__init__"), find_method(node, "forward")
-    holders = [node, *(item for item in (init, forward) if item is not None)]
-    docstrings = [text for item in holders if (text := ast.get_docstring(item, clean=True))]
+    definitions = [node, *(item for item in (init, forward) if item is not None)]
+    docstrings = [text for item in definitions if (text := ast.get_docstring(item, clean=True))]
     examples = examples_in(docstrings, node.name)
-    passed = read_signature(forward) if forward is not None else ()
-    names = [parameter.name for parameter in passed]
+    parameters = read_signature(forward) if forward is not None else ()
+    names = [parameter.name for parameter in parameters]
     texts = [ast.get_docstring(item) or "" for item in (forward, node) if item is not None]
     return ClassUsage(
         node.name,
         read_signature(init) if init is not None else None,
-        passed if forward is not None else None,
+        parameters if forward is not None else None,
         *examples,
         tuple(dict.fromkeys(shape for text in texts for shape in list_documented_shapes(text, names))),
         tuple(

@@ -159,7 +159,7 @@ class ClosedFile:
                 return names
             for unit in fresh:
                 done.add(unit.start)
-                # What replaced definitions and imports need is none of this file's business.
+                # The needs of replaced definitions and of imports do not concern this file.
                 if not unit.binds & set(replaced) and unit.kind != IMPORT:
                     waiting += [*unit.binds, *unit.uses]
 

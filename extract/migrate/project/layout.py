@@ -82,14 +82,14 @@ class Project:
         """Return the folder from which an existing or new file is imported; "" for the project root."""
         pure = PurePosixPath(path)
         if path in self._modules:
-            return self._above(path)
+            return self._find_import_root(path)
         for folder in (pure.parent, *pure.parent.parents):
             known = next((module for module in sorted(self._modules) if PurePosixPath(module).parent == folder), None)
             if known is not None and (folder.name or pure.parent == folder):
-                return self._above(known)
+                return self._find_import_root(known)
         return ""
 
-    def _above(self, path: str) -> str:
+    def _find_import_root(self, path: str) -> str:
         """Return the folder from which an existing file is imported."""
         folders = PurePosixPath(path).parent.parts
         inner = len(self._modules[path].split(".")) - (PurePosixPath(path).name != _INIT)
@@ -122,7 +122,7 @@ def read_project(root: Path) -> Project:
     Raises: UserError if the folder contains no Python code, or is itself a package.
     """
     if (root / _INIT).is_file():
-        raise UserError(f"{root}: is a package, not a project; give the folder that it lies in")
+        raise UserError(f"{root}: is a package, not a project; give the folder that contains it")
     source = read_folder(str(root))
     with FactsIndex() as index:
         index.add([(source, file) for file in source.files])
@@ -236,7 +236,7 @@ def _stem(project: Project, folder: str, name: str) -> str:
 def _naming(path: str, project: Project) -> Naming | None:
     """Return the naming style of a file; None if its name is a single word or does not match a class in it."""
     stem = PurePosixPath(path).stem.strip("_")
-    # `conv_block` and `convblock` differ only in names of several words; single words say nothing.
+    # `conv_block` and `convblock` differ only in names of several words; single words show nothing.
     if "_" in stem:
         return "snake"
     names = {item.name for item in project.defined if item.path == path and item.is_class}
@@ -299,17 +299,17 @@ class TestPlace:
     neighbors: int
 
 
-def choose_test(project: Project, place: ModuleLocation, replaces: str | None = None) -> TestPlace:
+def choose_test(project: Project, location: ModuleLocation, replaces: str | None = None) -> TestPlace:
     """Choose the test file for a module: in the folder with most tests of its package, in their style.
 
     Args: replaces: text in the docstring of an older test that may be replaced.
     """
-    stem = PurePosixPath(place.path).stem
+    stem = PurePosixPath(location.path).stem
     near: Counter[str] = Counter()
     for path, tree in project.tests.items():
         folder = path.rpartition("/")[0]
         names = _list_imported_modules(tree)
-        package = place.module.rpartition(".")[0]
+        package = location.module.rpartition(".")[0]
         # Tests of the same package count three times as much as others in the folder.
         near[folder] += 1 + 2 * any(name.startswith(package) for name in names if package)
     folder = min(near, key=lambda it: (-near[it], it)) if near else "tests"
@@ -326,12 +326,12 @@ def choose_test(project: Project, place: ModuleLocation, replaces: str | None = 
             break
         number += 1
     unittests = sum(_is_unittest(tree) for path, tree in project.tests.items() if path.rpartition("/")[0] == folder)
-    there = sum(path.rpartition("/")[0] == folder for path in project.tests)
-    is_unittest = unittests * 2 > there
+    count = sum(path.rpartition("/")[0] == folder for path in project.tests)
+    is_unittest = unittests * 2 > count
     return TestPlace(
         f"{folder}/{name}".lstrip("/"),
         "unittest" if is_unittest else "functions",
-        unittests if is_unittest else there - unittests,
+        unittests if is_unittest else count - unittests,
     )
 
 

@@ -1,4 +1,4 @@
-"""Try a block in a copy of a project: compared with the project's own definitions, and as a module of it.
+"""Try a block in a copy of a project: compare it with the project's own definitions, and run it as a module.
 
 All foreign code runs in the sandbox, which can read only the copy.
 """
@@ -34,13 +34,13 @@ from lemur_core.sandbox.stage import Reply, SandboxStage
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
 _GUEST = "extract.migrate.project.equivalent_definition_guest"
-_PRINTED = "repr"  # the one step in which a project's class may differ: it may have another name
+_PRINTED = "repr"  # the only step in which a project's class may differ, since its name may
 _MISSING = "No module named"
 
 
 @dataclass(frozen=True, slots=True)
 class SignedInProject(Signed):
-    """The results of a block as a module of the project; `test`: how many smoke tests passed, or the error of one."""
+    """The results of a block as a module of the project; `test`: the number of smoke tests that passed, or an error."""
 
     test: int | str
 
@@ -48,7 +48,7 @@ class SignedInProject(Signed):
 COMPARE = SandboxStage[Compared | Failure](f"{_GUEST}:compare_definitions", Compared | Failure, LIMITS)
 PROVE = SandboxStage[SignedInProject | Failure](f"{_GUEST}:sign_in_project", SignedInProject | Failure, LIMITS)
 IMPORT = SandboxStage[ImportableModule | Failure](f"{_GUEST}:import_first", ImportableModule | Failure, LIMITS)
-# The block alone gets the limits that it has in the project, so that one that needs them is not refused.
+# The block alone gets the same limits as in the project, so that none is refused for needing more.
 _ALONE = replace(SIGN, limits=LIMITS)
 _Payload = BlockToCompare | ModuleToImport | ModuleToSign | BlockUses
 _Request = tuple[SandboxStage[Any], _Payload]
@@ -59,7 +59,7 @@ class Proof:
     """The result of a trial.
 
     Attributes:
-        wrong: description of the fault; "" if there is none.
+        wrong: the fault; "" if there is none.
         steps: number of ways of using the block with bit-identical results.
         tests: number of smoke tests that passed.
     """
@@ -71,29 +71,29 @@ class Proof:
 
 @contextmanager
 def trial(donated: SourceModule, project: Project, *, unsafe: bool = False) -> Iterator["MigrationTrial"]:
-    """Make a temporary copy of a project without hidden files and environments."""
+    """Copy a project into a temporary folder, without hidden files and environments."""
     with scratch_folder("migrate") as folder:
         copy = folder / project.root.name
-        shutil.copytree(project.root, copy, symlinks=True, ignore=_aside(project))
+        shutil.copytree(project.root, copy, symlinks=True, ignore=_select_ignored(project))
         with ExitStack() as undo:
             yield MigrationTrial(donated, project, copy, unsafe, undo)
 
 
-def _aside(project: Project) -> Callable[[str, list[str]], Collection[str]]:
-    """Return the filter for a copy: skip what is hidden, generated, large or secret, environments, and folders without
-    code.
+def _select_ignored(project: Project) -> Callable[[str, list[str]], Collection[str]]:
+    """Return the filter for a copy: it skips hidden, generated, large or secret files, environments, and folders
+    without code.
 
     Folders inside a package are kept, since its code may read their files.
     """
 
-    def aside(folder: str, names: list[str]) -> Collection[str]:
+    def select(folder: str, names: list[str]) -> Collection[str]:
         inside = (Path(folder) / "__init__.py").is_file()
-        return [name for name in names if _is_aside(project, Path(folder, name), inside)]
+        return [name for name in names if _is_ignored(project, Path(folder, name), inside)]
 
-    return aside
+    return select
 
 
-def _is_aside(project: Project, path: Path, inside: bool) -> bool:
+def _is_ignored(project: Project, path: Path, inside: bool) -> bool:
     if path.name.startswith(".") or path.name == "__pycache__":
         return True
     if not path.is_dir():
@@ -113,13 +113,13 @@ class MigrationTrial:
     _open: ExitStack
     _box: Sandbox | None = None
     _folders: list[Path] = field(default_factory=list)  # with the required packages
-    _complete: bool = False  # whether they include the project's requirements
+    _complete: bool = False  # True if they include the project's requirements
 
     def compare(self, wanted: Mapping[str, Sequence[ProjectDefinition]]) -> Compared:
         """Compare definitions of the block's file with those of the project.
 
         Args: wanted: name in the block's file -> candidate definitions of the project.
-        Returns: why they differ, and what the block was seen to do.
+        Returns: the reasons why they differ, and the observed behavior of the block.
         Raises: UserError if the block does not run.
         """
         modules = {name: [definition.module for definition in same] for name, same in wanted.items()}
@@ -132,7 +132,7 @@ class MigrationTrial:
         return reply.answer
 
     def prove(
-        self, place: ModuleLocation, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()
+        self, location: ModuleLocation, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()
     ) -> Proof:
         """Verify that a module behaves bit-identically to the block, and that its smoke test passes.
 
@@ -147,7 +147,7 @@ class MigrationTrial:
         name, calls, where = self.donated.row.name, self._calls, self._environment
         sizes = list_sizes(json.loads(self.donated.row.observed or "{}"))
         sign = BlockUses(self.donated.code, name, (), (), calls, (), sizes, {})
-        prove = ModuleToSign(*where, place.module, name, calls, sizes, str(self.copy / test.path))
+        prove = ModuleToSign(*where, location.module, name, calls, sizes, str(self.copy / test.path))
         imports = [(IMPORT, ModuleToImport(*where, module)) for module in sorted(others)]
         alone, within, *imported = self._run([(_ALONE, sign), (PROVE, prove), *imports])
         if not isinstance(alone.answer, Signed):
@@ -214,5 +214,5 @@ class MigrationTrial:
 
 
 def _error(reply: Reply[Any]) -> str:
-    """Return the error that a guest answered, or how the sandbox ended it."""
+    """Return the error in a guest's answer, or how the sandbox ended the guest."""
     return reply.answer.error if isinstance(reply.answer, Failure | Stopped) else reply.ending()

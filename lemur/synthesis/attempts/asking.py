@@ -141,14 +141,14 @@ class Asker:
         """
         answers: dict[int, Answer | NoAnswer] = {}
         keys = [self._key(request) for request in requests]
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             kept = None if self._again else self._store.recall(key)
             if kept is not None:
                 # Counted like a new one: a resumed run ends where it would have ended without the interruption.
-                answers[place] = answer = read_answer(**json.loads(kept))
+                answers[index] = answer = read_answer(**json.loads(kept))
                 self.budget.book(answer)
                 self.reused += 1
-        new = [place for place in range(len(requests)) if place not in answers]
+        new = [index for index in range(len(requests)) if index not in answers]
         if new:
             with progress(f"{self.model.name}: {what}", len(new), "answers") as advance:
 
@@ -159,8 +159,8 @@ class Asker:
                     answers[new[number]] = answer
                     advance(1)
 
-                self.model.ask([requests[place] for place in new], self.sampling, take)
-        return [answers[place] for place in range(len(requests))]
+                self.model.ask([requests[index] for index in new], self.sampling, take)
+        return [answers[index] for index in range(len(requests))]
 
     def _key(self, request: Request) -> str:
         identity = [self.model.identity, asdict(self.sampling), asdict(request)]

@@ -1,6 +1,6 @@
-"""Sandbox guest: train a network on given images by its own code, and report how its scores of other images changed.
+"""Sandbox guest: train a network with its own code, and report how its scores of other images changed.
 
-The labels of the other images never enter this process, so no report about them can be made up in it.
+The labels of the other images never enter this process, so the network's code cannot forge a report about them.
 """
 
 import base64
@@ -13,7 +13,7 @@ from extract.migrate.messages import BrokenNetwork
 from lemur.synthesis.attempts.messages import LearningTask, ScoreChange
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step, stub_weights
 
-_REPEATS = 2  # forward passes in train mode, because of dropout
+_REPEATS = 2  # forward passes in train mode, since dropout is random
 
 
 def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:

@@ -244,9 +244,9 @@ def _changes(text: str) -> Iterator[tuple[str, str]]:
 
 def _count(part: str, text: str) -> int:
     """Count the places where a part begins, also those that overlap."""
-    count, place = 0, text.find(part)
-    while place >= 0:
-        count, place = count + 1, text.find(part, place + 1)
+    count, index = 0, text.find(part)
+    while index >= 0:
+        count, index = count + 1, text.find(part, index + 1)
     return count
 
 

@@ -122,9 +122,9 @@ class Endpoint:
         async with httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=None) as client:
 
             async def work() -> None:
-                for place, request in requests:
+                for index, request in requests:
                     stopped = self._budget.spent() or self._refusal
-                    take(place, NoAnswer(stopped) if stopped else await self._answer(client, request, sampling))
+                    take(index, NoAnswer(stopped) if stopped else await self._answer(client, request, sampling))
 
             await asyncio.gather(*(work() for _ in range(self._at_once)))
 
@@ -313,9 +313,9 @@ class LocalModel:
 
     def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
         """Hand `take` the answer to each request, in their order."""
-        for place, request in enumerate(requests):
+        for index, request in enumerate(requests):
             spent = self._budget.spent()
-            take(place, NoAnswer(spent) if spent else self._answer(request, sampling))
+            take(index, NoAnswer(spent) if spent else self._answer(request, sampling))
 
     def _answer(self, request: Request, sampling: Sampling) -> Answer | NoAnswer:
         import torch

@@ -79,7 +79,7 @@ _PRIVATE = _words(
 
 
 def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
-    """Yield what a network may not use: the line, and the reason as it is sent back to the model.
+    """Yield the uses that are forbidden in a network: the line, and the reason as it is sent back to the model.
 
     Args:
         tree: the file.

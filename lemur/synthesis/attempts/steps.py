@@ -126,7 +126,7 @@ class Prover:
         self._box.__exit__(*error)
 
     def prove(self, candidates: Sequence[NetworkProposal]) -> None:
-        """Run all steps for candidates that passed `answer`; accepted ones count as known from then on.
+        """Run all steps for candidates that passed `answer`; accepted ones count as known for later candidates.
 
         Raises: UserError if no sandbox is available, or a folder is not comparable.
         """

@@ -1,8 +1,7 @@
-"""Deferred import of torch's compiler: only when a job uses it for more than excluding a function from compilation.
+"""Defer the import of torch's compiler until a job uses it for more than excluding functions from compilation.
 
-It takes longer to import than the rest of torch, and 150 MB. Yet torchvision imports it for a decorator, and so does
-the first optimizer of a process, only to exclude functions from compilation: if nothing is compiled, that has no
-effect.
+Importing it takes longer than importing the rest of torch, and 150 MB. Yet torchvision imports it for a decorator, and
+the first optimizer of a process imports it, only to exclude functions: without compilation, that has no effect.
 """
 
 import functools
@@ -16,12 +15,12 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _COMPILER, _UTILS = "torch._dynamo", "torch._dynamo.utils"
-_KEPT = "__dynamo_disable"  # where torch stores the result of `disable` for a function
+_RESULT = "__dynamo_disable"  # where torch stores the result of `disable` for a function
 _exempt: weakref.WeakSet[FunctionType] = weakref.WeakSet()
 
 
 def defer_compiler() -> None:
-    """Replace `torch._dynamo` by placeholders, unless it is loaded; torch must have been imported."""
+    """Replace `torch._dynamo` with placeholders, unless it is loaded already; torch must have been imported."""
     if _COMPILER in sys.modules:
         return
     compiler, utils = _Placeholder(_COMPILER), _Placeholder(_UTILS)
@@ -59,7 +58,7 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's own spec; it is executed already."""
+        """Restore the module's own spec; the module has been executed already."""
         vars(module)["__spec__"] = self._spec  # the import system set ours; some modules refuse attribute assignment
 
 
@@ -72,7 +71,7 @@ def _import_real(name: str) -> ModuleType:
     exempt = list(_exempt)
     _exempt.clear()
     for function in exempt:
-        if vars(function).pop(_KEPT, None) is None:  # otherwise torch calls `disable` again, for real
+        if vars(function).pop(_RESULT, None) is None:  # otherwise torch calls `disable` again, for real
             sys.modules[_COMPILER].decorators.skip(function)
     return module
 
@@ -94,5 +93,5 @@ def _graph_break(*_: object, **__: object) -> None:
 
 
 def _is_compile_supported(device: str) -> Any:
-    """Load the compiler to answer: torchvision calls this if an operator has no deterministic form."""
+    """Load the compiler to find out; torchvision calls this if an operator has no deterministic form."""
     return _import_real(_UTILS).is_compile_supported(device)

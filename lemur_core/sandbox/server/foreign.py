@@ -10,7 +10,7 @@ from typing import Any
 #: The module name of a network's file.
 NETWORK = "network"
 
-# What an attribute of an exception really holds: a class may replace each by a property that raises, or never ends.
+# What an attribute of an exception really holds: a class may replace it with a property that raises, or never returns.
 _TYPE_NAME: Any = type.__dict__["__name__"].__get__
 _CAUSE: Any = BaseException.__dict__["__cause__"].__get__
 _CONTEXT: Any = BaseException.__dict__["__context__"].__get__

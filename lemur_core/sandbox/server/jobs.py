@@ -109,7 +109,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The answer of a guest that could not do what it was asked."""
+    """The answer of a guest that could not fulfill its request."""
 
     error: str
 

@@ -1,6 +1,6 @@
-"""The fork server: imports the heavy libraries once, then forks and monitors a child for each job.
+"""The fork server: import the heavy libraries once, then fork and monitor a child for each job.
 
-One thread, one loop. It ends when the caller closes the socket, and its children end with it.
+It is one loop in one thread. It ends when the caller closes the socket, and its children end with it.
 """
 
 import contextlib
@@ -32,16 +32,15 @@ from .processes import Running, address_space, end_orphans, remove_folder
 from .usage import available_memory, free_bytes, has_ended
 
 _INSPECT_SECONDS = 0.1
-_MOST_SLEEPERS = 16  # jobs that others replace
+_MOST_SLEEPERS = 16  # sleeping jobs whose slots others use
 
 Entry = Callable[[dict[str, object]], object]
 
 
 class EntryLoader(importlib.abc.MetaPathFinder):
-    """Entries by name, and a finder for the caller's own packages, in the caller's folders.
+    """Loads entries by name, and finds the caller's own packages in the caller's folders.
 
-    It finds no other package in those folders; once the packages are hidden, it finds any other package instead of
-    them.
+    It finds no other package in those folders; once the packages are hidden, it finds others of the same name instead.
     """
 
     def __init__(self, packages: dict[str, str]) -> None:
@@ -51,7 +50,7 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def preload(self, modules: Sequence[str], entries: Sequence[str]) -> None:
-        """Import all of it, and make the imported objects cheap to share with forked children.
+        """Import modules and entries, and make the imported objects cheap to share with forked children.
 
         Raises: whatever a module raises during its import.
         """
@@ -76,11 +75,12 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         return self._entries[name]
 
     def call(self, entry: Entry, payload: dict[str, object]) -> object:
-        """In a job: call the entry with its payload, as the dataclass that it declares if any, and return its result.
-        The foreign code that it runs cannot import the caller's packages.
+        """In a job: call an entry with its payload, as the dataclass that it declares, if any. Returns: its result.
+
+        Foreign code that the entry runs cannot import the caller's packages.
         """
         self._hidden = True
-        # A module that is loaded already would be found without a finder.
+        # A module that is already loaded would be found without a finder.
         for name in [name for name in sys.modules if name.partition(".")[0] in self._packages]:
             del sys.modules[name]
         kind = next(iter(getattr(entry, "__annotations__", {}).values()), None)
@@ -99,8 +99,8 @@ class EntryLoader(importlib.abc.MetaPathFinder):
         if not self._hidden:
             file = Path(folder) / "__init__.py"
             return importlib.util.spec_from_file_location(fullname, file, submodule_search_locations=[folder])
-        elsewhere = [entry for entry in sys.path if Path(entry, fullname).resolve() != Path(folder).resolve()]
-        spec = PathFinder.find_spec(fullname, elsewhere)
+        folders = [entry for entry in sys.path if Path(entry, fullname).resolve() != Path(folder).resolve()]
+        spec = PathFinder.find_spec(fullname, folders)
         if spec is None:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         return spec
@@ -125,7 +125,7 @@ def serve() -> None:
     else:
         server.stop()
         return
-    # In a job: no frame of the loop is left that foreign code could return to.
+    # In a job, no frame of the loop is left to which foreign code could return.
     run_job()
 
 
@@ -157,7 +157,7 @@ def _add_site_builtins() -> None:
 
 
 class _Server:
-    """The loop and its state: jobs waiting, jobs running."""
+    """The loop and its state: the waiting and the running jobs."""
 
     def __init__(self, channel: Channel, settings: Message) -> None:
         self._channel = channel
@@ -261,7 +261,7 @@ class _Server:
         return message["scratch"] is not None or self._has_room(limits.scratch_bytes)
 
     def _can_replace_sleeper(self, limits: Limits) -> bool:
-        """Return whether a job can compute in the place of one that sleeps, if that wakes up, too."""
+        """Return whether a job can use the slot of a sleeping one, even if that wakes up."""
         awake = sum(not job.asleep for job in self._running.values())
         return (
             self._replaces
@@ -271,7 +271,7 @@ class _Server:
         )
 
     def _has_room(self, wanted: int) -> bool:
-        """Return whether the disk holds what a job and the running ones may write; if not even alone, say so."""
+        """Return whether the disk has room for a job besides the running ones; report if it has none for it alone."""
         others = sum(job.limits.scratch_bytes for job in self._running.values() if not job.keep)
         free = free_bytes(self._root)
         if free < wanted and not self._running:
@@ -312,7 +312,7 @@ class _Server:
         own = message["scratch"] is None
         name = f"job-{message['number']}-{secrets.token_hex(4)}"
         scratch = self._root / name if own else Path(message["scratch"])
-        # A report begins with it: what foreign code writes to the pipe is not taken for one.
+        # A report begins with it, so text that foreign code writes to the pipe is not mistaken for one.
         key = secrets.token_bytes(KEY_BYTES)
         entry, limits = self._loader.load(message["entry"]), Limits(**message["limits"])
         base_bytes = self._base_bytes or address_space()

@@ -55,7 +55,7 @@ def receive(value: object, *, any_number: bool = False, depth: int = 0) -> Any:
 def inflate(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
     """Decompress the output of `zlib.compress`.
 
-    Args: limit: the most bytes that it may hold; no more than that is ever in memory.
+    Args: limit: the maximum number of bytes of the content; never more than that are in memory.
     Returns: the content, whole.
     Raises: ValueError if it holds more, or the data is incomplete.
     """

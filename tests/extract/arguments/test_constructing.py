@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from extract.arguments.constructing import Arguments, Constructor, confirm, instances, only_on_meta
+from extract.arguments.constructing import Arguments, Constructor, confirm, fails_only_on_meta, instances
 from extract.arguments.trials import AttemptError
 from tests.builders.suites import table
 
@@ -415,7 +415,7 @@ def test_what_fails_only_on_meta_is_made_for_real(constructor: MakeConstructor, 
     ],
 )
 def test_only_on_meta(error: Exception, only: bool) -> None:
-    assert only_on_meta(AttemptError(error)) == only
+    assert fails_only_on_meta(AttemptError(error)) == only
 
 
 def test_the_mistake_that_came_furthest_is_kept(constructor: MakeConstructor) -> None:

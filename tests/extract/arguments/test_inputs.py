@@ -28,8 +28,8 @@ from extract.arguments.inputs import (
     flatten,
     is_loss,
     layouts,
-    like_main,
     main_values,
+    propose_like_main,
     pyramid,
     read_layers,
     tensors_in,
@@ -186,7 +186,7 @@ def test_layouts(ranks: tuple[int, ...], documented: list[int], name: str, first
 
 @table(__file__, "inputs.md", "Like main", globals())
 def test_like_main(name: str, main: Tensor, loss: bool, expected: object) -> None:
-    assert like_main(name, main, loss=loss)[0] == expected
+    assert propose_like_main(name, main, loss=loss)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_like_main(name: str, main: Tensor, loss: bool, expected: object) -> Non
     ],
 )
 def test_further_values(name: str, main: Tensor, loss: bool, further: list[object]) -> None:
-    found = like_main(name, main, loss=loss)
+    found = propose_like_main(name, main, loss=loss)
     assert [value for value in further if value not in found] == []
 
 

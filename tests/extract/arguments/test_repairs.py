@@ -21,7 +21,7 @@ from extract.arguments.inputs import (
     Tensor,
     tensors_in,
 )
-from extract.arguments.repairs import FailedCall, _resize_axis, of_rank, read_compared_numbers, repairs
+from extract.arguments.repairs import FailedCall, _resize_axis, change_rank, read_compared_numbers, repairs
 from extract.arguments.trials import AttemptError, attempt
 from tests.builders.suites import table
 
@@ -223,7 +223,7 @@ def test_compared_above_a_raise(load: Any) -> None:
     ],
 )
 def test_of_rank(shape: tuple[int, ...], rank: int, expected: tuple[int, ...] | None) -> None:
-    found = of_rank(Tensor(shape, MASK), rank)
+    found = change_rank(Tensor(shape, MASK), rank)
     assert (found.shape if found is not None else None) == expected
     assert found is None or found.kind == MASK
 

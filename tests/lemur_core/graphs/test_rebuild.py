@@ -13,8 +13,8 @@ from torchvision.models.swin_transformer import SwinTransformerBlock
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import restore, store
-from lemur_core.graphs.sizes import Shape, Sized, never_run, trace_sizes
-from lemur_core.graphs.symbolic import at
+from lemur_core.graphs.sizes import Shape, Sized, propose_new_shapes, trace_sizes
+from lemur_core.graphs.symbolic import evaluate_graph
 from lemur_core.rebuild.module_text import Rebuilt
 from lemur_core.rebuild.proof import Inputs, Trial, compare
 from lemur_core.rebuild.rebuild import rebuild
@@ -131,7 +131,7 @@ def written(build: Callable[[], nn.Module], shape: Shape) -> tuple[Sized, Rebuil
     sized = trace_sizes(lambda shapes, train: traced(build, shapes[0], train=train), [shape], *own)
     again = restore(store(sized) | {"train_error": None})
     assert (again.evaluated, again.trained, again.sizes) == (sized.evaluated, sized.trained, sized.sizes)
-    assert at(again.evaluated) == own[0]
+    assert evaluate_graph(again.evaluated) == own[0]
     return again, rebuild(again.evaluated, again.trained, inputs={0: "x"})
 
 
@@ -159,7 +159,7 @@ def test_equal_in_both_modes_at_sizes_that_were_not_traced(name: str) -> None:
     torch.manual_seed(0)
     original = build()
     module = constructed(made, original)
-    others = never_run(sized, [shape])
+    others = propose_new_shapes(sized, [shape])
     assert others
     for train in (False, True):
         for given in (shape, others[0][0]):
@@ -182,7 +182,7 @@ def test_what_is_written_computes_the_graph_it_was_written_from(name: str) -> No
     assert sized.trained is not None
     one, other = (
         compute_identities(again),
-        compute_identities({"eval": at(sized.evaluated), "train": at(sized.trained)}),
+        compute_identities({"eval": evaluate_graph(sized.evaluated), "train": evaluate_graph(sized.trained)}),
     )
     assert (one["graph"], one["graph_widths"]) == (other["graph"], other["graph_widths"])
 

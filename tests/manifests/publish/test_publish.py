@@ -181,7 +181,7 @@ def test_private(server: Any, send: Send) -> None:
     send(private=True)
     assert server.repos[REPO].private
     send(repo_id="owner/public")
-    with pytest.raises(UserError, match="is public already; make it private on the Hub first, or leave --private out"):
+    with pytest.raises(UserError, match="is public already; make it private on the Hub first, or omit --private"):
         send(repo_id="owner/public", private=True)
     server.requests.clear()
     server.faults = [server.Fault("create", lambda hub: hub.make("owner/race"))]  # somebody else is quicker
