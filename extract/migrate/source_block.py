@@ -146,7 +146,7 @@ def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
     form = _choose_form(folder, row, lean=lean)
     for package in (Requirement(text).name for text in form.requires if is_guess(text)):
         raise UserError(
-            f"{row.block}: imports {package}, and its distribution was only guessed; extract the block again with"
+            f"{row.block}: imports {package}, and its distribution was only guessed; extract it again with"
             f" --distribution {package.replace('-', '_')}=NAME"
         )
     return form

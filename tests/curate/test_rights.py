@@ -127,7 +127,7 @@ def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
 def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
     folder = snapshot()
     assert {row["license"] for row in rows_of(folder).values()} == {NOASSERTION, "GPL-3.0-only", "Apache-2.0"}
-    with pytest.raises(UserError, match=r"the licence of its codes \(NOASSERTION\)"):
+    with pytest.raises(UserError, match=r"the license of its codes \(NOASSERTION\)"):
         stage_files(folder).__enter__()
 
 

@@ -204,7 +204,7 @@ def test_a_snapshot_leaves_if_the_licence_of_its_codes_lets_it(
         with stage_files(sample) as ready:
             assert "README.md" in ready.files
     else:
-        with pytest.raises(UserError, match=r"the licence of its codes .*; nothing was published: .*--license"):
+        with pytest.raises(UserError, match=r"the license of its codes .*; nothing was published: .*--license"):
             stage_files(sample).__enter__()
 
 
