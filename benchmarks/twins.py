@@ -40,7 +40,7 @@ class Request:
     code: str
     prm: Mapping[str, Any]
     cases: Sequence[Mapping[str, Any]]
-    version: int = 3  # of the entry, whose text is no part of what outcomes are remembered by
+    version: int = 4  # of the entry, whose text is no part of what outcomes are remembered by
 
 
 @dataclass(frozen=True, slots=True)

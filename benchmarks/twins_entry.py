@@ -48,14 +48,22 @@ class _FirstUse(TorchFunctionMode):
 
 
 class _OneDraw(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every random operation starts from one seed: which of two dropouts comes first does not count.
+    """Random operations on a tensor start from one seed: which of two dropouts comes first does not count.
+
+    Those that make a tensor have seeds of their own: the difference of two draws is not 0.
 
     A conversion to float32, no step in a network of float32, is none in float64 either.
     """
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made = 0
+
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            torch.manual_seed(4)
+            makes = not any(isinstance(value, Tensor) for value in args) or "like" in str(func)
+            self._made += makes
+            torch.manual_seed(4 + 100 * self._made if makes else 4)
         wanted = {"dtype": torch.float64} if (kwargs or {}).get("dtype") is torch.float32 else {}
         return func(*args, **{**(kwargs or {}), **wanted})
 
@@ -117,7 +125,7 @@ def _order_parameters(net: nn.Module, case: Mapping[str, Any]) -> dict[str, list
     used: dict[str, None] = {}
     reached: set[str] = set()
     for train in (False, True):
-        with step("forward_failed"), _FirstUse(net) as watched, _OneDraw():  # type: ignore[no-untyped-call]
+        with step("forward_failed"), _FirstUse(net) as watched, _OneDraw():
             try:
                 outputs = [
                     one for one in tree_leaves(net.train(train)(_draw_inputs(case, 1))) if isinstance(one, Tensor)
@@ -185,7 +193,7 @@ def _run(net: nn.Module, case: Mapping[str, Any], seed: int, parameters: Sequenc
     leaf = inputs.requires_grad_() if inputs.is_floating_point() else inputs
     seed_all(seed)
     try:
-        with step("forward_failed"), _OneDraw():  # type: ignore[no-untyped-call]
+        with step("forward_failed"), _OneDraw():
             outputs = [one for one in tree_leaves(net(leaf.clone())) if isinstance(one, Tensor)]
             live = [torch.view_as_real(one) if one.is_complex() else one for one in outputs if one.requires_grad]
             if live:

@@ -63,5 +63,6 @@ DIFFERENT = {
     },
     "a gradient that stops": {"body": "x = self.norm(self.stem(x)).relu().detach() + self.side(x)"},
     "train mode alone": {"body": "x = (self.norm(self.stem(x)) if self.training else self.norm(self.stem(x)).relu()) + self.side(x)"},
+    "noise that is added": {"pool": "x.mean((2, 3)) + torch.randn(len(x), 1) - torch.randn(len(x), 1)"},
     "the rate of dropout": {"pool": "F.dropout(x.mean((2, 3)), 0.5, self.training)"},
 }  # fmt: skip

@@ -43,6 +43,7 @@ from lemur_core.sandbox.net import (
 DIGITS = 7
 
 _FILLS = frozenset({torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default})
+_MASKS = frozenset({torch.ops.aten.native_dropout, torch.ops.aten.bernoulli, torch.ops.aten.bernoulli_})
 _PERIOD = 16_381  # a prime: rows of a filled matrix are not aligned with the repeated block
 _NOISE = 1e-7  # gradients below this share of the largest one are rounding noise
 
@@ -293,17 +294,20 @@ class _FastFills(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Neutral(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes a run depend on what is computed alone.
 
-    The generator is seeded before each draw, so that the order in which two branches draw does not matter. What is
-    converted to float32, the type that the network is written for, stays as precise as it is.
+    The generator is seeded before each draw. All masks are of one seed, so that the order in which two branches drop
+    does not matter; any other draw has a seed of its own: the difference of two is not 0. What is converted to float32,
+    the type that the network is written for, stays as precise as it is.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed = seed
+        self._seed, self._draws = seed, 0
 
     def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            torch.manual_seed(self._seed)
+            is_mask = func.overloadpacket in _MASKS
+            self._draws += not is_mask
+            torch.manual_seed(self._seed if is_mask else self._seed + 1_000 * self._draws)
         kwargs = kwargs or {}
         if kwargs.get("dtype") is torch.float32:
             kwargs = {**kwargs, "dtype": torch.float64}

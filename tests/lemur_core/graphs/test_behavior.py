@@ -58,3 +58,10 @@ def test_a_draw_without_an_effect_yet_counts() -> None:
     """What is dropped may grow during a training: a first run shows nothing of it."""
     dropped = behavior({"pool": "x.mean((2, 3)) * (torch.ones(len(x), 8).bernoulli() if self.training else 1)"})
     assert dropped != behavior({})
+
+
+def test_two_draws_differ() -> None:
+    """The difference of two draws is noise, not 0, and its size counts."""
+    noise = "(torch.randn(len(x), 1) - torch.randn(len(x), 1))"
+    plain, doubled = (behavior({"pool": f"x.mean((2, 3)) + {factor} * {noise}"}) for factor in (1, 2))
+    assert plain != doubled
