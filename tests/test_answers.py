@@ -150,7 +150,7 @@ def build_samples(schema: dict[str, Any], definitions: dict[str, Any]) -> list[A
             return [[build_samples(part, definitions)[0] for part in schema["prefixItems"]]]
         case "array":
             return [[part] for part in build_samples(schema.get("items", {}), definitions)]
-    text = "0" * 64 if "pattern" in schema else "text"
+    text = "0" * 64 if "[0-9a-f]{64}" in schema.get("pattern", "") else "text"
     return {"string": [text], "integer": [1], "number": [0.5], "boolean": [True], "null": [None]}.get(
         schema.get("type", ""), [{"any": ["thing"]}]
     )
