@@ -72,7 +72,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
 def judged(index: FactsIndex) -> Iterator[list[tuple[Candidate, BlockVerdict]]]:
     """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validate, "_SEARCH_LIMITS", Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31))
+        limits = Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31)
+        patch.setattr(validate, "SEARCH", dataclasses.replace(validate.SEARCH, limits=limits))
         patch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
         yield list(validate_all(candidates(), index, "backward", jobs=1))
 
