@@ -240,8 +240,8 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
 @pytest.mark.parametrize(
     ("blocks", "reason"),
     [
-        ([("stem", "beta.blocks.Scale")], r"holds beta@2.0::beta.blocks.Scale, whose licence \(GPL-3.0-only\)"),
-        ([("attention", "alpha.blocks.Attention"), ("stem", "alpha.blocks.Scale")], r"alpha.blocks.Scale, whose licence \(GPL-3.0-only AND MIT\)"),
+        ([("stem", "beta.blocks.Scale")], r"holds beta@2.0::beta.blocks.Scale, whose license \(GPL-3.0-only\)"),
+        ([("attention", "alpha.blocks.Attention"), ("stem", "alpha.blocks.Scale")], r"alpha.blocks.Scale, whose license \(GPL-3.0-only AND MIT\)"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("recorded", [True, False])
@@ -284,7 +284,7 @@ def test_a_network_without_blocks_says_what_its_licence_is(
         with stage_files(out) as ready:
             assert "net.py" in ready.files
     else:
-        with pytest.raises(UserError, match=rf"net.py: its licence \({wrong}\) is not known"), stage_files(out):
+        with pytest.raises(UserError, match=rf"net.py: its license \({wrong}\) is not known"), stage_files(out):
             pass
 
 
