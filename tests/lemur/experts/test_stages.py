@@ -220,7 +220,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(settings_file: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_killed_at_eight_points_alignment_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_at_twenty_points_alignment_writes_the_same_bytes(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     write_library(place / "library")
