@@ -236,7 +236,7 @@ def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> No
             range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _empty_kept_set(work, at, seen)
         )
         waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
-        table = pa.table([[code for code, _ in waits], [two for _, two in waits]], _WAITS)
+        table = pa.table([[code for code, _ in waits], [blocker for _, blocker in waits]], _WAITS)
         work.write(table, "waits", at, number, rank)
         _write_decided(work, at, number, rank, seen[decided], KEPT)
         return

@@ -60,7 +60,7 @@ def parse_upweight(text: str) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class CurateOptions:
-    """The options of `lemur curate`; None stands for the profile's default.
+    """The options of `lemur curate`; None means the profile's default.
 
     Example:
         ```python

@@ -171,7 +171,7 @@ class _PretrainedRule:
         return SETTING if SETTING in values else next(iter(values)) if len(values) == 1 else ""
 
     def values(self, node: ast.expr | None) -> set[str]:
-        """Return the possible values of an expression, as far as known; None stands for a caller's value."""
+        """Return the possible values of an expression, as far as known; None means a caller's value."""
         if node is None:
             return {SETTING}
         if node not in self._known:

@@ -122,7 +122,8 @@ class ReferenceCorpus:
     def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, Computation]]:
         """Yield the id and computation of each code that has a graph. Raises: UserError if one cannot be compared."""
         if self.of_blocks:
-            yield from _iter_block_graphs(self.folder)
+            for id_, forms in _iter_block_graphs(self.folder):
+                yield id_, build_computation(compute_identities(forms), forms["eval"])
             return
         columns = ["id", "graph", "graph_widths", "behavior", "eval", "torch", "form"]
         selected = list(ids) if len(ids) < len(self.codes) else None
@@ -167,14 +168,16 @@ def has_graphs(folder: Path, manifest: Manifest) -> bool:
 
 def check_graphs(folder: Path) -> None:
     """Raise UserError if the graphs of a snapshot or an extraction were stored by another release."""
-    for _ in _iter_block_graphs(folder) if read_reference_manifest(folder).kind == "extraction" else ():
-        pass
-    for _ in _iter_graph_rows(folder, ["graph", "torch", "form"]):
+    of_blocks = read_reference_manifest(folder).kind == "extraction"
+    graphs: Iterator[object] = (
+        _iter_block_graphs(folder) if of_blocks else _iter_graph_rows(folder, ["graph", "torch", "form"])
+    )
+    for _ in graphs:
         pass
 
 
-def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
-    """Yield the SHA-256 of each block's code, and its computation with the arguments of its trace."""
+def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, dict[str, Graph]]]:
+    """Yield the SHA-256 of each block's code, and its graphs by mode with the arguments of its trace."""
     with (folder / SPECS).open(encoding="utf-8") as lines:
         for line in lines:
             spec = json.loads(line)
@@ -184,7 +187,7 @@ def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, Computation]]:
                 forms = load_graphs(spec["algorithm"])
             except ValueError as error:
                 raise UserError(f"{folder}: {spec['block']}: {error}; extract it again, or use that torch") from error
-            yield spec["code_sha256"], build_computation(compute_identities(forms), forms["eval"])
+            yield spec["code_sha256"], forms
 
 
 def _iter_graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[Json]:
