@@ -450,7 +450,7 @@ def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row]
         asked.append((f"family {family}:", found, support["topup_per_prefix"]))
     for label, group, minimum in asked:
         kept = sum(code in group for code in result.kept)
-        note = [note for note in result.outcome.notes if label in note and f"{minimum} asked" in note]
+        note = [note for note in result.outcome.notes if label in note and f"{minimum} required" in note]
         told = any(f"{label} {kept} kept" in text for text in note)
         assert kept >= minimum or told or not group, (label, kept, minimum, result.outcome.notes)
         if len(asked) == 1:  # else other groups may need what stands in the way

@@ -36,9 +36,11 @@ from train.runs.register import (
 from train.runs.run_folder import (
     canonical_json,
     find_finished,
+    is_final,
     open_scratch,
     own_folder,
     put_in_place,
+    remove_leftovers,
     renew_parents,
     write_result,
     write_run_manifest,
@@ -266,6 +268,8 @@ def training(
     if finished_record is not None:
         if not quiet:
             note(f"{out}: already has this run; not trained again")
+        if is_final(finished_record):
+            remove_leftovers(out, identity)
         renew_parents(out, finished_record, library)
         return finished_record
     name = run.network.name

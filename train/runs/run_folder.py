@@ -63,7 +63,7 @@ def find_finished(
         identity, record = read_identity(out), read_record(out)
     except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
         raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
-    same, final = identity == dict(wanted), record.status in _FINAL
+    same, final = identity == dict(wanted), is_final(record)
     if same and (keep_failed or final):
         return record
     if force or not (same or final):
@@ -76,6 +76,11 @@ def find_finished(
     )
 
 
+def is_final(record: TrainingRecord) -> bool:
+    """Return whether the same run would end in the same way again."""
+    return record.status in _FINAL
+
+
 @contextlib.contextmanager
 def own_folder(out: Path) -> Iterator[Path]:
     """Lock `OUT.partial` for this run.
@@ -84,7 +89,7 @@ def own_folder(out: Path) -> Iterator[Path]:
     """
     if out.is_mount():
         raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
-    partial = out.absolute().with_name(f"{out.absolute().name}.partial")
+    partial = _partial_folder(out)
     names = {path.name for path in partial.iterdir()} if partial.is_dir() else {_LOCK}
     # A process that was killed while it wrote the identity leaves a temporary file of that name.
     others = sorted(name for name in names - _OF_PARTIAL if not name.startswith(f".{IDENTITY}."))
@@ -95,6 +100,10 @@ def own_folder(out: Path) -> Iterator[Path]:
         )
     with own(partial, _LOCK, "another run trains there"):
         yield partial
+
+
+def _partial_folder(out: Path) -> Path:
+    return out.absolute().with_name(f"{out.absolute().name}.partial")
 
 
 def open_scratch(partial: Path, wanted: Mapping[str, object], *, quiet: bool) -> Path:
@@ -152,8 +161,34 @@ def put_in_place(partial: Path, out: Path) -> None:
     if out.exists() or out.is_symlink():
         out.rename(older)
     (partial / RESULT).rename(out)
-    if older.is_symlink():
-        older.unlink()
+    _remove_partial(partial)
+
+
+def remove_leftovers(out: Path, wanted: Mapping[str, object]) -> None:
+    """Remove what a process that was killed right after it had finished this run in `out` left of `OUT.partial`.
+
+    Raises: UserError as `own_folder` does.
+    """
+    partial = _partial_folder(out)
+    if not partial.is_dir():
+        return
+    identity: object = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        identity = read_identity(partial)
+    if identity == dict(wanted) or {path.name for path in partial.iterdir()} <= {_LOCK}:
+        with own_folder(out):
+            _remove_partial(partial)
+
+
+def _remove_partial(partial: Path) -> None:
+    """Remove the folder of an unfinished run; what tells that it is one goes last, whenever the process is killed."""
+    for path in [path for path in partial.iterdir() if path.name not in (IDENTITY, _LOCK)]:
+        if path.is_dir() and not path.is_symlink():
+            remove_folder(path)
+        else:
+            path.unlink()
+    for name in (IDENTITY, _LOCK):
+        (partial / name).unlink(missing_ok=True)
     remove_folder(partial)
 
 
