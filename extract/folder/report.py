@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from extract.folder.report_figures import draw_figures, draw_graphs
+from extract.folder.report_figures import draw_figures
 from extract.model.results import RowCounts, RunFacts, at_least, count_reached, wilson
 from extract.proofs import name_resolution as bindings
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plain, plural, table
@@ -32,19 +32,16 @@ _MEANS = {
     "forward": "it computed an output",
     "backward": "gradients flow",
 }
-
-_CAPTIONS = {
-    "sources": "Highest level of each source's classes, as shares; next to the name, the number of classes.",
-    "failures": "Classes that stopped, by category of failure.",
-    "sizes": "Lines of the closed files.",
-}
 _OF_CATEGORIES = "Categories are inferred from class names, by the rules in `extract/model/categories.py`."
 _SINGLE_BLOCKS = (
+    "## Single blocks",
+    "",
     "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
     " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
     "",
     "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
     " `lemur search QUERY --in DIR` searches it.",
+    "",
 )
 #: Maximum number of notes to print; the manifest contains all.
 _PRINTED_NOTES = 10
@@ -54,21 +51,9 @@ T = TypeVar("T")
 _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 
 
-@dataclass(frozen=True, slots=True)
-class FailureKind:
-    """A category of failure: its blocks, and the most common message with the first block that has it."""
-
-    kind: str
-    blocks: int
-    message: str
-    times: int  # occurrences of this message
-    block: str
-
-
 def write_report(
     folder: Path,
     rows: Sequence[Block],
-    files: Mapping[str, int],
     facts: RunFacts,
     counts: RowCounts,
     distinct: Distinct,
@@ -78,33 +63,38 @@ def write_report(
     """Write `report.md` and `figures/*` into `folder`; everything but the section "This run" is reproducible.
 
     Args:
-        files: number of source files of each block.
         counts: result of `count_rows`.
         distinct: distinct blocks among the executed ones.
         measured: time measured so far.
         traced: by block, the result of `extract.proofs.trace_guest.trace_block`.
     """
-    drawn = draw_figures(folder / "figures", rows, counts, find_goal(facts.options.level))
-    graphs = draw_graphs(folder / "figures", rows, traced)
-    drawn |= {name: f"{name}.svg" for name in graphs}
-    captions = _CAPTIONS | graphs
+    captions = draw_figures(folder / "figures", rows, counts, find_goal(facts.options.level), traced)
+    substitutes = [source for source in facts.sources if source.instead_of]
+    taken = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in substitutes]
+    unopened = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
+    by_source = _report_by_group("source", counts["sources"], facts, apart=[source.name for source in substitutes])
+    fidelity = counts["fidelity"]
+    compared = [[f"`{name}`", count(n), share(n, sum(fidelity.values()))] for name, n in fidelity.items()]
     sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
         (_head(facts, counts), ""),
         (_levels(facts, counts), ""),
         (_targets(facts, counts), ""),
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
-        *(([], name) for name in graphs),
-        (_report_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
-        (_missing_sources(facts), ""),
-        (_describe_substitutes(facts), ""),
-        (_report_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
-        (_failures(list_failures(rows), counts["blocks"]), "failures"),
-        (_sizes(rows, files), "sizes"),
+        *(([], name) for name in captions if name.startswith("graph")),
+        (by_source, "sources.png"),
+        (_section("Sources that could not be opened", ["source", "reason"], unopened, left=2), ""),
+        (_section("Sources that stand in for others", ["source", "taken from", "in the place of"], taken, left=3), ""),
+        (_report_by_group("category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
+        (_failures(list_failures(rows), counts["blocks"]), ""),
         (_describe_minimized(rows, counts), ""),
         (_quality(rows), ""),
-        (_licences(counts), ""),
-        (_equivalence(counts), ""),
+        (
+            _section(
+                "Fidelity", ["", "classes", "%"], compared, intro="Against the class as imported from its own package:"
+            ),
+            "",
+        ),
         (bindings.section(rows, counts["names"]), ""),
         (_this_run(facts, rows, measured), ""),
     ]
@@ -112,44 +102,40 @@ def write_report(
     number = 0
     for section, figure in sections:
         lines += section
-        if figure in drawn:
+        if figure in captions:
             number += 1
             caption = f"Figure {number}. {captions[figure]}"
-            lines += [f"![{caption}](figures/{drawn[figure]})", "", f"*{caption}*", ""]
-    lines += ["## Single blocks", "", *_SINGLE_BLOCKS]
-    (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+            lines += [f"![{caption}](figures/{figure})", "", f"*{caption}*", ""]
+    (folder / "report.md").write_text("\n".join([*lines, *_SINGLE_BLOCKS]), encoding="utf-8", newline="\n")
 
 
 def summary_text(manifest: Manifest, out: Path) -> str:
     """Return the summary that the command prints: levels reached, reasons for failures, omitted sources."""
-    counts, level = manifest.counts, manifest.parameters["level"]
-    whole = counts["blocks"]
+    counts, details, level = manifest.counts, manifest.details, manifest.parameters["level"]
+    whole, reached = counts["blocks"], counts["reached"]
     lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
-    ladder = [
-        (reached_level, counts["reached"][reached_level]) for reached_level in LEVELS[1 : LEVELS.index(level) + 1]
+    lines += [
+        f"  {name:<12} {count(reached[name]):>8}  {percent(reached[name], whole)}"
+        for name in LEVELS[1 : LEVELS.index(level) + 1]
     ]
-    lines += [f"  {reached_level:<12} {count(number):>8}  {percent(number, whole)}" for reached_level, number in ladder]
     if counts["failures"]:
         lines.append("  came no further:")
         lines += [f"    {count(number):>8}  {make_visible(kind)}" for kind, number in counts["failures"].items()]
     if "targets" in counts:
         targets = counts["targets"]
         lines.append(f"  {count(targets['found'])} of {plural(targets['names'], 'name')} found")
-    lines += [
-        f"  left out: {make_visible(name)}: {make_visible(why)}" for name, why in manifest.details["unopened"].items()
-    ]
-    taken = [source for source in manifest.details["sources"] if source.get("instead_of")]
+    lines += [f"  left out: {make_visible(name)}: {make_visible(why)}" for name, why in details["unopened"].items()]
     lines += [
         f"  taken: {make_visible(source['name'])} in the place of {make_visible(source['instead_of'])}"
-        for source in taken
+        for source in details["sources"]
+        if source.get("instead_of")
     ]
-    notes = manifest.details["notes"]
+    notes = details["notes"]
     lines += [f"  note: {make_visible(note)}" for note in notes[:_PRINTED_NOTES]]
     if len(notes) > _PRINTED_NOTES:
         lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
-    measured = manifest.measured
-    memory = measured.peak_memory_bytes / 2**20
-    return "\n".join([*lines, f"{out}: {measured.seconds:.1f} s, {memory:,.0f} MiB; see report.md"])
+    memory = manifest.measured.peak_memory_bytes / 2**20
+    return "\n".join([*lines, f"{out}: {manifest.measured.seconds:.1f} s, {memory:,.0f} MiB; see report.md"])
 
 
 # --- sections, each a list of Markdown lines; empty where there is nothing to say -------------------------------------
@@ -160,17 +146,31 @@ def find_goal(level: Level) -> Level:
     return min(level, VALIDATED, key=LEVELS.index)
 
 
+def _list_levels(facts: RunFacts) -> list[Level]:
+    """Return the levels from the one that the run is judged by to the requested one."""
+    level = facts.options.level
+    return list(LEVELS[LEVELS.index(find_goal(level)) : LEVELS.index(level) + 1])
+
+
+def _section(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, intro: str = ""
+) -> list[str]:
+    """Return a section that consists of a table; the first `left` columns are left-aligned."""
+    return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows, left=left)] if rows else []
+
+
 def _head(facts: RunFacts, counts: RowCounts) -> list[str]:
     """Return the heading: subject, result in one line, and deviations from the request."""
-    goal = find_goal(facts.options.level)
+    goal, *further = _list_levels(facts)
     part, whole = counts["reached"][goal], counts["blocks"]
-    opened = f"{plural(len(counts['sources']), 'source')}"
+    past = {"forward": "computed an output", "backward": "let gradients flow"}.get(goal, goal)
+    beyond = ", ".join(f"{count(counts['reached'][name])} `{name}`" for name in further)
     lines = [
         "# Extraction report",
         "",
-        f"**{count(part)} of {plural(whole, 'class', 'classes')} {_past(goal)} ({share(part, whole)}).** They come from"
-        f" {opened} and were validated up to level `{facts.options.level}`{_further(facts, counts)}; the closed files"
-        f" have {count(counts['lines'])} lines.",
+        f"**{count(part)} of {plural(whole, 'class', 'classes')} {past} ({share(part, whole)}).** They come from"
+        f" {plural(len(counts['sources']), 'source')} and were validated up to level `{facts.options.level}`"
+        f"{f' ({beyond})' if beyond else ''}; the closed files have {count(counts['lines'])} lines.",
         "",
         "Intervals are 95 % Wilson intervals.",
         "",
@@ -180,44 +180,29 @@ def _head(facts: RunFacts, counts: RowCounts) -> list[str]:
     return lines
 
 
-def _further(facts: RunFacts, counts: RowCounts) -> str:
-    """Describe the levels beyond the one that the run is judged by."""
-    ladder = LEVELS[LEVELS.index(find_goal(facts.options.level)) + 1 : LEVELS.index(facts.options.level) + 1]
-    parts = [f"{count(counts['reached'][name])} `{name}`" for name in ladder]
-    return f" ({', '.join(parts)})" if parts else ""
-
-
 def _levels(facts: RunFacts, counts: RowCounts) -> list[str]:
-    """Return the section that counts the blocks at each level, and those that stopped there."""
-    whole = counts["blocks"]
+    """Count the blocks at each level, and those that stopped there."""
+    whole, goal = counts["blocks"], facts.options.level
     rows = []
-    for level in LEVELS:
-        # Levels above the requested one were not tried: zero blocks there would be wrong.
-        if not at_least(facts.options.level, level):
-            break
-        reached = counts["reached"][level]
-        stopped = counts["levels"][level] if level != facts.options.level else 0
-        low, high = wilson(reached, whole)
-        cells = [count(reached), percent(reached, whole), _interval(low, high) if whole else "–", count(stopped)]
+    # Levels above the requested one were not tried: zero blocks there would be wrong.
+    for level in LEVELS[: LEVELS.index(goal) + 1]:
+        reached, stopped = counts["reached"][level], counts["levels"][level] if level != goal else 0
+        cells = [count(reached), percent(reached, whole), _interval(reached, whole), count(stopped)]
         rows.append([f"`{level}`", _MEANS[level], *cells])
     return _section("How far they came", ["level", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
 
 
 def _targets(facts: RunFacts, counts: RowCounts) -> list[str]:
-    """Return the section on the requested names: how many exist and which levels they reached."""
+    """Report how many of the requested names exist, and which levels they reached."""
     if facts.targets is None:
         return []
     targets = counts["targets"]
     names, located = targets["names"], targets["found"]
-    goal = find_goal(facts.options.level)
     rows = [["requested names", count(names), "", "", ""]]
-    ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
-    for label, part in (
-        ("found", located),
-        *((f"`{reached_level}`", targets["reached"][reached_level]) for reached_level in ladder),
-    ):
-        share_of_known = [share(part, located)] if label != "found" else [""]
-        rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *share_of_known])
+    reached = {f"`{level}`": targets["reached"][level] for level in _list_levels(facts)}
+    for label, part in {"found": located, **reached}.items():
+        of_known = "" if label == "found" else share(part, located)
+        rows.append([label, count(part), percent(part, names), _interval(part, names), of_known])
     lines = _section("Requested names", ["", "names", "% of all", "95 %", "of those found"], rows)
     lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
     if targets["missing"]:
@@ -228,53 +213,39 @@ def _targets(facts: RunFacts, counts: RowCounts) -> list[str]:
 
 
 def _distinct(distinct: Distinct) -> list[str]:
-    """Return the section on unique blocks among the executed, by stage of curation, next to the published figure."""
+    """Report unique blocks among the executed, by stage of curation, next to the published figure."""
     if not distinct.codes:
         return []
-    rows = [
-        [label, count(number), percent(number, distinct.codes)]
-        for label, number in (
-            ("executed blocks that can be compared", distinct.codes),
-            ("different but for comments and layout", distinct.exact),
-            (f"and no near text (Jaccard >= {LEXICAL:.2f})", distinct.lexical),
-            (f"and no near structure (Jaccard >= {STRUCTURAL:.2f})", distinct.structural),
-            ("and no other text of the same computation", distinct.graph),
-        )
-    ]
-    lines = _section("Unique", ["", "blocks", "%"], rows)
-    note = "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
+    numbers = {
+        "executed blocks that can be compared": distinct.codes,
+        "different but for comments and layout": distinct.exact,
+        f"and no near text (Jaccard >= {LEXICAL:.2f})": distinct.lexical,
+        f"and no near structure (Jaccard >= {STRUCTURAL:.2f})": distinct.structural,
+        "and no other text of the same computation": distinct.graph,
+    }
+    rows = [[label, count(number), percent(number, distinct.codes)] for label, number in numbers.items()]
     text = (
-        f"The stages of NN-RAG's paper, text, near text and near structure, leave {count(distinct.structural)}"
+        "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
+        f" The stages of NN-RAG's paper, text, near text and near structure, leave {count(distinct.structural)}"
         f" ({percent(distinct.structural, distinct.codes)}); it counts 771 of its 941 validated blocks (82 %)."
     )
-    return [*lines, f"{note} {text}", ""]
-
-
-def _rebuild_rows(counted: Mapping[str, int] | None, traced: int) -> list[list[str]]:
-    """Return rows on how many specs reproduce their block."""
-    if counted is None:
-        return []
-    text = (
-        ("written from their specs", "written"),
-        ("of these equal to the original", "equal"),
-        ("of these equal at sizes that were never traced", "other_sizes"),
-    )
-    return [[what, count(counted[name]), percent(counted[name], traced)] for what, name in text]
+    return [*_section("Unique", ["", "blocks", "%"], rows), text, ""]
 
 
 def _graphs(facts: RunFacts, counts: RowCounts) -> list[str]:
-    """Return the section on traced blocks and the number of different computations."""
+    """Report the traced blocks, the number of different computations, and how many specs reproduce their block."""
     graphs, running = counts["graphs"], counts["reached"]["forward"]
     if not running:
         return []
     traced = graphs["blocks"]
-    rows = [
-        ["blocks that run forward", count(running), ""],
-        ["with a graph", count(traced), percent(traced, running)],
-        ["different graphs", count(graphs["distinct"]), percent(graphs["distinct"], traced)],
-        ["different up to widths", count(graphs["distinct_widths"]), percent(graphs["distinct_widths"], traced)],
-        *_rebuild_rows(facts.details.get("rebuilt"), traced),
-    ]
+    numbers = {"different graphs": graphs["distinct"], "different up to widths": graphs["distinct_widths"]}
+    rebuilt = facts.details.get("rebuilt")
+    if rebuilt is not None:
+        numbers["written from their specs"] = rebuilt["written"]
+        numbers["of these equal to the original"] = rebuilt["equal"]
+        numbers["of these equal at sizes that were never traced"] = rebuilt["other_sizes"]
+    rows = [["blocks that run forward", count(running), ""], ["with a graph", count(traced), percent(traced, running)]]
+    rows += [[what, count(number), percent(number, traced)] for what, number in numbers.items()]
     lines = _section("What they compute", ["", "blocks", "%"], rows)
     lines += [
         "Equal graphs are the same computation in eval and in train mode; docs/graphs.md explains how it is computed.",
@@ -290,7 +261,6 @@ def _graphs(facts: RunFacts, counts: RowCounts) -> list[str]:
 
 
 def _report_by_group(
-    title: str,
     label: str,
     groups: Mapping[str, Mapping[str, int]],
     facts: RunFacts,
@@ -302,56 +272,27 @@ def _report_by_group(
 
     Args: apart: groups that an additional line excludes: sources that replace others.
     """
-    if not groups:
-        return []
     goal = find_goal(facts.options.level)
     ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
     # Levels below the goal say little once blocks were executed.
-    ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
-    rows = [[code_span(name, 60), *_cells(levels, ladder, goal)] for name, levels in groups.items()]
+    ladder = ladder if goal == facts.options.level else _list_levels(facts)
+
+    def row(name: str, levels: Mapping[str, int]) -> list[str]:
+        on = count_reached(levels)
+        part, whole = on[goal], on["discovered"]
+        numbers = [count(whole), *(count(on[level]) for level in ladder)]
+        return [name, *numbers, percent(part, whole), _interval(part, whole)]
+
+    rows = [row(code_span(name, 60), levels) for name, levels in groups.items()]
     direct = [levels for name, levels in groups.items() if name not in apart]
     for name, parts in (("**all**", list(groups.values())), *([("**reached directly**", direct)] if apart else [])):
-        whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in parts) for level in LEVELS}
-        rows.append([name, *_cells(whole, ladder, goal)])
+        rows.append(row(name, {level: sum(levels.get(level, 0) for levels in parts) for level in LEVELS}))
     heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]
-    return _section(title, heads, rows, intro=intro)
-
-
-def _failures(failures: Sequence[FailureKind], blocks: int) -> list[str]:
-    """Return the section on why classes stopped, each category with its most common message."""
-    if not failures:
-        return []
-    whole = sum(failure.blocks for failure in failures)
-    rows = [
-        [
-            code_span(failure.kind),
-            _message(failure),
-            code_span(failure.block, 90),
-            count(failure.blocks),
-            percent(failure.blocks, whole),
-            percent(failure.blocks, blocks),
-        ]
-        for failure in failures
-    ]
-    heads = ["category", "commonest message", "for example", "classes", "% of failures", "% of all"]
-    return _section("Why they came no further", heads, rows, left=3)
-
-
-def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
-    """Return the section on the size of the closed files, and the number of source files of each."""
-    lengths = sorted(row.n_lines for row in rows if row.n_lines is not None)
-    if not lengths:
-        return []
-    n_files = sorted(files[row.block] for row in rows if row.code is not None)
-    cells = [
-        [label, *map(count, _quantiles(values, (0, 0.5, 0.9, 1)))]
-        for label, values in (("lines of a closed file", lengths), ("source files", n_files))
-    ]
-    return _section("Size", ["", "least", "median", "90 %", "most"], cells)
+    return _section(f"By {label}", heads, rows, intro=intro) if groups else []
 
 
 def _describe_minimized(rows: Sequence[Block], counts: RowCounts) -> list[str]:
-    """Return the section on lean forms: how many running blocks have one, their size, and why others have none."""
+    """Report how many running blocks have a lean form, their size, and why others have none."""
     counted, running = counts["lean"], counts["reached"]["forward"]
     if not counted["blocks"]:
         return []
@@ -374,7 +315,7 @@ def _describe_minimized(rows: Sequence[Block], counts: RowCounts) -> list[str]:
 
 
 def _quality(rows: Sequence[Block]) -> list[str]:
-    """Return the section on the code quality of the closed files, by LEMUR's score."""
+    """Report the code quality of the closed files, by LEMUR's score."""
     scores = sorted(row.quality for row in rows if row.quality is not None)
     if not scores:
         return []
@@ -388,52 +329,11 @@ def _quality(rows: Sequence[Block]) -> list[str]:
         " NN-RAG's paper names a code quality score, and gives neither its definition nor a figure."
     )
     heads = ["files", "least", "10 %", "median", "mean", "without a finding"]
-    return ["## Code quality", "", *table(heads, [cells], 0), note, ""]
-
-
-def _licences(counts: RowCounts) -> list[str]:
-    rows = [[code_span(name), count(n), percent(n, counts["blocks"])] for name, n in counts["licenses"].items()]
-    return _section("Licences", ["licence", "classes", "%"], rows)
-
-
-def _equivalence(counts: RowCounts) -> list[str]:
-    """Return the result of the comparison with the originals."""
-    whole = sum(counts["fidelity"].values())
-    rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in counts["fidelity"].items()]
-    intro = "Against the class as imported from its own package:"
-    return _section("Fidelity", ["", "classes", "%"], rows, intro=intro) if rows else []
-
-
-def _section(
-    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, intro: str = ""
-) -> list[str]:
-    """Return a section that consists of a table; the first `left` columns are left-aligned."""
-    return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows, left=left)]
-
-
-def _missing_sources(facts: RunFacts) -> list[str]:
-    """Return the section on sources that could not be opened, with the reasons."""
-    if not facts.unopened:
-        return []
-    rows = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
-    return _section("Sources that could not be opened", ["source", "reason"], rows, left=2)
-
-
-def _substitutes(facts: RunFacts) -> list[str]:
-    """Return the names of the sources that replace others."""
-    return [source.name for source in facts.sources if source.instead_of]
-
-
-def _describe_substitutes(facts: RunFacts) -> list[str]:
-    """Describe which releases replace unreachable sources."""
-    taken = [source for source in facts.sources if source.instead_of]
-    rows = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in taken]
-    heads = ["source", "taken from", "in the place of"]
-    return _section("Sources that stand in for others", heads, rows, left=3) if rows else []
+    return [*_section("Code quality", heads, [cells], left=0), note, ""]
 
 
 def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:
-    """Return the section on seconds and cache hits, which differ between runs."""
+    """Report seconds and cache hits, which differ between runs."""
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
     stages.append(["**all**", f"{measured.seconds:,.1f}"])
     lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
@@ -446,17 +346,13 @@ def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> lis
             f" slowest, {code_span(timed[0][1], 120)}, {timed[0][0]:,.1f} s.",
             "",
         ]
-    caches = [
+    caches = (
         ("files in the index", facts.index_hits, facts.index_parsed, "parsed"),
         ("validations", facts.validations_reused, facts.validations_run, "run"),
-    ]
-    body = [
-        [label, count(known), f"{count(fresh)} {what}", percent(known, known + fresh)]
-        for label, known, fresh, what in caches
-    ]
+    )
+    body = [[label, count(old), f"{count(new)} {what}", percent(old, old + new)] for label, old, new, what in caches]
     lines += table(["cache", "known before", "new", "hits"], body)
-    lines += [f"Peak memory of the main process: {measured.peak_memory_bytes / 2**20:,.0f} MiB.", ""]
-    return lines
+    return [*lines, f"Peak memory of the main process: {measured.peak_memory_bytes / 2**20:,.0f} MiB.", ""]
 
 
 def _quantiles(ordered: Sequence[T], fractions: Sequence[float]) -> list[T]:
@@ -466,34 +362,26 @@ def _quantiles(ordered: Sequence[T], fractions: Sequence[float]) -> list[T]:
 
 def share(part: int, whole: int) -> str:
     """Return a proportion and its interval as `73.0 %, 70.5–75.3`; a dash if the total is zero."""
-    return f"{percent(part, whole)}, {_interval(*wilson(part, whole))}" if whole else "–"
+    return f"{percent(part, whole)}, {_interval(part, whole)}" if whole else "–"
 
 
-def _interval(low: float, high: float) -> str:
-    return f"{100 * low:.1f}–{100 * high:.1f}"
-
-
-def _cells(levels: Mapping[str, int], ladder: Sequence[Level], goal: Level) -> list[str]:
-    on = count_reached(levels)
-    part, whole = on[goal], on["discovered"]
-    return [
-        count(whole),
-        *(count(on[level]) for level in ladder),
-        percent(part, whole),
-        _interval(*wilson(part, whole)) if whole else "–",
-    ]
-
-
-def _message(failure: FailureKind) -> str:
-    text = plain(failure.message[:200]) or "(none)"
-    return f"{text} ({count(failure.times)} ×)" if failure.times > 1 else text
-
-
-def _past(level: Level) -> str:
-    return {"forward": "computed an output", "backward": "let gradients flow"}.get(level, level)
+def _interval(part: int, whole: int) -> str:
+    low, high = wilson(part, whole)
+    return f"{100 * low:.1f}–{100 * high:.1f}" if whole else "–"
 
 
 # --- failures by category ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FailureKind:
+    """A category of failure: its blocks, and the most common message with the first block that has it."""
+
+    kind: str
+    blocks: int
+    message: str
+    times: int  # occurrences of this message
+    block: str
 
 
 def list_failures(rows: Iterable[Block]) -> list[FailureKind]:
@@ -510,3 +398,15 @@ def list_failures(rows: Iterable[Block]) -> list[FailureKind]:
         block = next(block for text, block in members if text == message)
         failures.append(FailureKind(kind, len(members), message, times, block))
     return sorted(failures, key=lambda failure: (-failure.blocks, failure.kind))
+
+
+def _failures(failures: Sequence[FailureKind], blocks: int) -> list[str]:
+    whole = sum(failure.blocks for failure in failures)
+    rows = []
+    for failure in failures:
+        text = plain(failure.message[:200]) or "(none)"
+        message = f"{text} ({count(failure.times)} ×)" if failure.times > 1 else text
+        shares = percent(failure.blocks, whole), percent(failure.blocks, blocks)
+        rows.append([code_span(failure.kind), message, code_span(failure.block, 90), count(failure.blocks), *shares])
+    heads = ["category", "commonest message", "for example", "classes", "% of failures", "% of all"]
+    return _section("Why they came no further", heads, rows, left=3)

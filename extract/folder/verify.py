@@ -34,8 +34,10 @@ from manifests.conversations.verify import chat_rows, check_rows, contents, form
 from manifests.folders.checks import Check, check_description, check_faults, check_files
 from manifests.folders.formats import EXTRACTION, FolderKind
 from manifests.folders.manifest import Manifest
+from manifests.folders.reading import describe
 from manifests.folders.tables import rows_by_split
 from manifests.provenance import REQUIREMENTS, SPECS, TABLE
+from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.provenance.swhid import Swhid
 from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec
 
@@ -59,12 +61,15 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     if not checks[1].ok:
         return [*checks, Check("guarantees", ok=False, detail="not checked: the table above cannot be trusted")]
     rows = list(EXTRACTION.rows(folder, Block, [name for name in Block.model_fields if name != "code"]))
-    withheld = _count_withheld(folder)
-    checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest, withheld)]
-    needs, check = _read_requirements(folder, rows)
-    checks.append(check)
+    checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(folder, rows, manifest)]
+    needs = Requirements()
+    try:
+        needs = read_requirements(folder)
+        checks.append(_check_requirements(rows, needs))
+    except (OSError, ValueError) as error:
+        checks.append(check_faults("requirements", [f"{REQUIREMENTS}: not readable: {describe(error)}"], ""))
     confirmed = read_confirmed(manifest.parameters.get("distributions", ()))
-    checks += check_code(folder, rows, _packages(rows, needs), confirmed, jobs)
+    checks += check_code(folder, rows, _list_packages(rows, needs), confirmed, jobs)
     wrong = {check.name for check in checks if not check.ok}
     return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
 
@@ -87,29 +92,23 @@ def _check_ids(rows: Sequence[Block]) -> Check:
 
 
 def _check_counts(rows: Sequence[Block], manifest: Manifest) -> Check:
-    """Check that the manifest's counts are those of the table; the requested names are taken from the manifest."""
-    stated = dict(manifest.counts)
-    stated.pop("targets", None)
-    counts = count_rows(rows)
+    stated = manifest.counts
     wrong = [
         f"{name}: {number} in the table, {stated.get(name)} stated"
-        for name, number in counts.items()
+        for name, number in count_rows(rows).items()
         if number != stated.get(name)
     ]
     return check_faults("counts", wrong, f"{len(rows):,} blocks by level, source, category and failure, as stated")
 
 
-def _count_withheld(folder: Path) -> int:
-    """Count blocks whose code is recorded but absent: code is not published if its license forbids redistribution."""
-    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
-    return int(table["code"].null_count) - int(table["code_sha256"].null_count)
-
-
-def _check_levels(rows: Sequence[Block], manifest: Manifest, withheld: int) -> Check:
+def _check_levels(folder: Path, rows: Sequence[Block], manifest: Manifest) -> Check:
     """Check that blocks from `emitted` on have code, and exactly those below the requested level have a reason."""
     goal = manifest.parameters.get("level")
     if goal not in LEVELS:
         return Check("levels", ok=False, detail=f"the manifest's level is {goal!r}, not one of {', '.join(LEVELS)}")
+    # Code is not published if its license forbids redistribution.
+    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
+    withheld = table["code"].null_count - table["code_sha256"].null_count
     stated = sum(entry.get("blocks", 0) for entry in manifest.details.get("withheld", []))
     wrong = [f"the code of {withheld} blocks is missing, {stated} are stated as withheld"] if withheld != stated else []
     for row in rows:
@@ -122,9 +121,8 @@ def _check_levels(rows: Sequence[Block], manifest: Manifest, withheld: int) -> C
         if (row.error_kind is None) != (row.error is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
         if not _names_add_up(row):
-            wrong.append(
-                f"{block}: names bound to the same, to replacements and to others do not add up to those compared"
-            )
+            numbers = "names bound to the same, to replacements and to others"
+            wrong.append(f"{block}: {numbers} do not add up to those compared")
         if at_least(level, goal) != (row.error_kind is None):
             wrong.append(f"{block}: {level} of {goal}, {row.error_kind or 'no reason recorded'}")
     return check_faults("levels", wrong, f"every block is `{goal}`, or says why not")
@@ -140,43 +138,43 @@ def _names_add_up(row: Block) -> bool:
     return bool(0 <= same + replaced <= compared and listed == min(compared - same, MOST_OTHERS))
 
 
-def _read_requirements(folder: Path, rows: Sequence[Block]) -> tuple[dict[str, Any], Check]:
-    """Return `required_repos.json`, and check that it lists the blocks that have code, in their order."""
-    name, wrong = "requirements", []
-    try:
-        needs: dict[str, Any] = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
-        entries, sources = needs["blocks"], needs["sources"]
-        if [entry["block"] for entry in entries] != [row.block for row in rows if row.code_sha256 is not None]:
-            wrong.append("its blocks are not those of the table that have code, in their order")
-        by_block = {row.block: row for row in rows}
-        for entry in entries:
-            wrong += _entry_faults(entry, by_block.get(entry["block"]), sources)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return {}, check_faults(name, [f"{REQUIREMENTS}: not readable: {type(error).__name__}: {error}"], "")
-    return needs, check_faults(name, wrong, f"{len(entries):,} entries: PEP 508, SWHIDs and sources as in the table")
+def _check_requirements(rows: Sequence[Block], needs: Requirements) -> Check:
+    """Check that `required_repos.json` lists the blocks that have code, in their order."""
+    by_block = {row.block: row for row in rows if row.code_sha256 is not None}
+    wrong = []
+    if [entry.block for entry in needs.blocks] != list(by_block):
+        wrong.append("its blocks are not those of the table that have code, in their order")
+    for entry in needs.blocks:
+        try:
+            wrong += _entry_faults(entry, by_block.get(entry.block), needs)
+        except InvalidRequirement as error:
+            wrong.append(f"{entry.block}: not PEP 508: {error}")
+        except ValueError as error:
+            wrong.append(f"{entry.block}: {error}")
+    fine = f"{len(needs.blocks):,} entries: PEP 508, SWHIDs and sources as in the table"
+    return check_faults("requirements", wrong, fine)
 
 
-def _entry_faults(entry: Row, row: Block | None, sources: Row) -> Iterator[str]:
-    block = entry["block"]
-    try:
-        stated = {canonicalize_name(Requirement(text).name) for text in entry["requires"]}
-        if row is not None and not {canonicalize_name(Requirement(text).name) for text in row.requires} <= stated:
-            yield f"{block}: requires less than the table says"
-    except InvalidRequirement as error:
-        yield f"{block}: not PEP 508: {error}"
-    swhid = Swhid.from_string(entry["swhid"])
+def _entry_faults(entry: BlockNeeds, row: Block | None, needs: Requirements) -> Iterator[str]:
+    stated, required = (
+        {canonicalize_name(Requirement(text).name) for text in texts}
+        for texts in (entry.requires, row.requires if row is not None else ())
+    )
+    if not required <= stated:
+        yield f"{entry.block}: requires less than the table says"
+    swhid = Swhid.from_string(entry.swhid or "")
     if row is not None and (swhid.sha1 not in row.swhid or swhid.lines != (row.start_line, row.end_line)):
-        yield f"{block}: its SWHID is of another file or of other lines than the table's"
-    yield from (f"{block}: its source {source} is not listed" for source in entry["made_from"] if source not in sources)
+        yield f"{entry.block}: its SWHID is of another file or of other lines than the table's"
+    yield from (f"{entry.block}: its source {name} is not listed" for name in entry.files if name not in needs.sources)
 
 
-def _packages(rows: Iterable[Block], needs: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+def _list_packages(rows: Iterable[Block], needs: Requirements) -> dict[str, frozenset[str]]:
     """Return by source the import names that its blocks must not import."""
     packages: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         packages[row.source].add(row.qualname.partition(".")[0])
-    for source, facts in needs.get("sources", {}).items():
-        packages[source] |= set(facts.get("packages", ()))
+    for source, facts in needs.sources.items():
+        packages[source] |= set(facts.packages)
     return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in packages.items()}
 
 
@@ -184,17 +182,11 @@ def _packages(rows: Iterable[Block], needs: Mapping[str, Any]) -> dict[str, froz
 
 
 def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
-    """Check the tables of specs and conversations, if any, of a folder whose block table passed."""
-    if not (folder / SPEC_TABLES).is_dir() and not has_chat(folder):
-        return [Check("spec splits", ok=True, detail="no tables of specs: an earlier version wrote this folder")]
-    if not (folder / SPECS).is_file():
-        return [Check("spec splits", ok=False, detail=f"there are tables of specs, but no {SPECS}")]
+    """Check the tables of specs and conversations of a folder whose block table and specs passed."""
     specs = [Spec.model_validate_json(line) for line in read_lines(folder / SPECS)]
-    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
-    codes = table.filter(pc.is_valid(table["code_sha256"]))["code"].to_pylist()
-    checks, splits = _check_spec_tables(folder, manifest, specs, codes)
+    checks, splits = _check_spec_tables(folder, manifest, specs)
     if manifest.parameters.get("chat") is not None or has_chat(folder):
-        checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
+        checks += check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)
     return [*checks, check_graphs(folder, manifest, specs), *check_description(folder, manifest, EXTRACTION.tables)]
 
 
@@ -207,23 +199,15 @@ def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Che
         missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
         wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
     number = sum(spec.algorithm is not None for spec in specs)
-    return check_faults(
-        "graphs", wrong, f"{number:,} graphs of specs have the identities and sentences that are stated"
-    )
+    fine = f"{number:,} graphs of specs have the identities and sentences that are stated"
+    return check_faults("graphs", wrong, fine)
 
 
-def _check_spec_tables(
-    folder: Path, manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str | None]
-) -> tuple[list[Check], dict[str, str]]:
-    """Return the checks, and the split of each spec by block.
-
-    Args:
-        specs: those in `specs.jsonl`, in order.
-        codes: code of the same blocks; groups are recomputed unless one was withheld.
-    """
-    (table,) = EXTRACTION.check_tables(folder, ["specs"])
-    if not table.ok:
-        return [table], {}
+def _check_spec_tables(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> tuple[list[Check], dict[str, str]]:
+    """Return the checks, and the split of each spec by block."""
+    (schema,) = EXTRACTION.check_tables(folder, ["specs"])
+    if not schema.ok:
+        return [schema], {}
     listed = list(rows_by_split(folder, SPEC_TABLES))
     rows = {row["block"]: (split, row) for split, row in listed}
     wrong: list[str] = []
@@ -240,26 +224,19 @@ def _check_spec_tables(
             wrong.append(f"{spec.block}: is in {split}, but states {row['split']}")
         if clusters.setdefault(row["cluster"], split) != split:
             wrong.append(f"{spec.block}: its group is in {split} and in {clusters[row['cluster']]}")
+    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
+    codes = table.filter(pc.is_valid(table["code_sha256"]))["code"].to_pylist()
     again = "" if None in codes else ", worked out again"
     # Groups follow from the texts of all classes, so one withheld file makes them unknowable.
     if not wrong and again:
-        wrong += _find_misplaced(manifest, specs, [code or "" for code in codes], rows)
+        assigned = zip(specs, assign_splits(specs, codes, manifest.parameters.get("seed", 0)), strict=True)
+        wrong += [
+            f"{spec.block}: belongs to {assignment.cluster} in {assignment.split}"
+            for spec, assignment in assigned
+            if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (assignment.cluster, assignment.split)
+        ]
     fine = f"{len(specs):,} specs as their lines, {len(clusters):,} groups{again}, each in one split"
-    return [table, check_faults("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
-
-
-def _find_misplaced(
-    manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str], rows: Mapping[str, tuple[str, Mapping[str, Any]]]
-) -> list[str]:
-    seed = manifest.parameters.get("seed")
-    if not isinstance(seed, int):
-        return ["the manifest states no seed"]
-    assigned = zip(specs, assign_splits(specs, codes, seed), strict=True)
-    return [
-        f"{spec.block}: belongs to {assignment.cluster} in {assignment.split}"
-        for spec, assignment in assigned
-        if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (assignment.cluster, assignment.split)
-    ]
+    return [schema, check_faults("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
 
 
 # --- conversations ---------------------------------------------------------------------------------------------------
@@ -268,17 +245,13 @@ def _find_misplaced(
 def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], splits: Mapping[str, str]) -> list[Check]:
     """Return the checks of a folder with conversations, except for those that read code.
 
-    Args:
-        specs: specs of the folder, by block.
-        splits: splits of the specs, by block.
+    Args: specs, splits: specs of the folder and their splits, by block.
     """
     schemas = EXTRACTION.check_tables(folder, ["chat", "chat_drops"])
     options = manifest.parameters.get("chat")
-    if not all(check.ok for check in schemas) or not isinstance(options, dict):
-        return [
-            *schemas,
-            Check("chat", ok=False, detail="not checked: a table above or the manifest cannot be trusted"),
-        ]
+    if not all(check.ok for check in schemas) or options is None:
+        detail = "not checked: a table above or the manifest cannot be trusted"
+        return [*schemas, Check("chat", ok=False, detail=detail)]
     kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
     # Reading the rights costs a pass over the table: only if an answer is code.
     rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else CodeRights()

@@ -5,8 +5,9 @@ import hashlib
 import itertools
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from manifests.records import Block
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
 _MINIMIZED = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
-_CODE_COLUMNS = tuple({*SHARED, *_MINIMIZED, "error_kind", "requires", "code", "n_lines"})
+_CODE_COLUMNS = (*SHARED, *_MINIMIZED, "error_kind", "requires", "code", "n_lines")
 _BATCH = 40  # blocks per worker call
 _FEW = 60  # blocks; with fewer, starting processes costs more than it saves
 
@@ -56,32 +57,9 @@ class BlockFile:
     """The file of a block, and what states something about it."""
 
     row: Block
-    spec: tuple[str | None, ...]  # the line in its place among the specs, None if they end before; empty without specs
-    texts: list[tuple[str, str]]  # as in `ChatTexts`
-    answer: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ChatTexts:
-    """Conversation texts that must be compared with code: guarded texts and whole answers, by block."""
-
-    guarded: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # block -> name and text of each
-    codes: dict[str, str] = field(default_factory=dict)  # block -> the code that `write` answers
-
-
-def read_texts(folder: Path) -> ChatTexts:
-    """Return the texts of a folder's conversations; empty if it has no readable tables of them."""
-    chat_texts = ChatTexts()
-    if not all(check.ok for check in EXTRACTION.check_tables(folder, ["chat"])):
-        return chat_texts
-    for _, row in chat_rows(folder):
-        _, user, assistant = contents(row)
-        for block in (row["block"], *row["others"]):
-            text = text_to_check(row["task"], user, assistant)
-            chat_texts.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
-        if row["task"] == "write":
-            chat_texts.codes[row["block"]] = read_fence(assistant, "python") or ""
-    return chat_texts
+    spec: str | None  # the line in its place among the specs, None if they end before
+    texts: list[tuple[str, str]]  # name and text of each conversation about it that must not repeat it
+    answer: str | None  # the code that the conversation `write` answers
 
 
 def read_fence(text: str, language: str) -> str | None:
@@ -108,38 +86,42 @@ def check_code(
     for row in rows:
         if row.file != paths.get(row.block):
             all_faults["files"].append(f"{row.block}: lies in {row.file}, not in {paths.get(row.block)}")
-    work, batches = partial(check_batch, folder, packages, confirmed), _batches(folder)
+    lines = sum(1 for _ in read_lines(folder / SPECS))
+    if lines > len(paths):
+        all_faults["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
+    work, batches = partial(_check_batch, folder, packages, confirmed), _batches(folder)
     with progress("verify", len(paths), "blocks") as advance:
         for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
             for name, wrong in faults.items():
                 all_faults[name] += wrong
             advance(done)
-    fine = {name: f"{len(paths):,} {text}" for name, text in _OF_CODE.items()}
-    if not has_chat(folder):
-        del fine["chat code"]
-    if not (folder / SPECS).is_file():
-        fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
-    elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
-        all_faults["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
-    return [check_faults(name, all_faults[name], text) for name, text in fine.items()]
+    names = [name for name in _OF_CODE if name != "chat code" or has_chat(folder)]
+    return [check_faults(name, all_faults[name], f"{len(paths):,} {_OF_CODE[name]}") for name in names]
 
 
 def _batches(folder: Path) -> Iterator[list[BlockFile]]:
-    specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
-    texts = read_texts(folder)
-    emitted = (row for row in EXTRACTION.rows(folder, Block, _CODE_COLUMNS) if row.code_sha256 is not None)
-    while rows := list(itertools.islice(emitted, _BATCH)):
-        batch = []
-        for row in rows:
-            spec = () if specs is None else (next(specs, None),)
-            file = BlockFile(row, spec, texts.guarded.get(row.block, []), texts.codes.get(row.block))
-            if row.code is not None or row.lean_sha256 is not None:
-                batch.append(file)
-        if batch:
-            yield batch
+    texts: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    answers: dict[str, str] = {}
+    if all(check.ok for check in EXTRACTION.check_tables(folder, ["chat"])):
+        for _, row in chat_rows(folder):
+            _, user, assistant = contents(row)
+            text = text_to_check(row["task"], user, assistant)
+            for block in (row["block"], *row["others"]):
+                texts[block].append((f"{row['task']} of {row['block']}", text))
+            if row["task"] == "write":
+                answers[row["block"]] = read_fence(assistant, "python") or ""
+    blocks = EXTRACTION.rows(folder, Block, _CODE_COLUMNS)
+    emitted = (block for block in blocks if block.code_sha256 is not None)
+    pairs = itertools.zip_longest(emitted, read_lines(folder / SPECS))
+    while batch := list(itertools.islice(pairs, _BATCH)):
+        yield [
+            BlockFile(block, line, texts[block.block], answers.get(block.block))
+            for block, line in batch
+            if block is not None and (block.code is not None or block.lean_sha256 is not None)
+        ]
 
 
-def check_batch(
+def _check_batch(
     folder: Path, packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], files: Sequence[BlockFile]
 ) -> tuple[int, Faults]:
     """Return the number of blocks and the faults of their files, by check."""
@@ -162,8 +144,7 @@ def _file_faults(
     path = folder / row.file if row.file else None
     if path is None or not path.is_file() or path.read_bytes() != data:
         yield "files", f"{row.file} is not its code"
-    for line in file.spec:
-        yield from (("specs", fault) for fault in find_line_faults(line, row))
+    yield from (("specs", fault) for fault in find_line_faults(file.spec, row))
     for (name, _), wrong in zip(file.texts, repeats([text for _, text in file.texts], code), strict=True):
         if wrong:
             yield "chat code", f"{name} repeats a passage of its file"

@@ -1,10 +1,11 @@
 """Writer of the extraction folder: closed files, table, specs, requirements, report, and the manifest last."""
 
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from extract.chat.build import ChatOptions, build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock, CodeRights, read_rights
 from extract.folder.page import extraction_page
 from extract.folder.report import write_report
-from extract.model.results import Result, RunFacts, at_least, count_rows
+from extract.model.results import Result, RunFacts, at_least, count_rows, sort_by_size
 from extract.resolve.requirements import requirements_text
 from extract.sources import PackageSource
 from extract.specs.make import write_specs
-from extract.specs.splits import SplitAssignment, assign_splits, write_spec_tables
+from extract.specs.splits import assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plural, table
@@ -26,7 +27,7 @@ from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.distinct import Distinct, count_distinct
 from lemur_core.similarity.text import split_tokens
 from lemur_core.source.quality import code_quality
-from manifests.conversations.conversation import Chat, write_chat_tables
+from manifests.conversations.conversation import write_chat_tables
 from manifests.folders.formats import EXTRACTION, Card
 from manifests.folders.frame import finish
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
@@ -36,20 +37,8 @@ from manifests.provenance.licenses import is_permissive
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
 
 #: Fields of each source in the manifest, in addition to the number of its files.
-_OF_SOURCES = (
-    "name",
-    "kind",
-    "version",
-    "origin",
-    "license",
-    "swhid",
-    "digest",
-    "priority",
-    "paths",
-    "exclude",
-    "symbols",
-    "instead_of",
-)
+_OF_SOURCES: tuple[str, ...] = ("name", "kind", "version", "origin", "license", "swhid", "digest", "priority")
+_OF_SOURCES += ("paths", "exclude", "symbols", "instead_of")
 #: Characters of a file name before `.py`; longer names are cut and end in a digest.
 _LONGEST = 160
 _DIGITS = 8
@@ -81,22 +70,18 @@ def write_extraction(
     assert len({row.block for row in rows}) == len(rows), "a block occurs twice among the results"
     counts = count_rows(rows, facts.targets)
     with atomic_folder(out, force=force) as folder:
-        files_of_block = {result.row.block: result.closure_files for result in results}
-        _write_blocks(folder, rows, files_of_block, facts)
+        _write_blocks(folder, rows, {result.row.block: result.closure_files for result in results}, facts)
         watch.lap("write tables")
         traced = {result.row.block: result.traced for result in results if result.traced is not None}
         specs = write_specs(folder / SPECS, rows, traced)
         watch.lap("write specs")
-        codes = [row.code for row in rows if row.code is not None]
-        minimized = [row.lean_code for row in rows if row.code is not None]
-        tables, dataset = write_dataset(folder, specs, codes, minimized, len(rows), facts)
+        tables, dataset = _write_dataset(folder, specs, rows, facts)
         watch.lap("write data set")
-        files = {block: len(sources_of_block) for block, sources_of_block in files_of_block.items()}
         # Duplicates are counted among validated blocks alone, as the paper counts them.
         executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
         distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
         watch.lap("distinct")
-        write_report(folder, rows, files, facts, counts, distinct, watch.measure(), traced)
+        write_report(folder, rows, facts, counts, distinct, watch.measure(), traced)
         watch.lap("report")
         manifest = Manifest(
             kind=EXTRACTION.name,
@@ -112,21 +97,15 @@ def write_extraction(
 
 
 def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
-    """Return LEMUR's score of each code, in 0..1, with Pyflakes, whatever else is installed; None if unavailable.
-
-    Also None if a code does not parse, or is nested too deeply for the analyzers.
-    """
-    indices = [index for index, code in enumerate(codes) if code is not None]
-    texts = [codes[index] or "" for index in indices]
+    """Return LEMUR's score of each code, in 0..1, with Pyflakes; None without a code that the analyzers can read."""
+    texts = [code for code in codes if code is not None]
+    scores: Iterator[float | None]
     if len(texts) <= _FEW:
-        scores = [_quality(text) for text in texts]
+        scores = iter([_quality(text) for text in texts])
     else:
         batches = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
-        scores = [score for batch in map_chunks(_quality, batches, _no_score, jobs) for score in batch]
-    by_row: list[float | None] = [None] * len(codes)
-    for index, score in zip(indices, scores, strict=True):
-        by_row[index] = score
-    return by_row
+        scores = itertools.chain.from_iterable(map_chunks(_quality, batches, _no_score, jobs))
+    return [None if code is None else next(scores) for code in codes]
 
 
 def _quality(code: str) -> float | None:
@@ -144,14 +123,22 @@ def _write_blocks(
     folder: Path, rows: Sequence[Block], files_of_block: Mapping[str, Sequence[tuple[str, str]]], facts: RunFacts
 ) -> None:
     """Write the closed files, the table of blocks, and what each file requires and is made from."""
-    _write_code(folder, rows)
+    for row in rows:
+        file = row.file or ""
+        for name, code in ((file, row.code), (get_minimized_path(file), row.lean_code)):
+            if file and code is not None:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(code, encoding="utf-8", newline="\n")
     # Seconds differ from run to run; without them the table has the same bytes in every run.
     left_out = {} if facts.options.timings else {"seconds": None}
     write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
     text = requirements_text(rows, files_of_block, facts.sources)
     (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
     if facts.options.level == "discovered":
-        (folder / NAMES).write_text(names_text(rows), encoding="utf-8", newline="\n")
+        # The list that makes `--names` select these classes again: unique bare names, else block ids.
+        times = Counter(row.name for row in rows)
+        names = [row.name if times[row.name] == 1 else row.block for row in rows]
+        (folder / NAMES).write_text(json.dumps(names, indent=1) + "\n", encoding="utf-8", newline="\n")
 
 
 def _manifest_details(facts: RunFacts, distinct: Distinct) -> dict[str, Any]:
@@ -160,12 +147,6 @@ def _manifest_details(facts: RunFacts, distinct: Distinct) -> dict[str, Any]:
     ]
     events = {"unopened": dict(facts.unopened), "notes": facts.notes}
     return {"sources": sources, **events, "distinct": asdict(distinct), **facts.details}
-
-
-def names_text(rows: Sequence[Block]) -> str:
-    """Return the JSON list that makes `--names` select these classes again: unique bare names, else block ids."""
-    times = Counter(row.name for row in rows)
-    return json.dumps([row.name if times[row.name] == 1 else row.block for row in rows], indent=1) + "\n"
 
 
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:
@@ -205,18 +186,6 @@ def _unique(name: str, key: str, taken: set[str]) -> str:
     return f"{safe}-{digest[:digits]}"
 
 
-def _write_code(folder: Path, rows: Iterable[Block]) -> None:
-    for row in rows:
-        if row.file is not None and row.code is not None:
-            path = folder / row.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(row.code, encoding="utf-8", newline="\n")
-        if row.file is not None and row.lean_code is not None:
-            path = folder / get_minimized_path(row.file)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(row.lean_code, encoding="utf-8", newline="\n")
-
-
 def _count_bytes(source: PackageSource) -> int:
     try:
         return sum((source.root / file.path).stat().st_size for file in source.files)
@@ -226,51 +195,31 @@ def _count_bytes(source: PackageSource) -> int:
         ) from error
 
 
-def write_dataset(
-    folder: Path, specs: Sequence[Spec], codes: Sequence[str], lean: Sequence[str | None], blocks: int, facts: RunFacts
+def _write_dataset(
+    folder: Path, specs: Sequence[Spec], rows: Sequence[Block], facts: RunFacts
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Write the tables and the card of a folder whose blocks, requirements and specs are written.
+    """Write the tables of specs and conversations, and the card, of a folder whose other files are written.
 
-    Args:
-        codes: closed files of the same blocks.
-        lean: their lean forms, if any.
-        blocks: number of rows in the table of blocks.
-        facts: facts of the run: seed, options of conversations, and sources that replace others.
     Returns: Rows by path below `folder`, and counts for the manifest.
     """
     options = facts.options
+    with_code = [row for row in rows if row.code is not None]
+    codes = [row.code or "" for row in with_code]
     assignments = assign_splits(specs, codes, options.seed)
-    rows = write_spec_tables(folder, specs, assignments)
-    splits = Counter(split_place.split for split_place in assignments)
-    groups = len({split_place.cluster for split_place in assignments})
-    counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
+    tables = write_spec_tables(folder, specs, assignments)
+    splits = Counter[str](assignment.split for assignment in assignments)
+    groups = Counter(assignment.cluster for assignment in assignments)
+    counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": len(groups)}}
     chat = None
     if options.chat:
-        chat_blocks = [ChatBlock(*values) for values in zip(specs, assignments, codes, lean, strict=True)]
+        minimized = [row.lean_code for row in with_code]
+        chat_blocks = [ChatBlock(*values) for values in zip(specs, assignments, codes, minimized, strict=True)]
         chat_options = ChatOptions(options.seed, options.chat_max_tokens, options.include_code)
         chat = build_chat(chat_blocks, chat_options, read_rights(folder) if options.include_code else CodeRights())
-        rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
+        tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
-    write_extraction_card(folder, {TABLE: blocks, **rows}, specs, assignments, chat, facts.sources)
-    return rows, counts
-
-
-def write_extraction_card(
-    folder: Path,
-    rows: Mapping[str, int],
-    specs: Sequence[Spec],
-    assignments: Sequence[SplitAssignment],
-    chat: Chat | None,
-    sources: Sequence[PackageSource],
-) -> None:
-    """Write the dataset card of an extraction, and its description for catalogs.
-
-    Args: rows: number of rows by path of each table.
-    """
-    taken = ", ".join(
-        f"{code_span(source.name)} ({code_span(source.instead_of)})" for source in sources if source.instead_of
-    )
-    modules = f"{plural(rows[TABLE], 'PyTorch module')} as closed files where they could be closed, and"
+    modules = f"{plural(len(rows), 'PyTorch module')} as closed files where they could be closed, and"
+    taken = [source for source in facts.sources if source.instead_of]
     lines = [
         f"{modules} {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were"
         " read or measured, never text of its source.",
@@ -286,48 +235,49 @@ def write_extraction_card(
         "`report.md` shows how far the blocks came, `manifest.json` says how to make this folder again, and `lemur"
         " verify` checks its promises. The code of each block is under the licence of its source.",
         "",
-        *([f"Releases in the place of sources that could not be reached: {taken}.", ""] if taken else []),
-        *_specs(specs, assignments),
-        *(extraction_chat_card(chat) if chat else []),
     ]
+    if taken:
+        names = ", ".join(f"{code_span(source.name)} ({code_span(source.instead_of)})" for source in taken)
+        lines += [f"Releases in the place of sources that could not be reached: {names}.", ""]
+    if specs:
+        lines += _describe_specs(specs, splits, groups)
+    if chat:
+        lines += extraction_chat_card(chat)
     card = Card(
         name="Extracted PyTorch blocks",
         description=f"{modules} neutral specs of them.",
-        licenses=sorted({source.license for source in sources}),
-        size=rows[TABLE],
+        licenses=sorted({source.license for source in facts.sources}),
+        size=len(rows),
         text="\n".join(lines).rstrip() + "\n",
     )
-    EXTRACTION.write_card(folder, rows, card)
+    EXTRACTION.write_card(folder, {TABLE: len(rows), **tables}, card)
+    return tables, counts
 
 
-def _specs(specs: Sequence[Spec], assignments: Sequence[SplitAssignment]) -> list[str]:
-    if not specs:
-        return []
-    splits = Counter[str](index.split for index in assignments)
-    groups: dict[str, Any] = Counter(index.cluster for index in assignments)
-    text = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
+def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Mapping[str, int]) -> list[str]:
+    """Return the section of the card about the specs."""
     lengths = sorted(len(split_tokens(spec.summary)) for spec in specs)
+    algorithms = [spec.algorithm for spec in specs if spec.algorithm is not None]
+    licenses = sort_by_size(Counter(spec.license for spec in specs))
     return [
         "## Specs",
         "",
-        f"{text}. Related blocks (nearly the same class, or the same design) form a group, column `cluster`, and a"
-        f" group is in one split: {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The"
-        " table `blocks` is one split; column `block` joins it with these.",
+        f"{', '.join(f'{count(splits[split])} {split}' for split in SPLITS)}. Related blocks (nearly the same class, or"
+        " the same design) form a group, column `cluster`, and a group is in one split:"
+        f" {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The table `blocks` is one"
+        " split; column `block` joins it with these.",
         "",
-        f"{count(sum(spec.algorithm is not None for spec in specs))} tell what their block computes; of"
-        f" {count(sum(s.algorithm is not None and s.algorithm.rebuilds is True for s in specs))} a module was written"
+        f"{count(len(algorithms))} tell what their block computes; of"
+        f" {count(sum(algorithm.rebuilds is True for algorithm in algorithms))} a module was written"
         " from the spec alone and proved equal to it, outputs, gradients and buffers (`lemur rebuild`).",
         "",
         f"{count(sum(bool(spec.cases) for spec in specs))} were seen to run forward,"
         f" {count(sum(spec.parameters is not None for spec in specs))} to be constructed. Summaries have a median of"
         f" {lengths[(len(lengths) - 1) // 2]} tokens.",
         "",
-        *_license_table(Counter(spec.license for spec in specs), "specs"),
+        *table(
+            ["licence", "permissive", "specs"],
+            [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(n)] for name, n in licenses.items()],
+            2,
+        ),
     ]
-
-
-def _license_table(licenses: Mapping[str, int], what: str) -> list[str]:
-    """Return a table with the number of items by license, and whether it allows redistribution of code."""
-    ordered = sorted(licenses.items(), key=lambda item: (-item[1], item[0]))
-    rows = [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(number)] for name, number in ordered]
-    return table(["licence", "permissive", what], rows, 2)

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.syntax import Syntax
 
-from extract.specs.make import WorkingCalls, read_arguments, read_observed, read_spec, read_spec_graph
+from extract.specs.make import read_arguments, read_observed, read_spec, read_spec_graph
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
@@ -24,7 +24,7 @@ from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, get_minimized_path
 from manifests.provenance.licenses import is_permissive
-from manifests.provenance.parts import read_requirements
+from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.records import Block, SpecChatRow
 
 _NEAR = 5
@@ -66,11 +66,22 @@ def read_block(folder: Path, index: int) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class NamedBlock:
-    """A block: its row, its entry in `required_repos.json` (None without code), and other blocks of the same name."""
+    """A block: its row, the folder's requirements (empty if it has no code), and other blocks of the same name."""
 
     row: Block
-    needs: Mapping[str, Any] | None
+    requirements: Requirements
     others: tuple[str, ...]  # ids with their levels, in the order of the table
+
+    @property
+    def needs(self) -> BlockNeeds | None:
+        """The requirements of its file."""
+        return next((entry for entry in self.requirements.blocks if entry.block == self.row.block), None)
+
+    @property
+    def further_files(self) -> list[tuple[str, str]]:
+        """Source and path of each file that it was extracted from, other than its own."""
+        files = [(source, path) for source, paths in (self.needs.files if self.needs else {}).items() for path in paths]
+        return [file for file in files if file != (self.row.source, self.row.path)]
 
 
 def find_block(folder: Path, wanted: str) -> NamedBlock:
@@ -88,30 +99,25 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
         raise UserError(_unknown(rows, wanted))
     row = read_block(folder, indices[0])
     others = tuple(f"{rows[index].block} ({rows[index].level})" for index in indices[1:])
-    needs = read_needs(folder) if row.code is not None else {"blocks": {}}
-    return NamedBlock(row, needs["blocks"].get(row.block), others)
+    with EXTRACTION.reading(folder):
+        return NamedBlock(row, read_requirements(folder) if row.code is not None else Requirements(), others)
 
 
 def match(rows: Sequence[Block], wanted: str) -> list[int]:
     """Return the indices of the rows that a name refers to, by the first interpretation of the name with a match."""
-    # Whole names before parts: a bare name must not match the end of another block's.
-    for column in ("block", "qualname", "name"):
-        matches = [index for index, row in enumerate(rows) if getattr(row, column) == wanted]
-        if matches:
-            return matches
     source, separator, name = wanted.rpartition("::")
-    if not name:
-        return []
     within = [
-        index for index, row in enumerate(rows) if not separator or source in (row.source, row.source.partition("@")[0])
+        (index, row)
+        for index, row in enumerate(rows)
+        if name and (not separator or source in (row.source, row.source.partition("@")[0]))
     ]
-    ways = ("qualname", ""), ("name", ""), ("qualname", ".")
-    for column, before in ways:
-        values = {index: str(getattr(rows[index], column)) for index in within}
-        matches = [p for p, value in values.items() if value == name or (before and value.endswith(before + name))]
-        if matches:
-            return matches
-    return []
+    # Whole names before parts: a bare name must not match the end of another block's.
+    return (
+        [index for index, row in within if row.block == wanted]
+        or [index for index, row in within if row.qualname == name]
+        or [index for index, row in within if row.name == name]
+        or [index for index, row in within if row.qualname.endswith(f".{name}")]
+    )
 
 
 def _unknown(rows: Sequence[Block], wanted: str) -> str:
@@ -124,16 +130,6 @@ def _unknown(rows: Sequence[Block], wanted: str) -> str:
     near += [name for name in names if folded and folded in name.casefold() and name not in near]
     hint = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
     return f"{wanted}: no block of this folder has this name; {hint}"
-
-
-def read_needs(folder: Path) -> dict[str, Any]:
-    """Return `required_repos.json`, with its entries by block.
-
-    Raises: UserError if the file cannot be read.
-    """
-    with EXTRACTION.reading(folder):
-        needs = read_requirements(folder).model_dump(by_alias=True, exclude_unset=True)
-    return {**needs, "blocks": {entry["block"]: entry for entry in needs.get("blocks", ())}}
 
 
 # --- as a class -------------------------------------------------------------------------------------------------------
@@ -213,39 +209,33 @@ def find(folder: Path, wanted: str) -> RowTrace:
     with EXTRACTION.reading(folder):
         chat = find_conversation(folder, wanted, SpecChatRow, ("id", "task", "block", "others"))
     if chat is None:
-        return _block(folder, wanted)
+        return RowTrace(tuple(_list_links(folder, wanted)), ())
     details = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
-    return RowTrace((FolderLink("chat row", chat["id"], details), *_block(folder, chat["block"]).links), ())
+    return RowTrace((FolderLink("chat row", chat["id"], details), *_list_links(folder, chat["block"])), ())
 
 
-def _block(folder: Path, wanted: str) -> RowTrace:
+def _list_links(folder: Path, wanted: str) -> Iterator[FolderLink]:
+    """Yield the links from a block to its release, its lines, and the files of which it has definitions."""
     named = find_block(folder, wanted)
-    row, entry, needs = named.row, named.needs or {}, read_needs(folder)
-    stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
-    sources = {**needs.get("sources", {}), **stated}
-    block = {
-        "level": row.level,
-        "fidelity": row.fidelity,
-        "code": row.code_sha256,
-        "file": row.file,
-        "licence": row.license,
-        "others": list(named.others),
-    }
-    lines = {"lines": lines_text(row.start_line, row.end_line), "swhid": entry.get("swhid") or row.swhid}
-    paths_by_source: dict[str, list[str]] = entry.get("made_from", {})
-    parts = [(source, path) for source, paths in paths_by_source.items() for path in paths]
-    links = [
-        FolderLink("block", row.block, block),
-        _release(row.source, sources),
-        FolderLink("source", f"{row.source} {row.path}", lines),
-        *(_release(source, sources) for source in paths_by_source if source != row.source),
-        *(
-            FolderLink("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
-            for source, path in parts
-            if (source, path) != (row.source, row.path)
-        ),
-    ]
-    return RowTrace(tuple(links), ())
+    row, needs, requirements = named.row, named.needs, named.requirements
+    sources = {name: source.model_dump() for name, source in requirements.sources.items()}
+    sources |= {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
+
+    def link_release(name: str) -> FolderLink:
+        """Return a source as it was fetched; the digest is that of its Python files."""
+        known = sources.get(name, {})
+        facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
+        return FolderLink("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
+
+    facts = {"level": row.level, "fidelity": row.fidelity, "code": row.code_sha256, "file": row.file}
+    yield FolderLink("block", row.block, {**facts, "licence": row.license, "others": list(named.others)})
+    yield link_release(row.source)
+    lines = lines_text(row.start_line, row.end_line)
+    swhid = (needs and needs.swhid) or row.swhid
+    yield FolderLink("source", f"{row.source} {row.path}", {"lines": lines, "swhid": swhid})
+    yield from (link_release(source) for source in (needs.files if needs else ()) if source != row.source)
+    for source, path in named.further_files:
+        yield FolderLink("with", f"{source} {path}", {"swhid": requirements.files.get(source, {}).get(path)})
 
 
 def find_code(folder: Path, sha256: str) -> RowTrace | None:
@@ -257,11 +247,7 @@ def find_code(folder: Path, sha256: str) -> RowTrace | None:
     return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
 
 
-def _release(name: str, sources: dict[str, dict[str, Any]]) -> FolderLink:
-    """Return a source as it was fetched; the digest is that of its Python files."""
-    known = sources.get(name, {})
-    facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
-    return FolderLink("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
+# --- in print ---------------------------------------------------------------------------------------------------------
 
 
 _MAX_ITEMS = 8
@@ -274,54 +260,57 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
     Raises: The same as `find_block`.
     """
     named = find_block(folder, wanted)
+    row = named.row
     if as_json:
-        facts = {**named.row.model_dump(mode="json"), "needs": named.needs, "others": list(named.others)}
-        print(json.dumps(facts, indent=2))
+        needs = named.needs and named.needs.model_dump(by_alias=True, exclude_unset=True)
+        print(json.dumps({**row.model_dump(mode="json"), "needs": needs, "others": list(named.others)}, indent=2))
         return
     print("\n".join(describe_block(named)))
-    code = named.row.code or named.row.lean_code  # the lean form if only that was published
+    code = row.code or row.lean_code  # the lean form if only that was published
     if code is None:
         return
     print()
     if sys.stdout.isatty():
-        _print_coloured(code)
+        # Foreign code: the terminal must not obey its control characters.
+        safe = "\n".join(make_visible(line) for line in code.rstrip("\n").split("\n"))
+        Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))
     else:
         print(code, end="")
 
 
 def describe_block(block: NamedBlock) -> list[str]:
     """Return everything except the code, as lines to print."""
-    row, needs = block.row, block.needs or {}
-    lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
-    items = [("block", row.block), ("from", f"{row.path}, lines {lines}")]
-    if needs.get("origin"):
-        items.append(("origin", needs["origin"]))
-    items.append(("swhid", needs.get("swhid") or row.swhid))
-    items.append(("category", row.category))
-    items.append(("level", row.level))
-    if row.error_kind is not None:
-        items.append(("stopped", f"{row.error_kind}: {row.error}"))
-    if row.fidelity is not None:
-        items.append(("fidelity", f"{row.fidelity} with the class of the installed package"))
+    row, needs = block.row, block.needs
     use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
-    items.append(("licence", f"{row.license}{use}"))
+    lean_file = get_minimized_path(row.file or "")
+    lean = None if row.lean_error is None else f"none: {row.lean_error}"
+    if row.lean_code is not None:
+        under = f", {row.lean_license}" if row.lean_license != row.license else ""
+        size = f"{plural(row.lean_lines or 0, 'line')}{under}"
+        lean = f"{lean_file} ({size}), requires {', '.join(row.lean_requires) or 'nothing'}"
+    items: list[tuple[str, str | None]] = [
+        ("block", row.block),
+        ("from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"),
+        ("origin", needs.origin if needs else None),
+        ("swhid", (needs and needs.swhid) or row.swhid),
+        ("category", row.category),
+        ("level", row.level),
+        ("stopped", row.error_kind and f"{row.error_kind}: {row.error}"),
+        ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
+        ("licence", f"{row.license}{use}"),
+    ]
     if row.code is not None:
-        items.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
-        items += _list_items("with", _list_files(row, needs))
+        requires = needs.requires if needs and "requires" in needs.model_fields_set else row.requires
+        items.append(("requires", ", ".join(requires) or "nothing"))
+        items += _list_items("with", [f"{source} {path}" for source, path in block.further_files])
         items += _list_items("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
         items += _list_items("dynamic", row.dynamic.splitlines() if row.dynamic else ())
         items.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
-    if row.lean_code is not None:
-        wanted = ", ".join(row.lean_requires) or "nothing"
-        under = f", {row.lean_license}" if row.lean_license != row.license else ""
-        size = plural(row.lean_lines or 0, "line")
-        items.append(("lean", f"{get_minimized_path(row.file or '')} ({size}{under}), requires {wanted}"))
-    elif row.lean_error is not None:
-        items.append(("lean", f"none: {row.lean_error}"))
+    items.append(("lean", lean))
     if row.code is not None or row.lean_code is not None:
-        items += _describe_run(row, read_arguments(row.arguments))
+        items += _describe_run(row)
     items += _list_items("also", block.others)
-    return [make_visible(f"{label:<10}{text}") for label, text in items]
+    return [make_visible(f"{label:<10}{text}") for label, text in items if text]
 
 
 def draw_block(folder: Path, wanted: str, path: Path) -> str:
@@ -340,32 +329,27 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
     return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
 
 
-def _list_files(row: Block, needs: Mapping[str, Any]) -> list[str]:
-    """Return the files that it was extracted from, other than its own."""
-    files = [(source, path) for source, paths in needs.get("made_from", {}).items() for path in paths]
-    return [f"{source} {path}" for source, path in files if (source, path) != (row.source, row.path)]
-
-
 def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     """Return one line per item, with the label before the first, and the number of omitted items."""
     pairs = [("" if index else label, item) for index, item in enumerate(items[:_MAX_ITEMS])]
     return pairs + ([("", f"and {len(items) - _MAX_ITEMS:,} more")] if len(items) > _MAX_ITEMS else [])
 
 
-def _describe_run(row: Block, worked: WorkingCalls | None) -> list[tuple[str, str]]:
-    """Return how it runs, and what was observed; empty if unknown."""
-    items = []
+def _describe_run(row: Block) -> Iterator[tuple[str, str]]:
+    """Yield how it runs, and what was observed."""
+    worked = read_arguments(row.arguments)
     if worked is not None:
-        items.append(("runs as", f"block = {worked.constructor_call(row.name)}"))
-        items += [("", call)] if (call := worked.forward_call()) else []
+        yield "runs as", f"block = {worked.constructor_call(row.name)}"
+        yield "", worked.forward_call()
     observed = read_observed(row)
     if observed is None:
-        return items if row.observed is None else [*items, ("observed", "not readable; run `lemur verify`")]
+        yield "observed", "" if row.observed is None else "not readable; run `lemur verify`"
+        return
     cases = []
     for case in observed.cases:
         inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
         cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
-    items += _list_items("shapes", cases)
+    yield from _list_items("shapes", cases)
     facts = [plural(observed.parameters, "parameter")]
     facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
     facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []
@@ -373,13 +357,5 @@ def _describe_run(row: Block, worked: WorkingCalls | None) -> list[tuple[str, st
         facts.append(f"gradients reach {observed.gradients:,} of {plural(observed.tensors or 0, 'tensor')}")
     facts += ["train and eval differ"] if observed.train_differs else []
     facts += ["returns its input in eval mode"] if observed.identity_in_eval else []
-    items.append(("observed", "; ".join(facts)))
-    if observed.layers:
-        items.append(("layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())))
-    return items
-
-
-def _print_coloured(code: str) -> None:
-    """Print code in color, with control characters escaped, because the code is foreign."""
-    safe = "\n".join(make_visible(line) for line in code.rstrip("\n").split("\n"))
-    Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))
+    yield "observed", "; ".join(facts)
+    yield "layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())

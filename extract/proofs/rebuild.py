@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from extract.arguments.messages import CallsToRun, CompanionCode, SpecRebuild
-from extract.model.blocks import find_block, read_blocks, read_needs
+from extract.model.blocks import find_block, read_blocks
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.validate import BlockWithOriginal
 from extract.resolve.index import FactsIndex
@@ -22,6 +22,8 @@ from lemur_core.files.foreign import check_plain
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
+from manifests.folders.formats import EXTRACTION
+from manifests.provenance.parts import read_requirements
 from manifests.records import Block, Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure
@@ -180,8 +182,8 @@ def rebuild_rows(
     Args: specs: specs with `algorithm`.
     Raises: UserError if the folder is damaged, or no sandbox is available.
     """
-    needs = read_needs(folder)
-    origins = {name: list(source.get("packages", ())) for name, source in needs.get("sources", {}).items()}
+    with EXTRACTION.reading(folder):
+        origins = {name: source.packages for name, source in read_requirements(folder).sources.items()}
     rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
     codes = {row.name: row.code or "" for row in rows.values()}
     wanted = [rows[spec.block] for spec in specs if spec.block in rows]

@@ -272,7 +272,9 @@ def write_specs(path: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a spec file without line ends. Invalid UTF-8 is replaced, which makes its line invalid."""
+    """Yield the lines of a spec file without line ends, if it exists. Replaced UTF-8 errors make a line invalid."""
+    if not path.is_file():
+        return
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
             yield line.removesuffix("\n")

@@ -53,13 +53,9 @@ def test_every_file_is_there(written: Path) -> None:
         for s in ("alpha@1.0", "beta@2.0")
         for n in ("Attention", "Scale", "Broken", "Einops")
     }
-    drawn = ("sources", "failures", "sizes")
-    figures = {f"figures/{name}.png" for name in drawn}
-    tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
+    tables = {"figures/sources.png", "blocks.parquet", "specs.jsonl", "required_repos.json"}
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
-    assert (
-        files == code | figures | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"} | PAGE
-    )
+    assert files == code | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"} | PAGE
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:

@@ -152,9 +152,7 @@ def sound(traced: dict[str, BlockTrace], tmp_path_factory: pytest.TempPathFactor
             **code_columns(extractions.code_of(block, of.license, TEXTS["GATE"])),
         )
         results.append(Result(row, ((of.name, row.path),), found))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
-        extractions.write(base / "out", results, sources, level="backward")
+    extractions.write(base / "out", results, sources, level="backward")
     return base / "out"
 
 
