@@ -78,9 +78,8 @@ def _takes_one(row: Block) -> bool:
     if worked is None or worked.forward is None or row.observed is None:
         return False
     cases = Observed.model_validate_json(row.observed).cases
-    given = len(worked.forward.args) + len(worked.forward.kwargs or {})
     shapes = [text for case in cases[:1] for text in (*case.inputs.values(), *case.outputs)]
-    alone = worked.method in ("forward", "__call__") and given == 1 and len(shapes) == 2
+    alone = len(worked.forward.parts) == 1 and len(shapes) == 2
     return alone and all(_TENSOR.fullmatch(text) for text in shapes)
 
 

@@ -126,10 +126,10 @@ class BlockExtractor:
         key = "discovered:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
         stored = self.index.recall(key)
         if stored is not None:
-            listed = json.loads(stored)
             by_path = self.library.by_path
             return [
-                TargetClass(by_path[source, path], name, own, tuple(outer)) for source, path, name, own, outer in listed
+                TargetClass(by_path[source, path], name, own, tuple(outer))
+                for source, path, name, own, outer in json.loads(stored)
             ]
         classes = discover(self.library, modules)
         listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward, f.outer) for f in classes]
@@ -179,9 +179,20 @@ class BlockExtractor:
             return
         outcomes = self.emit(selected.classes)
         packages = [pair for item in outcomes.values() if isinstance(item, Emitted) for pair in item.packages.items()]
-        self._note(_describe_guesses({package for package, requirement in packages if is_guess(requirement)}))
+        self._note(
+            f"{package}: imported, but no metadata of its source names the distribution, so none is fetched; state it"
+            f" there, or with --distribution {package}=NAME"
+            for package in sorted({package for package, requirement in packages if is_guess(requirement)})
+        )
         self.context.require(packages)
-        pending = [_start(target, outcomes[target.block]) for target in wanted]
+        pending = []
+        for target in wanted:
+            outcome = outcomes[target.block]
+            if isinstance(outcome, Emitted):
+                pending.append(PendingBlock(target, outcome, BlockVerdict("emitted")))
+            else:
+                verdict = BlockVerdict("discovered", str(outcome.reason), outcome.detail)
+                pending.append(PendingBlock(target, None, verdict))
         emitted = [block for block in pending if block.emitted is not None]
         for lap, stage in STAGES.items():
             stage(emitted, self.context)
@@ -191,37 +202,22 @@ class BlockExtractor:
     def emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
-        with progress("emit", len(targets), "blocks") as advance, _without_full_collections():
+        with progress("emit", len(targets), "blocks") as advance, contextlib.ExitStack() as stack:
+            # Each file leaves a syntax tree, for which full collections would traverse all caches: young objects only.
+            if gc.isenabled():
+                gc.disable()
+                stack.callback(gc.enable)
             for target in targets:
                 try:
                     outcomes[target.block] = self._emitter.emit(target)
                 except (RecursionError, MemoryError):
                     why = "cannot be copied within the stack and memory of Python"
                     outcomes[target.block] = Unresolved(target, Reason.TOO_LARGE, why)
-                # Young objects only: each file leaves a syntax tree, and the caches need no look.
                 gc.collect(1)
                 advance(1)
         self._keep_answers()
         self.watch.lap("emit")
         return outcomes
-
-
-@contextlib.contextmanager
-def _without_full_collections() -> Iterator[None]:
-    """Collect only young objects during the block: full collections would traverse all caches for each syntax tree."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
-
-
-def _start(target: TargetClass, outcome: Emitted | Unresolved) -> PendingBlock:
-    if isinstance(outcome, Emitted):
-        return PendingBlock(target, outcome, BlockVerdict("emitted"))
-    return PendingBlock(target, None, BlockVerdict("discovered", str(outcome.reason), outcome.detail))
 
 
 def read_names(path: Path) -> tuple[str, ...]:
@@ -237,9 +233,8 @@ def read_names(path: Path) -> tuple[str, ...]:
     except ValueError as error:
         raise UserError(f"{path}: not a JSON list of class names: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise UserError(
-            f'{path}: not a JSON list of class names; for example ["SEModule", "timm.layers.drop.DropPath"]'
-        )
+        example = '["SEModule", "timm.layers.drop.DropPath"]'
+        raise UserError(f"{path}: not a JSON list of class names; for example {example}")
     return tuple(names)
 
 
@@ -276,12 +271,8 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
                 f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()
             ]
         facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
-        facts.details = {
-            "installed_for_execution": list(runtime.installed),
-            "not_compared": {},
-            "no_graph": {},
-            **facts.details,
-        }
+        nothing: dict[str, Any] = {"not_compared": {}, "no_graph": {}}
+        facts.details = {"installed_for_execution": list(runtime.installed), **nothing, **facts.details}
         return write_extraction(out, results, facts, extractor.watch, force=force)
 
 
@@ -295,23 +286,11 @@ def _describe_unmatched(
         yield f"{name}: none of its classes is called {' or '.join(symbols[name])}, as the corpus asks; see its symbols"
 
 
-def _describe_guesses(packages: Iterable[str]) -> Iterator[str]:
-    """Yield a note for each imported package whose distribution nothing states."""
-    for package in sorted(packages):
-        yield (
-            f"{package}: imported, but no metadata of its source names the distribution, so none is fetched; state it"
-            f" there, or with --distribution {package}=NAME"
-        )
-
-
-def _not_python(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> list[str]:
+def _not_python(faults: Sequence[tuple[PackageSource, SourceFile, str]]) -> Iterator[str]:
     """Describe by source how many files could not be parsed, and the first of them with the reason."""
     by_source: dict[str, list[str]] = {}
     for source, file, why in faults:
         by_source.setdefault(source.name, []).append(f"{file.path}: {why}")
-    return [
-        f"{name}: {plural(len(files), 'file is', 'files are')} not Python, and left out: "
-        + "; ".join(files[:_MAX_LISTED])
-        + ("; …" if len(files) > _MAX_LISTED else "")
-        for name, files in by_source.items()
-    ]
+    for name, files in by_source.items():
+        shown = "; ".join([*files[:_MAX_LISTED], *(["…"] if len(files) > _MAX_LISTED else [])])
+        yield f"{name}: {plural(len(files), 'file is', 'files are')} not Python, and left out: {shown}"

@@ -4,6 +4,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from extract.chat.draft import (
     ChatBlock,
@@ -21,11 +22,12 @@ from extract.chat.verbalization import (
     LAYERS,
     and_list,
     bag,
-    layer_words,
-    mode_words,
+    layer_sentence,
+    mode_sentences,
     name_words,
     parameter_words,
     scaling_phrase,
+    shape_sentence,
     shape_words,
 )
 from extract.specs.make import LIMIT
@@ -89,7 +91,13 @@ def build_chat(blocks: Sequence[ChatBlock], options: ChatOptions, rights: CodeRi
     first: dict[str, ChatBlock] = {}
     for block in blocks:
         first.setdefault(design_key(block.spec), block)
-    distractors = Distractors(list(first.values()))
+    drafters: dict[SpecChatKind, Callable[[ChatBlock, Sampler], Draft | Skipped]] = {
+        "describe": describe,
+        "specify": specify,
+        "choose": partial(choose, distractors=Distractors(list(first.values()))),
+        "shapes": shapes,
+        "write": partial(write, rights=rights),
+    }
     drafts: _Drafts = []
     for block in blocks:
         representative = first[design_key(block.spec)]
@@ -98,7 +106,7 @@ def build_chat(blocks: Sequence[ChatBlock], options: ChatOptions, rights: CodeRi
             if representative is not block and kind != "write":
                 drafts.append((block, kind, Skipped("same_spec", f"as {representative.spec.block}")))
             else:
-                drafts.append((block, kind, _draft(block, kind, options.seed, distractors, rights)))
+                drafts.append((block, kind, drafters[kind](block, Sampler(options.seed, block.spec.block, kind))))
     guarded = _drop_copies(drafts, {block.spec.block: block.code for block in blocks})
     return finish(
         [(block.subject, kind, draft) for block, kind, draft in guarded], options.kinds, COMPARISON, options.max_tokens
@@ -118,17 +126,6 @@ def extraction_chat_card(chat: Chat) -> list[str]:
             " `source`, `path`, lines, `swhid`, `license` and `notice` say whose"
         )
     return chat_card(chat, ("block", "blocks"), _MEANINGS, f"{promise}.", "rows whose question and answer")
-
-
-def _draft(
-    block: ChatBlock, kind: SpecChatKind, seed: int, distractors: "Distractors", rights: CodeRights
-) -> Draft | Skipped:
-    sampler = Sampler(seed, block.spec.block, kind)
-    if kind == "choose":
-        return choose(block, sampler, distractors)
-    if kind == "write":
-        return write(block, sampler, rights)
-    return {"describe": describe, "specify": specify, "shapes": shapes}[kind](block, sampler)
 
 
 def _drop_copies(drafts: _Drafts, codes: dict[str, str]) -> _Drafts:
@@ -198,24 +195,27 @@ class Demand:
 
 def list_demands(spec: Spec) -> Iterator[Demand]:
     """Yield the demands that a block meets, the most specific first."""
-    for demand in (_shape(spec), _size(spec), _layer(spec), _mode(spec), _layout(spec)):
-        if demand is not None and demand.is_met(spec):
-            yield demand
-
-
-def _shape(spec: Spec) -> Demand | None:
     if spec.keeps_shape:
-        return Demand("keeps the shape of its input", lambda other: other.keeps_shape, _keeps_because)
-    factor, layout, phrase = spec.downsampling, spec.layout, scaling_phrase(spec)
-    if phrase is None or factor == 1 or len(spec.cases[0].outputs) != 1:
-        return None
-
-    def is_met(other: Spec) -> bool | None:
-        if other.keeps_shape:
-            return False
-        return other.downsampling == factor if other.layout == layout and other.downsampling is not None else None
-
-    return Demand(phrase, is_met, lambda other: _first_phrase(other, "takes") or "")
+        yield Demand("keeps the shape of its input", lambda other: other.keeps_shape, _keeps_because)
+    elif (demand := _scaling(spec)) is not None:
+        yield demand
+    if spec.parameters is not None:
+        yield _size(spec.parameters)
+    if (name := next((name for name, _ in bag(spec.layers or {}) if name not in _CONTAINERS), None)) is not None:
+        yield _layer(name)
+    if spec.train_differs is not None:
+        outputs = {True: "different outputs", False: "the same output", None: ""}
+        yield Demand(
+            f"gives {outputs[spec.train_differs]} in train and eval mode",
+            lambda other: None if other.train_differs is None else other.train_differs == spec.train_differs,
+            lambda other: f"train and eval mode give {outputs[other.train_differs]}",
+        )
+    if spec.layout is not None:
+        yield Demand(
+            f"takes {spec.layout} inputs",
+            lambda other: None if other.layout is None else other.layout == spec.layout,
+            lambda other: f"it takes {other.layout} inputs",
+        )
 
 
 def _keeps_because(spec: Spec) -> str:
@@ -229,29 +229,32 @@ def _first_phrase(spec: Spec, *left_out: str) -> str | None:
     return next((f"it {words}" for words in shape_words(spec) if not words.startswith(left_out)), None)
 
 
-def _size(spec: Spec) -> Demand | None:
-    if spec.parameters is None:
+def _scaling(spec: Spec) -> Demand | None:
+    factor, layout, phrase = spec.downsampling, spec.layout, scaling_phrase(spec)
+    if phrase is None or factor == 1 or len(spec.cases[0].outputs) != 1:
         return None
-    limit = _round_up(spec.parameters)
-    text = f"has at most {limit:,} parameters" if limit else "has no parameters"
+
+    def is_met(other: Spec) -> bool | None:
+        if other.keeps_shape:
+            return False
+        return other.downsampling == factor if other.layout == layout and other.downsampling is not None else None
+
+    return Demand(phrase, is_met, lambda other: _first_phrase(other, "takes") or "")
+
+
+def _size(parameters: int) -> Demand:
+    # Rounded up to the next of 0, 1, 2, 5, 10, 20, 50, …
+    power = int(10 ** (len(str(parameters)) - 1)) if parameters else 0
+    limit = next(scale * power for scale in _SCALES if scale * power >= parameters)
     return Demand(
-        text,
+        f"has at most {limit:,} parameters" if limit else "has no parameters",
         lambda other: None if other.parameters is None else other.parameters <= limit,
         lambda other: f"it {parameter_words(other, arguments=False)}",
     )
 
 
-def _round_up(number: int) -> int:
-    """Round up to the next of 0, 1, 2, 5, 10, 20, 50, …"""
-    power = int(10 ** (len(str(number)) - 1)) if number else 0
-    return next(scale * power for scale in _SCALES if scale * power >= number)
-
-
-def _layer(spec: Spec) -> Demand | None:
+def _layer(name: str) -> Demand:
     """Demand a kind of layer; a block provably lacks it only if all of its kinds are stated."""
-    name = next((name for name, _ in bag(spec.layers or {}) if name not in _CONTAINERS), None)
-    if name is None:
-        return None
 
     def is_met(other: Spec) -> bool | None:
         if other.layers is None:
@@ -265,27 +268,6 @@ def _layer(spec: Spec) -> Demand | None:
         return f"it contains {number:,} `{name}`" if number else f"it contains no `{name}`"
 
     return Demand(f"contains `{name}`", is_met, because)
-
-
-def _mode(spec: Spec) -> Demand | None:
-    if spec.train_differs is None:
-        return None
-    outputs = {True: "different outputs", False: "the same output", None: ""}
-    return Demand(
-        f"gives {outputs[spec.train_differs]} in train and eval mode",
-        lambda other: None if other.train_differs is None else other.train_differs == spec.train_differs,
-        lambda other: f"train and eval mode give {outputs[other.train_differs]}",
-    )
-
-
-def _layout(spec: Spec) -> Demand | None:
-    if spec.layout is None:
-        return None
-    return Demand(
-        f"takes {spec.layout} inputs",
-        lambda other: None if other.layout is None else other.layout == spec.layout,
-        lambda other: f"it takes {other.layout} inputs",
-    )
 
 
 def choose(block: ChatBlock, sampler: Sampler, distractors: Distractors) -> Draft | Skipped:
@@ -312,14 +294,9 @@ def choose(block: ChatBlock, sampler: Sampler, distractors: Distractors) -> Draf
 
 def _description(spec: Spec) -> str:
     """Describe a block in a few short sentences."""
-    sentences = [f"{name_words(spec)}."]
-    if phrases := shape_words(spec):
-        sentences.append(f"It {and_list(phrases)}.")
-    if words := parameter_words(spec):
-        sentences.append(f"It {words}.")
-    if words := layer_words(spec):
-        sentences.append(words)
-    return " ".join([*sentences, *mode_words(spec)])
+    parameters = [f"It {words}."] if (words := parameter_words(spec)) else []
+    further = [*shape_sentence(spec), *parameters, *layer_sentence(spec), *mode_sentences(spec)]
+    return " ".join([f"{name_words(spec)}.", *further])
 
 
 def _pick_others(block: ChatBlock, demands: Sequence[Demand], candidates: Sequence[ChatBlock]) -> list[ChatBlock]:

@@ -11,17 +11,18 @@ from typing import Any
 
 from extract.chat.verbalization import (
     SYSTEMS,
-    and_list,
     argument_words,
+    case_sentence,
     describe_kind,
-    gradient_words,
+    gradient_sentence,
     init_words,
     input_words,
-    layer_words,
-    mode_words,
+    layer_sentence,
+    mode_sentences,
     name_words,
     output_words,
     parameter_words,
+    shape_sentence,
     shape_words,
 )
 from extract.specs.make import find_repeat, strip_header
@@ -35,7 +36,7 @@ from manifests.records import Spec
 
 #: Fields of a design in the order in which they are stated.
 NAMES = ("name", "category", "bases")
-FACTS = (
+FACTS: tuple[str, ...] = (
     "constructor",
     "forward",
     "arguments",
@@ -44,13 +45,8 @@ FACTS = (
     "downsampling",
     "changes_channels",
     "cases",
-    "parameters",
-    "layers",
-    "train_differs",
-    "identity_in_eval",
-    "gradients",
-    "tensors",
 )
+FACTS += ("parameters", "layers", "train_differs", "identity_in_eval", "gradients", "tensors")
 
 _DESCRIBE = (
     "Name this design and describe it in a few sentences.",
@@ -187,23 +183,13 @@ def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
         return skip_not_run(spec)
     query_case = sampler.choice(spec.cases, "case")
     if not query_case.outputs or len(query_case.outputs) > _MAX_TENSORS:
-        return Skipped(
-            "no_shape", f"{plural(len(query_case.outputs), 'tensor')} came out; 1 to {_MAX_TENSORS} can be stated"
-        )
+        number = plural(len(query_case.outputs), "tensor")
+        return Skipped("no_shape", f"{number} came out; 1 to {_MAX_TENSORS} can be stated")
     arguments = init_words(spec)
-    user = [
-        f"{name_words(spec)}, is built with {arguments}."
-        if arguments
-        else f"{name_words(spec)}, is built without arguments."
-    ]
-    if words := layer_words(spec):
-        user.append(words)
-    user += [
-        f"Given {input_words(case)}, it gives {output_words(case)}." for case in spec.cases if case is not query_case
-    ]
-    method = spec.arguments.method if spec.arguments else "forward"
-    called = "It is called" if method in ("forward", "__call__") else f"Its method `{method}` is called"
-    user.append(f"{called} with {input_words(query_case)}. {sampler.choice(_SHAPES, 'question')}")
+    user = [f"{name_words(spec)}, is built {f'with {arguments}' if arguments else 'without arguments'}."]
+    user += layer_sentence(spec)
+    user += [case_sentence(case) for case in spec.cases if case is not query_case]
+    user.append(f"It is called with {input_words(query_case)}. {sampler.choice(_SHAPES, 'question')}")
     output = output_words(query_case)
     answer = sampler.choice((f"The output is {output}.", f"It gives {output}."), "answer")
     return make_draft(sampler, "\n".join(user), f"{answer} The module {parameter_words(spec, arguments=False)}.")
@@ -246,14 +232,11 @@ def _requirement(spec: Spec, sampler: Sampler, further_lines: int) -> list[str]:
         spec: the spec of a block that ran, i.e. with cases.
         further_lines: number of other facts.
     """
-    always = [f"It is {describe_kind(spec)}."]
-    always += [f"It {phrase}." for phrase in shape_words(spec)]
-    case = spec.cases[0]
-    always.append(f"Given {input_words(case)}, it gives {output_words(case)}.")
+    always = [f"It is {describe_kind(spec)}.", *(f"It {phrase}." for phrase in shape_words(spec))]
+    always.append(case_sentence(spec.cases[0]))
     if words := parameter_words(spec):
         always.append(f"It {words}.")
-    further = [words] if (words := layer_words(spec)) else []
-    further += mode_words(spec)
+    further = [*layer_sentence(spec), *mode_sentences(spec)]
     if words := argument_words(spec.constructor):
         further.append(f"Its constructor takes {words}.")
     if words := argument_words(spec.forward):
@@ -265,17 +248,8 @@ def _sentences(spec: Spec, sampler: Sampler) -> list[str]:
     """Return the observations in sentences."""
     name, kind = f"`{spec.name}`", describe_kind(spec)
     sentences = [sampler.choice((f"This is {name}, {kind}.", f"{name} is {kind}.", f"{name}: {kind}."), "head")]
-    if phrases := shape_words(spec):
-        sentences.append(f"It {and_list(phrases)}.")
-    if spec.cases:
-        case = spec.cases[0]
-        sentences.append(f"Given {input_words(case)}, it gives {output_words(case)}.")
-    sentences.append(f"It {parameter_words(spec)}.")
-    if words := layer_words(spec):
-        sentences.append(words)
-    sentences += mode_words(spec)
-    if words := gradient_words(spec):
-        sentences.append(words)
+    sentences += [*shape_sentence(spec), *map(case_sentence, spec.cases[:1]), f"It {parameter_words(spec)}."]
+    sentences += [*layer_sentence(spec), *mode_sentences(spec), *gradient_sentence(spec)]
     if words := argument_words(spec.constructor):
         sentences.append(f"{sampler.choice(('Its constructor takes', 'It is built from'), 'constructor')} {words}.")
     return sentences

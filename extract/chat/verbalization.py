@@ -41,6 +41,7 @@ _KINDS = {
     "Transformer": "a transformer block",
 }
 _TENSOR = re.compile(r"(\w+) (\d+(?:×\d+)*|scalar)")
+_SCALINGS = {1: "keeps", 2: "halves", 0.5: "doubles"}
 _INNER = {
     "N×C×L": "the length",
     "N×L×C": "the length",
@@ -88,17 +89,11 @@ def shape_words(spec: Spec) -> list[str]:
 
 def scaling_phrase(spec: Spec) -> str | None:
     """Describe the effect on the inner dimensions: `halves height and width`; None if it was not observed."""
-    if spec.downsampling is None or spec.layout not in _INNER:
+    factor, inner = spec.downsampling, _INNER.get(spec.layout or "")
+    if factor is None or inner is None:
         return None
-    return scaling_words(spec.downsampling, _INNER[spec.layout])
-
-
-def scaling_words(factor: float, inner: str) -> str:
-    """Return e.g. `halves height and width`."""
-    if factor == 1:
-        return f"keeps {inner}"
-    if factor in (2, 0.5):
-        return f"{'halves' if factor == 2 else 'doubles'} {inner}"
+    if factor in _SCALINGS:
+        return f"{_SCALINGS[factor]} {inner}"
     return f"divides {inner} by {factor:.4g}" if factor > 1 else f"multiplies {inner} by {1 / factor:.4g}"
 
 
@@ -113,12 +108,18 @@ def parameter_words(spec: Spec, *, arguments: bool = True) -> str:
 
 def init_words(spec: Spec) -> str:
     """List the working constructor arguments: "`channels` 16 and `ratio` 0.5"; empty if there are none."""
-    return value_words(spec.arguments.init) if spec.arguments else ""
-
-
-def value_words(values: Mapping[str, str]) -> str:
-    """Return names with values as running text."""
+    values = spec.arguments.init if spec.arguments else {}
     return and_list([f"`{name}` {value}" for name, value in values.items()])
+
+
+def shape_sentence(spec: Spec) -> list[str]:
+    """Return the phrases of `shape_words` as one sentence, if there are any."""
+    return [f"It {and_list(phrases)}."] if (phrases := shape_words(spec)) else []
+
+
+def case_sentence(case: Case) -> str:
+    """Return the inputs and outputs of a call."""
+    return f"Given {input_words(case)}, it gives {output_words(case)}."
 
 
 def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -126,50 +127,49 @@ def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(layers.items(), key=lambda item: (-item[1], item[0]))[:LAYERS]
 
 
-def layer_words(spec: Spec) -> str:
-    """Return e.g. `Its submodules are 2 Conv2d and 1 ReLU.`; empty if they were not observed."""
+def layer_sentence(spec: Spec) -> list[str]:
+    """Return e.g. `Its submodules are 2 Conv2d and 1 ReLU.`, if they were observed."""
     if spec.layers is None:
-        return ""
+        return []
     if not spec.layers:
-        return "It has no submodules."
-    named = [f"{number:,} `{name}`" for name, number in bag(spec.layers)]
+        return ["It has no submodules."]
     if sum(spec.layers.values()) == 1:
-        return f"Its only submodule is one `{next(iter(spec.layers))}`."
+        return [f"Its only submodule is one `{next(iter(spec.layers))}`."]
+    named = [f"{number:,} `{name}`" for name, number in bag(spec.layers)]
     more = len(spec.layers) - len(named)
-    return f"Its submodules are {and_list([*named, *([plural(more, 'further kind')] if more else [])])}."
+    return [f"Its submodules are {and_list([*named, *([plural(more, 'further kind')] if more else [])])}."]
 
 
-def mode_words(spec: Spec) -> list[str]:
-    """Describe train and eval mode in sentences."""
+def mode_sentences(spec: Spec) -> list[str]:
+    """Describe train and eval mode."""
     sentences = []
     if spec.identity_in_eval:
         beginning = "it returns" if not spec.cases or len(spec.cases[0].outputs) == 1 else "its first output is"
         sentences.append(f"In eval mode {beginning} its first input unchanged.")
     if spec.train_differs is not None:
-        sentences.append(
-            "Train and eval mode give different outputs."
-            if spec.train_differs
-            else "Train and eval mode give the same output."
-        )
+        outputs = "different outputs" if spec.train_differs else "the same output"
+        sentences.append(f"Train and eval mode give {outputs}.")
     return sentences
 
 
-def gradient_words(spec: Spec) -> str:
-    """Return e.g. `Finite gradients reach 3 of its 4 parameter tensors.`; empty if they were not observed."""
+def gradient_sentence(spec: Spec) -> list[str]:
+    """Return e.g. `Finite gradients reach 3 of its 4 parameter tensors.`, if they were observed."""
     if spec.gradients is None or not spec.tensors:
-        return ""
+        return []
     if not spec.parameters:  # without parameters, the gradients are those of the input
-        return "Finite gradients reach its input." if spec.gradients else ""
-    if spec.gradients == spec.tensors:
-        return f"Finite gradients reach its {plural(spec.tensors, 'parameter tensor')}."
-    return f"Finite gradients reach {spec.gradients:,} of its {plural(spec.tensors, 'parameter tensor')}."
+        return ["Finite gradients reach its input."] if spec.gradients else []
+    of = "" if spec.gradients == spec.tensors else f"{spec.gradients:,} of "
+    return [f"Finite gradients reach {of}its {plural(spec.tensors, 'parameter tensor')}."]
 
 
 def input_words(case: Case) -> str:
     """Describe the inputs: "`x` (float32 of shape 2×16×8×8)"."""
-    return (
-        and_list([f"{_input(name)} {_describe_tensor(tensor)}" for name, tensor in case.inputs.items()]) or "no input"
-    )
+    words = []
+    for name, tensor in case.inputs.items():
+        # An input without a name is called by its position.
+        label = f"input {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
+        words.append(f"{label} {_describe_tensor(tensor, '({} scalar)', '({} of shape {})')}")
+    return and_list(words) or "no input"
 
 
 def output_words(case: Case) -> str:
@@ -177,25 +177,15 @@ def output_words(case: Case) -> str:
     if not case.outputs:
         return "no tensor"
     if len(case.outputs) == 1:
-        return _tensor(case.outputs[0])
+        return _describe_tensor(case.outputs[0], "one {} scalar", "one {} tensor of shape {}")
     return f"{len(case.outputs)} tensors: {and_list(case.outputs)}"
 
 
-def _input(name: str) -> str:
-    """Return the name of an input, or its position if it has none."""
-    return f"input {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
-
-
-def _describe_tensor(tensor: str) -> str:
+def _describe_tensor(tensor: str, scalar: str, shaped: str) -> str:
+    """Put dtype and shape into one of two formats; return anything else unchanged."""
     if (match := _TENSOR.fullmatch(tensor)) is None:
         return tensor
-    return f"({match[1]} scalar)" if match[2] == "scalar" else f"({match[1]} of shape {match[2]})"
-
-
-def _tensor(tensor: str) -> str:
-    if (match := _TENSOR.fullmatch(tensor)) is None:
-        return tensor
-    return f"one {match[1]} scalar" if match[2] == "scalar" else f"one {match[1]} tensor of shape {match[2]}"
+    return (scalar if match[2] == "scalar" else shaped).format(*match.groups())
 
 
 def argument_words(arguments: Sequence[SpecArgument]) -> str:

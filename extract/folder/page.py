@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from extract.model.results import count_reached
+from extract.model.results import at_least, count_reached, sort_by_size
 from extract.specs.make import read_arguments, read_observed
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural
@@ -27,43 +27,44 @@ from manifests.records import LEVELS, Block, Observed
 _LARGEST = 15
 #: Maximum number of boxes with one operation each.
 _BOXES = 40
-#: Columns that are counted; the others are read when the entries are written.
-_COUNTED = ("source", "category", "level", "error_kind", "license", "fidelity")
+#: Columns that are counted and listed; the others are read when the entries are written.
 _LISTED = (
-    *("block", "name", "source", "category", "level", "license", "fidelity", "n_lines", "lean_lines", "quality"),
-    "observed",
+    *("block", "name", "source", "category", "level", "error_kind", "license", "fidelity", "n_lines", "lean_lines"),
+    *("quality", "observed"),
 )
 _OPENED = (
-    *("qualname", "path", "start_line", "end_line", "error_kind", "error", "requires", "swhid", "file", "arguments"),
-    *("dynamic", "lean_code", "lean_license", "lean_requires", "lean_error"),
+    *("qualname", "path", "start_line", "end_line", "error", "requires", "swhid", "file", "arguments", "dynamic"),
+    *("lean_code", "lean_license", "lean_requires", "lean_error"),
 )
 
 
 def extraction_page(folder: Path, manifest: Manifest) -> Page:
     """Return the page of an extraction, from its table and specs; code is read when the page is written."""
-    counted = list(EXTRACTION.rows(folder, Block, _COUNTED))
-    number, ran = len(counted), sum(LEVELS.index(row.level) >= LEVELS.index("executed") for row in counted)
-    learn = sum(row.level == "backward" for row in counted)
+    rows = list(EXTRACTION.rows(folder, Block, _LISTED))
+    number, ran = len(rows), sum(at_least(row.level, "executed") for row in rows)
+    learn = sum(row.level == "backward" for row in rows)
     corpus = manifest.parameters.get("corpus")
     views = [
-        facts("Overview", _overview(manifest, counted)),
-        _level_view(counted),
-        _sources(counted),
-        _commonest("By category", counted, "category", "Classes by purpose; those that execute are dark."),
-        _commonest("What stopped", [r for r in counted if r.error_kind], "error_kind", "Why classes came no further."),
+        facts("Overview", _overview(manifest, rows)),
+        _level_view(rows),
+        _sources(rows),
+        _commonest("By category", rows, "category", "Classes by purpose; those that execute are dark."),
+        _commonest(
+            "What stopped", [row for row in rows if row.error_kind], "error_kind", "Why classes came no further."
+        ),
     ]
     library = EntryLibrary(
         title="Library",
         noun="blocks",
         facets=("level", "category", "source", "licence", "fidelity"),
         numbers=("parameters", "lines", "lean lines", "quality"),
-        entries=[_entry(row) for row in EXTRACTION.rows(folder, Block, _LISTED)],
+        entries=[_entry(row) for row in rows],
         views=_views(folder),
         total=number,
         elsewhere=TABLE,
     )
     lead = (
-        f"{plural(number, 'class', 'classes')} of {plural(len({row.source for row in counted}), 'source')}:"
+        f"{plural(number, 'class', 'classes')} of {plural(len({row.source for row in rows}), 'source')}:"
         f" {count(ran)} execute as closed files ({percent(ran, number)}), {count(learn)} are seen to learn."
     )
     title = f"Blocks of the corpus {corpus}" if corpus else "Extracted PyTorch blocks"
@@ -106,11 +107,13 @@ def _sources(rows: Sequence[Block]) -> View:
 
 def _commonest(title: str, rows: Sequence[Block], column: str, intro: str) -> View:
     all_of = Counter(getattr(row, column) for row in rows)
-    ran = Counter(getattr(row, column) for row in rows if LEVELS.index(row.level) >= LEVELS.index("executed"))
+    ran = Counter(getattr(row, column) for row in rows if at_least(row.level, "executed"))
     lines = []
-    for name, number in sorted(all_of.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]:
-        shown = count(number) if column == "error_kind" else f"{count(ran[name])} of {count(number)}"
-        lines.append((name, float(number if column == "error_kind" else ran[name]), float(number), shown))
+    for name, number in list(sort_by_size(all_of).items())[:_LARGEST]:
+        dark, shown = ran[name], f"{count(ran[name])} of {count(number)}"
+        if column == "error_kind":
+            dark, shown = number, count(number)
+        lines.append((name, float(dark), float(number), shown))
     return bars(title, lines, intro)
 
 
@@ -154,23 +157,16 @@ def _specs(folder: Path, withheld: Collection[str]) -> dict[str, tuple[str, list
 
 
 def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: bool) -> list[View]:
-    seen = read_observed(row)
-    minimized = row.lean_code
+    seen, worked, minimized = read_observed(row), read_arguments(row.arguments), row.lean_code
     views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
-    worked = read_arguments(row.arguments)
     if worked is not None:
-        call = worked.forward_call()
-        views.append(
-            code("How it runs", f"block = {worked.constructor_call(row.name)}" + (f"\n{call}" if call else ""))
-        )
+        lines = [f"block = {worked.constructor_call(row.name)}", worked.forward_call()]
+        views.append(code("How it runs", "\n".join(filter(None, lines))))
     if seen is not None and seen.cases:
-        cases = [
-            [
-                "; ".join(f"{name} {shape}" for name, shape in case.inputs.items()),
-                "; ".join(case.outputs) or "no tensor",
-            ]
-            for case in seen.cases
-        ]
+        cases = []
+        for case in seen.cases:
+            inputs = "; ".join(f"{name} {shape}" for name, shape in case.inputs.items())
+            cases.append([inputs, "; ".join(case.outputs) or "no tensor"])
         views.append(table("Shapes", ["in", "out"], cases))
     if drawn:
         views.append(graph("What it computes", drawn))
@@ -185,12 +181,10 @@ def _detail_views(row: Block, summary: str, drawn: Sequence[Box], *, withheld: b
 def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -> list[tuple[str, Any]]:
     use = " (not known to be permissive: for local use)" if withheld or not is_permissive(row.license) else ""
     stopped = None if row.error_kind is None else f"{row.error_kind}: {without_source(row.error or '')}"
-    file = row.file or ""
-    files = [link(f"{file} ({plural(row.n_lines or 0, 'line')})", file)] if file else []
-    if file and row.lean_code is not None:
-        files.append(
-            link(f"{get_minimized_path(file)} ({plural(row.lean_lines or 0, 'line')})", get_minimized_path(file))
-        )
+    names = [(row.file, row.n_lines)] if row.file else []
+    if row.file and row.lean_code is not None:
+        names.append((get_minimized_path(row.file), row.lean_lines))
+    files = [link(f"{name} ({plural(lines or 0, 'line')})", name) for name, lines in names]
     return [
         ("summary", summary),
         ("level", row.level),

@@ -108,7 +108,7 @@ def load_source_block(folder: Path, wanted: str, *, lean: bool = True) -> Source
             " choose another block"
         )
     # A network calls its submodules with one tensor, and never another method.
-    if worked.method not in ("forward", "__call__") or len(worked.forward.args) + len(worked.forward.kwargs or {}) != 1:
+    if len(worked.forward.parts) != 1:
         raise UserError(
             f"{row.block}: is called as `{worked.forward_call()}`, and a network passes a module one tensor;"
             " choose another block"

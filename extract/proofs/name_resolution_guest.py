@@ -11,6 +11,7 @@ part. The names that a function of the file reads are followed in turn.
 """
 
 import builtins
+import contextlib
 import dis
 import functools
 import importlib
@@ -19,7 +20,7 @@ import re
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -37,23 +38,9 @@ from lemur_core.sandbox.server.foreign import name_type, read_message
 _SECONDS = 120.0  # of CPU time, for one import or file
 _RECURSION_LIMIT = 10_000
 #: Attributes that differ between any two classes or modules.
-_OWN = frozenset(
-    (
-        "__module__",
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__qualname__",
-        "__annotations__",
-        "__parameters__",
-        "__abstractmethods__",
-        "_abc_impl",
-        "__orig_bases__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "_autograd_function_id",  # torch counts its functions
-    )
-)
+_OWN = {"__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__annotations__", "__parameters__"}
+_OWN |= {"__abstractmethods__", "_abc_impl", "__orig_bases__", "__firstlineno__", "__static_attributes__"}
+_OWN |= {"_autograd_function_id"}  # torch counts its functions
 _MODULES_OWN = frozenset(("__name__", "__file__", "__doc__", "__package__", "__spec__", "__path__", "__builtins__"))
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(...), type(NotImplemented), range, slice, re.Pattern)
 _PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
@@ -107,6 +94,17 @@ class Bindings:
         self._kept: list[object] = []  # keeps objects alive, so that their ids stay unique
         self._functions: deque[tuple[types.FunctionType, types.FunctionType]] = deque()
         self._reasons: dict[tuple[str, str], str | None] = {}
+        #: How to compare values of each type; the first match counts.
+        self._kinds: tuple[tuple[Any, Callable[[Any, Any], str]], ...] = (
+            (type, self._classes_differ),
+            (types.FunctionType, self._functions_differ),
+            (logging.Logger, lambda _theirs, _ours: ""),  # named after its module
+            (_PLAIN + _PLAIN_OF_TORCH, self._plain_differ),
+            ((dict, types.MappingProxyType), self._mappings_differ),
+            ((set, frozenset), self._sets_differ),
+            (torch.Tensor, _tensors_differ),
+            (np.ndarray, _tensors_differ),
+        )
 
     def compare(self, theirs: type, ours: type) -> dict[str, Any]:
         """Return the answer of `compare_bindings` for one block."""
@@ -127,15 +125,10 @@ class Bindings:
 
     def _follow(self, theirs: types.FunctionType, ours: types.FunctionType) -> None:
         """Compare the bindings of each name that a function reads."""
-        their_names, our_names = list(references(theirs)), list(references(ours))
-        for (name, their_value), (other_name, our_value) in zip(their_names, our_names, strict=True):
-            if name.partition(".")[0] in _MODULES_OWN:
-                continue
+        for (name, their_value), (other_name, our_value) in zip(references(theirs), references(ours), strict=True):
             key = theirs.__module__ or "", name
-            # A name that differs once counts as differing.
-            if self._reasons.get(key):
-                continue
-            if their_value is _UNBOUND:  # unbound in the original: both fail if they reach it
+            # A name that differs once counts as differing. One that is unbound in the original: both fail there.
+            if name.partition(".")[0] in _MODULES_OWN or self._reasons.get(key) or their_value is _UNBOUND:
                 continue
             if our_value is _UNBOUND:
                 self._reasons[key] = f"{other_name} is not bound"
@@ -145,35 +138,22 @@ class Bindings:
             except Undecided:
                 self._reasons.setdefault(key, None)
                 continue
-            if why and other_name.partition(".")[0] in self._stubs:
-                why = "a stand-in"
-            self._reasons[key] = why
+            self._reasons[key] = "a stand-in" if why and other_name.partition(".")[0] in self._stubs else why
 
     def _functions_differ(self, theirs: types.FunctionType, ours: types.FunctionType) -> str:
         if instructions(theirs) != instructions(ours):
             return "another text"
-        if (theirs.__code__.co_argcount, theirs.__code__.co_varnames) != (
-            ours.__code__.co_argcount,
-            ours.__code__.co_varnames,
-        ):
+        signatures = [(function.__code__.co_argcount, function.__code__.co_varnames) for function in (theirs, ours)]
+        if signatures[0] != signatures[1]:
             return "other arguments"
         self._functions.append((theirs, ours))
-        for what in ("__defaults__", "__kwdefaults__"):
-            why = self.differs(getattr(theirs, what), getattr(ours, what))
-            if why:
-                return f"defaults: {why}"
-        return self._cells_differ(theirs.__closure__ or (), ours.__closure__ or ())
-
-    def _cells_differ(self, theirs: tuple[types.CellType, ...], ours: tuple[types.CellType, ...]) -> str:
-        for original, other in zip(theirs, ours, strict=True):
-            try:
-                contents = original.cell_contents, other.cell_contents
-            except ValueError:  # an empty cell
-                continue
-            why = self.differs(*contents)
-            if why:
-                return f"enclosed: {why}"
-        return ""
+        parts = [
+            ("defaults", getattr(theirs, name), getattr(ours, name)) for name in ("__defaults__", "__kwdefaults__")
+        ]
+        for original, other in zip(theirs.__closure__ or (), ours.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty cell
+                parts.append(("enclosed", original.cell_contents, other.cell_contents))
+        return next((f"{what}: {why}" for what, *values in parts if (why := self.differs(*values))), "")
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -193,8 +173,13 @@ class Bindings:
         if isinstance(theirs, Enum) and isinstance(ours, Enum):
             why = self.differs(type(theirs), type(ours))
             return why or ("" if theirs.name == ours.name else f"{ours.name}, not {theirs.name}")
-        for kind, compare in self._kinds():
-            if isinstance(theirs, kind) and (isinstance(ours, kind) or kind is types.ModuleType):
+        if isinstance(theirs, types.ModuleType):
+            return self._modules_differ(theirs, ours)
+        for kind, parts in _PARTS:
+            if isinstance(theirs, kind) and isinstance(ours, kind):
+                return self._parts_differ(parts(theirs), parts(ours))
+        for kind, compare in self._kinds:
+            if isinstance(theirs, kind) and isinstance(ours, kind):
                 return compare(theirs, ours)
         if isinstance(theirs, _BUILTIN) and isinstance(ours, _BUILTIN):
             return "" if _full_name(theirs) == _full_name(ours) else f"{_full_name(ours)}, not {_full_name(theirs)}"
@@ -205,34 +190,6 @@ class Bindings:
             raise Undecided
         return self._objects_differ(theirs, ours)
 
-    def _kinds(self) -> tuple[tuple[Any, Callable[[Any, Any], str]], ...]:
-        """Return the comparison for each type; the first match counts."""
-        return (
-            (types.ModuleType, self._modules_differ),
-            (type, self._classes_differ),
-            (types.FunctionType, self._functions_differ),
-            (staticmethod, lambda a, b: self.differs(a.__func__, b.__func__)),
-            (classmethod, lambda a, b: self.differs(a.__func__, b.__func__)),
-            (
-                types.MethodType,
-                lambda a, b: self.differs(a.__func__, b.__func__) or self.differs(a.__self__, b.__self__),
-            ),
-            (property, lambda a, b: self._parts_differ((a.fget, a.fset, a.fdel), (b.fget, b.fset, b.fdel))),
-            (functools.cached_property, lambda a, b: self.differs(a.func, b.func)),
-            (
-                functools.partial,
-                lambda a, b: self._parts_differ((a.func, a.args, a.keywords), (b.func, b.args, b.keywords)),
-            ),
-            (_CACHED, lambda a, b: self.differs(a.__wrapped__, b.__wrapped__)),
-            (logging.Logger, lambda _a, _b: ""),  # named after its module
-            (_PLAIN + _PLAIN_OF_TORCH, self._plain_differ),
-            ((list, tuple, deque), self._parts_differ),
-            ((dict, types.MappingProxyType), self._mappings_differ),
-            ((set, frozenset), self._sets_differ),
-            (torch.Tensor, _tensors_differ),
-            (np.ndarray, lambda a, b: _tensors_differ(torch.as_tensor(a), torch.as_tensor(b))),
-        )
-
     def _plain_differ(self, theirs: Any, ours: Any) -> str:
         if self.differs(type(theirs), type(ours)):
             return f"of type {type(ours).__name__}, not {type(theirs).__name__}"
@@ -242,9 +199,9 @@ class Bindings:
         """Match each member of one set with an equal member of the other, in any order."""
         unmatched = list(ours)
         for item in theirs:
-            unmatched.sort(
-                key=partial(_has_other_name, getattr(item, "__name__", None))
-            )  # try members of the same name first
+            # Members of the same name first, which saves comparisons.
+            name = getattr(item, "__name__", None)
+            unmatched.sort(key=lambda other: getattr(other, "__name__", None) != name)
             match = next((index for index, other in enumerate(unmatched) if not self.differs(item, other)), None)
             if match is None:
                 return "another member"
@@ -253,15 +210,12 @@ class Bindings:
 
     def _modules_differ(self, theirs: types.ModuleType, ours: Any) -> str:
         """Compare a module with a module, or with a namespace that holds the attributes in use."""
-        if isinstance(ours, types.SimpleNamespace):
-            for name, value in vars(ours).items():
-                why = self.differs(getattr(theirs, name, _UNBOUND), value)
-                if why:
-                    return f"{name}: {why}"
-            return ""
         if isinstance(ours, types.ModuleType):
             return "" if theirs.__name__ == ours.__name__ else f"module {ours.__name__}, not {theirs.__name__}"
-        return f"a {type(ours).__name__}, not a module"
+        if not isinstance(ours, types.SimpleNamespace):
+            return f"a {type(ours).__name__}, not a module"
+        reasons = ((name, self.differs(getattr(theirs, name, _UNBOUND), value)) for name, value in vars(ours).items())
+        return next((f"{name}: {why}" for name, why in reasons if why), "")
 
     def _classes_differ(self, theirs: type, ours: type) -> str:
         why = self.differs(type(theirs), type(ours))
@@ -282,60 +236,41 @@ class Bindings:
             return f"{name} is {'lacking' if name in their_members else 'new'}"
         reasons = []
         for name, value in their_members.items():  # compare all members, so that the names that each reads are followed
-            if isinstance(value, _SLOTS):
-                continue
-            try:
-                why = self.differs(value, our_members[name])
-            except Undecided:
-                continue
-            if why:
-                reasons.append(f"{name}: {why}")
+            with contextlib.suppress(Undecided):
+                why = "" if isinstance(value, _SLOTS) else self.differs(value, our_members[name])
+                reasons += [f"{name}: {why}"] if why else []
         return reasons[0] if reasons else ""
 
     def _parts_differ(self, theirs: Any, ours: Any) -> str:
         if len(theirs) != len(ours):
             return f"{len(ours)} items, not {len(theirs)}"
-        for original, other in zip(theirs, ours, strict=True):
-            why = self.differs(original, other)
-            if why:
-                return why
-        return ""
+        return next((why for pair in zip(theirs, ours, strict=True) if (why := self.differs(*pair))), "")
 
     def _mappings_differ(self, theirs: Mapping[Any, Any], ours: Mapping[Any, Any]) -> str:
         if len(theirs) != len(ours):
             return f"{len(ours)} entries, not {len(theirs)}"
-        # Keys that are classes are equal only to themselves, and are compared in order below.
-        if theirs.keys() == ours.keys():
-            for key, value in theirs.items():
-                why = self.differs(value, ours[key])
-                if why:
-                    return f"an entry: {why}"
-            return ""
-        return self._parts_differ(list(theirs.keys()), list(ours.keys())) or self._parts_differ(
-            list(theirs.values()), list(ours.values())
-        )
+        # Keys that are classes are equal only to themselves, and are compared in order.
+        if theirs.keys() != ours.keys():
+            return self._parts_differ([*theirs, *theirs.values()], [*ours, *ours.values()])
+        return next((f"an entry: {why}" for key in theirs if (why := self.differs(theirs[key], ours[key]))), "")
 
     def _objects_differ(self, theirs: Any, ours: Any) -> str:
         """Compare the attributes of two objects whose classes are the same."""
-        their_state, our_state = (getattr(value, "__dict__", None) for value in (theirs, ours))
-        slots = [n for kind in type(theirs).__mro__ for n in _list_slots(kind)]
-        if their_state is None and not slots:
+        states = [vars(value) if hasattr(value, "__dict__") else {} for value in (theirs, ours)]
+        members = (item for kind in type(theirs).__mro__ for item in vars(kind).items())
+        slots = [name for name, value in members if isinstance(value, types.MemberDescriptorType)]
+        if not hasattr(theirs, "__dict__") and not slots:
             raise Undecided
-        why = self._mappings_differ(their_state, our_state) if their_state is not None and our_state is not None else ""
-        if why:
-            return why
-        return self._parts_differ(*([getattr(value, n, _UNBOUND) for n in slots] for value in (theirs, ours)))
+        values = ([getattr(value, name, _UNBOUND) for name in slots] for value in (theirs, ours))
+        return self._mappings_differ(*states) or self._parts_differ(*values)
 
 
 class Undecided(Exception):  # noqa: N818 (an outcome)
     """It is impossible to decide whether two objects are the same."""
 
 
-def _has_other_name(name: str | None, value: object) -> bool:
-    return getattr(value, "__name__", None) != name
-
-
-def _tensors_differ(theirs: torch.Tensor, ours: torch.Tensor) -> str:
+def _tensors_differ(theirs: Any, ours: Any) -> str:
+    theirs, ours = torch.as_tensor(theirs), torch.as_tensor(ours)
     same_type = theirs.shape == ours.shape and theirs.dtype == ours.dtype
     return "" if same_type and torch.equal(theirs, ours) else "another tensor"
 
@@ -344,13 +279,20 @@ def _full_name(value: Any) -> str:
     return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', type(value).__name__)}"
 
 
-def _list_slots(kind: type) -> Iterator[str]:
-    return (name for name, value in vars(kind).items() if isinstance(value, types.MemberDescriptorType))
-
-
 _UNBOUND = object()
 _HEAP = 1 << 9  # flag of classes created by a `class` statement
 _CACHED = type(functools.lru_cache(lambda: None))
+#: Values that are the same if their parts are, and the parts of each type.
+_PARTS: tuple[tuple[Any, Callable[[Any], Sequence[Any]]], ...] = (
+    (staticmethod, lambda value: (value.__func__,)),
+    (classmethod, lambda value: (value.__func__,)),
+    (types.MethodType, lambda value: (value.__func__, value.__self__)),
+    (property, lambda value: (value.fget, value.fset, value.fdel)),
+    (functools.cached_property, lambda value: (value.func,)),
+    (functools.partial, lambda value: (value.func, value.args, value.keywords)),
+    (_CACHED, lambda value: (value.__wrapped__,)),
+    ((list, tuple, deque), lambda value: value),
+)
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _BUILTIN = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, np.ufunc)
 _OF_SCRIPT = (torch.jit.ScriptFunction, torch.jit.ScriptModule)

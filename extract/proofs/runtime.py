@@ -81,9 +81,9 @@ class BlockRuntime:
         without_package: the normalized names of those that do not contain the package they were fetched for.
     """
 
-    folder: Path | None
-    installed: tuple[str, ...]
-    unavailable: tuple[tuple[str, str], ...]
+    folder: Path | None = None
+    installed: tuple[str, ...] = ()
+    unavailable: tuple[tuple[str, str], ...] = ()
     without_package: frozenset[str] = frozenset()
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from extract.specs.notation import format_expression
+from lemur_core.files.markdown import article
 from manifests.records import Case, Observed, SpecArgument
 
 _TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
@@ -177,44 +178,36 @@ def summarize_block(
         builds: classes that the block constructs; used if nothing was observed.
         init: the working constructor arguments, in neutral notation.
     """
-    title = name if category == "Other" else f"{name}, {category.lower()}"
+    remark = "; not observed at work."
     if observed is None:
-        parts = [_takes(forward), _describe_constructor(constructor), _bag(builds, "builds ")]
-        return f"{title}: {'; '.join(part for part in parts if part)}; not observed at work."
-    parts = [_describe_shapes(observed, behavior), _bag(observed.layers), _parameters(observed, init)]
-    return f"{title}: {'; '.join(part for part in parts if part)}.{_remarks(observed)}"
-
-
-def scaling(factor: float | None) -> str:
-    """Return e.g. `shrinks by 2`; empty if the factor is 1 or unknown."""
-    if factor is None or factor == 1:
-        return ""
-    return f"shrinks by {factor:g}" if factor > 1 else f"grows by {1 / factor:g}"
+        takes = f"takes {_list_names(forward)}" if forward else ""
+        parts = [takes, _describe_constructor(constructor), _bag(builds, "builds ")]
+    else:
+        parts = [_describe_shapes(observed, behavior), _bag(observed.layers), _parameters(observed, init)]
+        remark = f".{_remarks(observed)}"
+    title = name if category == "Other" else f"{name}, {category.lower()}"
+    return f"{title}: {'; '.join(filter(None, parts))}{remark}"
 
 
 def _describe_shapes(observed: Observed, behavior: Behavior) -> str:
     layout = f"{behavior.layout} inputs" if behavior.layout else "its first input"
     if behavior.keeps_shape:
         return f"keeps the shape of {layout}"
-    changes = [part for part in (scaling(behavior.downsampling), _channels(behavior)) if part]
+    factor = behavior.downsampling or 1
+    changes = [f"shrinks by {factor:g}" if factor > 1 else f"grows by {1 / factor:g}"] if factor != 1 else []
+    changes += ["changes the channels"] if behavior.changes_channels else []
     if changes:
         return f"takes {layout}, {' and '.join(changes)}"
     if not observed.cases:
         return ""
     count = len(observed.cases[0].outputs)
-    return f"takes {layout}, gives {_number(count, 'tensor')}" if count != 1 else f"takes {layout}, changes the shape"
-
-
-def _channels(behavior: Behavior) -> str:
-    return "changes the channels" if behavior.changes_channels else ""
+    change = "changes the shape" if count == 1 else f"gives {_number(count, 'tensor')}"
+    return f"takes {layout}, {change}"
 
 
 def _bag(layers: Mapping[str, int], before: str = "") -> str:
-    ranked = sorted(
-        ((name, count) for name, count in layers.items() if name not in _CONTAINERS),
-        key=lambda item: (-item[1], item[0]),
-    )
-    named = [_number(count, _WORDS.get(name, name)) for name, count in ranked[:_LAYERS_NAMED]]
+    ranked = sorted((-count, name) for name, count in layers.items() if name not in _CONTAINERS)
+    named = [_number(-count, _WORDS.get(name, name)) for count, name in ranked[:_LAYERS_NAMED]]
     if not named:
         return ""
     more = len(ranked) - len(named)
@@ -236,15 +229,11 @@ def _remarks(observed: Observed) -> str:
     return " Train and eval mode differ." if observed.train_differs else ""
 
 
-def _takes(forward: Sequence[SpecArgument]) -> str:
-    return f"takes {_list_names(forward)}" if forward else ""
-
-
 def _describe_constructor(constructor: Sequence[SpecArgument]) -> str:
     needed = [item for item in constructor if item.default is None and not item.kind.startswith("more")]
     options = sum(item.default is not None for item in constructor)
-    parts = [f"made from {_list_names(needed)}"] if needed else []
-    return " and ".join([*parts, *([_number(options, "option")] if options else [])])
+    parts = [f"made from {_list_names(needed)}" if needed else "", _number(options, "option") if options else ""]
+    return " and ".join(filter(None, parts))
 
 
 def _list_names(items: Sequence[SpecArgument]) -> str:
@@ -256,5 +245,5 @@ def _number(count: int, word: str) -> str:
     """Return e.g. `a sigmoid`, `2 convolutions` or `3 × Block`."""
     is_name = " " not in word and not word.islower()
     if count == 1:
-        return word if is_name else f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+        return word if is_name else article(word)
     return f"{count:,} × {word}" if is_name else f"{count:,} {word}{'' if word.endswith('s') else 's'}"

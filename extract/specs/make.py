@@ -8,16 +8,16 @@ The header that extraction writes above a block does not count as source: it nam
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from extract.specs.algorithm import build_algorithm, infer_layout
 from extract.specs.behavior import Behavior, infer_behavior, neutralize_case, summarize_block
 from extract.specs.notation import format_expression
-from extract.specs.outline import SpecOutline, read_outline
+from extract.specs.outline import read_outline
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
@@ -75,7 +75,6 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     builds = dict(facts.builds) if facts else {}
     init_values = calls.init.by_parameter(constructor) if calls else {}
     init = {name: format_expression(value) for name, value in init_values.items()}
-    forward_values = calls.forward.by_parameter(forward) if calls and calls.forward else {}
     names = positional_names(forward)
     algorithm = build_algorithm(answer, names) if answer else None
     layout = infer_layout(algorithm) if algorithm else None
@@ -83,20 +82,20 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     summary = summarize_block(row.name, row.category, constructor, forward, builds, observed, behavior, init)
     arguments = None
     if calls:
+        forward_values = calls.forward.by_parameter(forward) if calls.forward else {}
         formatted = {name: format_expression(value) for name, value in forward_values.items()}
-        arguments = SpecArguments(init=init, forward=formatted, method=calls.method)
-    seen: dict[str, Any] = {name: getattr(observed, name, None) for name in _OBSERVED}
+        arguments = SpecArguments(init=init, forward=formatted)
+    others = sorted({*outline.functions, *outline.classes} - {row.name, *(answer["dead_classes"] if answer else ())})
+    copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED} | asdict(behavior)
     spec = Spec(
-        **{name: getattr(row, name) for name in SHARED},
-        **seen,
-        **asdict(behavior),
+        **copied | {name: getattr(observed, name, None) for name in _OBSERVED},
         bases=facts.bases if facts else (),
         constructor=constructor,
         forward=forward,
         arguments=arguments,
         cases=tuple(neutralize_case(case, names) for case in observed.cases) if observed else (),
         builds=builds,
-        dependencies=_dependencies(row.name, outline, answer["dead_classes"] if answer else ()),
+        dependencies={other: "class" if other in outline.classes else "function" for other in others},
         algorithm=algorithm,
         summary=f"{summary} {algorithm.told}".rstrip() if algorithm else summary,
     )
@@ -154,11 +153,6 @@ def _leave_out(facts: dict[str, Any], name: str, empty: object) -> None:
     facts["withheld"].append(name)
 
 
-def _dependencies(name: str, outline: SpecOutline, dead: Sequence[str]) -> dict[str, Literal["class", "function"]]:
-    others = sorted({*outline.functions, *outline.classes} - {name, *dead})
-    return {other: "class" if other in outline.classes else "function" for other in others}
-
-
 # --- neutrality -------------------------------------------------------------------------------------------------------
 
 
@@ -188,18 +182,18 @@ class StatedArguments:
     """Arguments as Python expressions."""
 
     args: tuple[str, ...] = ()
-    kwargs: Mapping[str, str] | None = None
+    kwargs: Mapping[str, str] = field(default_factory=dict)
 
     def by_parameter(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
         """Return all arguments by the names of their parameters."""
         names = positional_names(parameters)
         values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
-        return values | dict(self.kwargs or {})
+        return values | dict(self.kwargs)
 
     @property
     def parts(self) -> list[str]:
         """The arguments, each as written in a call."""
-        return [*self.args, *(f"{name}={value}" for name, value in (self.kwargs or {}).items())]
+        return [*self.args, *(f"{name}={value}" for name, value in self.kwargs.items())]
 
     def text(self) -> str:
         """Return the arguments as written between the parentheses of a call."""
@@ -212,7 +206,6 @@ class WorkingCalls:
 
     init: StatedArguments
     forward: StatedArguments | None
-    method: str = "forward"
 
     def constructor_call(self, name: str) -> str:
         """Return the Python expression that constructs the block."""
@@ -220,8 +213,7 @@ class WorkingCalls:
 
     def forward_call(self) -> str:
         """Return the Python expression that calls the block; empty if it was not called."""
-        method = "" if self.method in ("forward", "__call__") else f".{self.method}"
-        return f"block{method}({self.forward.text()})" if self.forward is not None else ""
+        return f"block({self.forward.text()})" if self.forward is not None else ""
 
 
 def read_arguments(arguments: str | None) -> WorkingCalls | None:
@@ -230,27 +222,19 @@ def read_arguments(arguments: str | None) -> WorkingCalls | None:
         return None
     try:
         calls = json.loads(arguments)
-        forward = calls.get("forward")
-        return WorkingCalls(
-            _call(calls["init"]), None if forward is None else _call(forward), calls.get("method") or "forward"
-        )
+        init, forward = (call and _read_call(call) for call in (calls["init"], calls.get("forward")))
+        return WorkingCalls(init, forward)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _read_call(call: Mapping[str, Any]) -> StatedArguments:
+    return StatedArguments(tuple(map(str, call["args"])), {name: str(value) for name, value in call["kwargs"].items()})
 
 
 def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
     """Return the names of the parameters that take positional arguments, in order."""
     return [item.name for item in parameters if item.kind == "positional"]
-
-
-def _call(call: dict[str, object]) -> StatedArguments:
-    """Read a call from `{"args": […], "kwargs": {…}}`, or from a mapping of names to expressions."""
-    args, kwargs = call.get("args", []), call.get("kwargs", {})
-    if call.keys() <= {"args", "kwargs"} and isinstance(args, list) and isinstance(kwargs, dict):
-        return StatedArguments(
-            tuple(str(value) for value in args), {str(name): str(value) for name, value in kwargs.items()}
-        )
-    return StatedArguments((), {str(name): str(value) for name, value in call.items()})
 
 
 # --- lines of specs.jsonl ---------------------------------------------------------------------------------------------

@@ -147,18 +147,16 @@ def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgume
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(signature.defaults)) + list(signature.defaults)
     if not any(last_part(decorator) == "staticmethod" for decorator in node.decorator_list):
         positional, defaults = positional[1:], defaults[1:]
-    items = [*zip(positional, ["positional"] * len(positional), defaults, strict=True)]
-    items += [(signature.vararg, "more positional", None)] if signature.vararg else []
-    items += [*zip(signature.kwonlyargs, ["keyword"] * len(signature.kwonlyargs), signature.kw_defaults, strict=True)]
-    items += [(signature.kwarg, "more keyword", None)] if signature.kwarg else []
-    return tuple(
-        SpecArgument.model_validate(
-            {
-                "name": arg.arg,
-                "kind": kind,
-                "type": format_type(arg.annotation) or infer_type(default),
-                "default": None if default is None else format_value(default),
-            }
-        )
-        for arg, kind, default in items
-    )
+    items = {
+        "positional": zip(positional, defaults, strict=True),
+        "more positional": [(signature.vararg, None)],
+        "keyword": zip(signature.kwonlyargs, signature.kw_defaults, strict=True),
+        "more keyword": [(signature.kwarg, None)],
+    }
+    return tuple(_argument(kind, arg, default) for kind, pairs in items.items() for arg, default in pairs if arg)
+
+
+def _argument(kind: str, arg: ast.arg, default: ast.expr | None) -> SpecArgument:
+    value = None if default is None else format_value(default)
+    type_ = format_type(arg.annotation) or infer_type(default)
+    return SpecArgument.model_validate({"name": arg.arg, "kind": kind, "type": type_, "default": value})

@@ -164,8 +164,11 @@ def test_several_outputs_keep_no_shape() -> None:
     ("arguments", "constructor", "forward"),
     [
         ({"init": {"args": ["3"], "kwargs": {"k": "'x'"}}}, "A(3, k='x')", ""),
-        ({"init": {}, "forward": {"args": ["torch.ones(2)"]}}, "A()", "block(torch.ones(2))"),
-        ({"init": {"a": "1"}, "forward": {"x": "2"}, "method": "loss"}, "A(a=1)", "block.loss(x=2)"),
+        (
+            {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.ones(2)"], "kwargs": {}}},
+            "A()",
+            "block(torch.ones(2))",
+        ),
     ],
 )
 def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward: str) -> None:

@@ -188,7 +188,7 @@ def load_source_module(folder: Path, wanted: str, *, lean: bool = True) -> Sourc
     row = find_block(folder, wanted).row
     form = choose_form(folder, row, lean=lean)
     worked = read_arguments(row.arguments)
-    if worked is None or worked.forward is None or worked.method != "forward":
+    if worked is None or worked.forward is None:
         raise UserError(
             f"{row.block}: no arguments are known with which it runs, so nothing can be proved; choose another"
         )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from extract.chat.build import ChatOptions, build_chat, list_demands
 from extract.chat.draft import ChatBlock, CodeRights
-from extract.chat.verbalization import layer_words, output_words, parameter_words, shape_words
+from extract.chat.verbalization import layer_sentence, output_words, parameter_words, shape_words
 from manifests.conversations.conversation import Chat, Conversation
 from manifests.records import Block, Case, Spec
 
@@ -210,14 +210,14 @@ def test_outputs_in_words(outputs: tuple[str, ...], words: str) -> None:
         (parameter_words, {}, "has 280 parameters when built with `channels` 16"),
         (parameter_words, {"parameters": 0, "arguments": None}, "has no parameters"),
         (parameter_words, {"parameters": None}, ""),
-        (layer_words, {"layers": None}, ""),
-        (layer_words, {"layers": {}}, "It has no submodules."),
-        (layer_words, {"layers": {"ZeroPad2d": 1}}, "Its only submodule is one `ZeroPad2d`."),
-        (layer_words, {"layers": {"Conv2d": 2}}, "Its submodules are 2 `Conv2d`."),
-        (layer_words, {"layers": {"ReLU": 1, "Conv2d": 2}}, "Its submodules are 2 `Conv2d` and 1 `ReLU`."),
+        (layer_sentence, {"layers": None}, []),
+        (layer_sentence, {"layers": {}}, ["It has no submodules."]),
+        (layer_sentence, {"layers": {"ZeroPad2d": 1}}, ["Its only submodule is one `ZeroPad2d`."]),
+        (layer_sentence, {"layers": {"Conv2d": 2}}, ["Its submodules are 2 `Conv2d`."]),
+        (layer_sentence, {"layers": {"ReLU": 1, "Conv2d": 2}}, ["Its submodules are 2 `Conv2d` and 1 `ReLU`."]),
     ],
 )
 def test_size_and_layers_in_words(
-    blocks: list[ChatBlock], make: Callable[[Spec], str], facts: dict[str, Any], words: str
+    blocks: list[ChatBlock], make: Callable[[Spec], Any], facts: dict[str, Any], words: Any
 ) -> None:
     assert make(blocks[0].spec.model_copy(update=facts)) == words
