@@ -19,7 +19,7 @@ from manifests.records import LEVELS, Block, Level
 #: The level that the paper calls "validated and executable".
 VALIDATED: Level = "executed"
 
-#: Maximum number of missing names to list; the others are only counted.
+#: Maximum number of reasons to list; the others are only counted.
 _NAMED = 40
 
 _MEANS = {
@@ -78,7 +78,6 @@ def write_report(
     sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
         (_head(facts, counts), ""),
         (_levels(facts, counts), ""),
-        (_targets(facts, counts), ""),
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
         *(([], name) for name in captions if name.startswith("graph")),
@@ -190,26 +189,6 @@ def _levels(facts: RunFacts, counts: RowCounts) -> list[str]:
         cells = [count(reached), percent(reached, whole), _interval(reached, whole), count(stopped)]
         rows.append([f"`{level}`", _MEANS[level], *cells])
     return _section("How far they came", ["level", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
-
-
-def _targets(facts: RunFacts, counts: RowCounts) -> list[str]:
-    """Report how many of the requested names exist, and which levels they reached."""
-    if facts.targets is None:
-        return []
-    targets = counts["targets"]
-    names, located = targets["names"], targets["found"]
-    rows = [["requested names", count(names), "", "", ""]]
-    reached = {f"`{level}`": targets["reached"][level] for level in _list_levels(facts)}
-    for label, part in {"found": located, **reached}.items():
-        of_known = "" if label == "found" else share(part, located)
-        rows.append([label, count(part), percent(part, names), _interval(part, names), of_known])
-    lines = _section("Requested names", ["", "names", "% of all", "95 %", "of those found"], rows)
-    lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
-    if targets["missing"]:
-        named = ", ".join(code_span(name, 40) for name in targets["missing"][:_NAMED])
-        more = len(targets["missing"]) - _NAMED
-        lines += [f"Not found: {named}{f' and {count(more)} more' if more > 0 else ''}.", ""]
-    return lines
 
 
 def _distinct(distinct: Distinct) -> list[str]:

@@ -77,10 +77,6 @@ def code_columns(code: str | None) -> dict[str, Any]:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-#: Counts of the requested names: all, those with a block, and the levels of these blocks; also the names without one.
-TargetCounts = dict[str, Any]
-
-
 class RowCounts(TypedDict):
     """Counts over the rows of a table, as the manifest states them."""
 
@@ -96,7 +92,7 @@ class RowCounts(TypedDict):
     lines: int
     lean: dict[str, int]
     names: dict[str, int]
-    targets: NotRequired[TargetCounts]
+    targets: NotRequired[dict[str, Any]]
 
 
 def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> RowCounts:
@@ -108,14 +104,13 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> R
     Args: targets: the requested names, if the run was limited to names.
     """
     levels: Counter[str] = Counter(row.level for row in rows)
+    categories = _count_levels(rows, "category")
     counts: RowCounts = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
         "reached": count_reached(levels),
         "sources": _count_levels(rows, "source"),
-        "categories": dict(
-            sorted(_count_levels(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
-        ),
+        "categories": dict(sorted(categories.items(), key=lambda item: (-sum(item[1].values()), item[0]))),
         "failures": sort_by_size(Counter(row.error_kind for row in rows if row.error_kind is not None)),
         "fidelity": sort_by_size(Counter(row.fidelity for row in rows if row.fidelity is not None)),
         "licenses": sort_by_size(Counter(row.license for row in rows)),
@@ -132,19 +127,16 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> R
 def _count_graphs(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks with a graph, distinct graphs, and distinct graphs up to widths."""
     compared = [row for row in rows if row.graph is not None]
-    distinct = {name: len({getattr(row, name) for row in compared}) for name in ("graph", "graph_widths")}
-    return {"blocks": len(compared), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
+    distinct, widths = ({getattr(row, name) for row in compared} for name in ("graph", "graph_widths"))
+    return {"blocks": len(compared), "distinct": len(distinct), "distinct_widths": len(widths)}
 
 
 def _count_minimized(rows: Sequence[Block]) -> dict[str, int]:
     """Count blocks with a lean form, their lines in full and minimized, and running blocks without one."""
     compared = [row for row in rows if row.lean_lines is not None]
-    return {
-        "blocks": len(compared),
-        "without": sum(row.lean_error is not None for row in rows),
-        "lines": sum(row.lean_lines or 0 for row in compared),
-        "full_lines": sum(row.n_lines or 0 for row in compared),
-    }
+    without = sum(row.lean_error is not None for row in rows)
+    lines, full_lines = (sum(getattr(row, name) or 0 for row in compared) for name in ("lean_lines", "n_lines"))
+    return {"blocks": len(compared), "without": without, "lines": lines, "full_lines": full_lines}
 
 
 def _count_names(rows: Sequence[Block]) -> dict[str, int]:
@@ -165,7 +157,7 @@ def at_least(level: str, required: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(required)
 
 
-def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> TargetCounts:
+def count_targets(rows: Iterable[Block], targets: Sequence[str]) -> dict[str, Any]:
     """Count the names that match a block, and the levels of the blocks that they select (see `choose`)."""
     chosen = choose(rows)
     names = list(dict.fromkeys(targets))

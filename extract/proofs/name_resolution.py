@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from extract.arguments.messages import FilesToCompare, FileToCompare
 from extract.proofs.validate import LIMITS_TOGETHER, MissingOriginal, group_by_package
@@ -20,6 +20,7 @@ from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.records import Block
 
 MOST_OTHERS = 20  # names listed for one block
+_COMPARED = tuple(FileToCompare.__annotations__)
 _MAX_SHOWN = 10
 _MAX_CHARACTERS = 160  # of a name and the reason
 
@@ -66,19 +67,9 @@ def compare_bindings(
     readable = sorted({folder for file in files for folder in file.folders} | set(runtime))
 
     def request(group: Sequence[BoundFile]) -> FilesToCompare:
-        blocks = [
-            FileToCompare(
-                block=file.block,
-                name=file.name,
-                code=file.code,
-                module=file.module,
-                digest=file.digest,
-                stubs=file.stubs,
-            )
-            for file in group
-        ]
-        folders = [str(folder) for folder in group[0].folders]
-        return FilesToCompare(folders, [str(folder) for folder in runtime], blocks, MOST_OTHERS)
+        blocks = [cast(FileToCompare, {name: getattr(file, name) for name in _COMPARED}) for file in group]
+        folders, ends = (list(map(str, paths)) for paths in (group[0].folders, runtime))
+        return FilesToCompare(folders, ends, blocks, MOST_OTHERS)
 
     entries = [COMPARE_NAMES.guest]
     with CachedSandbox(index, workers=jobs, readable=readable, unsafe=unsafe, entries=entries) as box:
@@ -91,12 +82,8 @@ def to_columns(answer: BoundNames | Failure | MissingOriginal) -> dict[str, Any]
     """Return the columns for the names of a block; none if they could not be compared."""
     if not isinstance(answer, BoundNames):
         return {}
-    return {
-        "names_compared": answer.compared,
-        "names_same": answer.same,
-        "names_standin": answer.standin,
-        "names_other": answer.others,
-    }
+    numbers = {"names_compared": answer.compared, "names_same": answer.same, "names_standin": answer.standin}
+    return {**numbers, "names_other": answer.others}
 
 
 def section(rows: Sequence[Block], counts: Mapping[str, int]) -> list[str]:
@@ -124,9 +111,8 @@ def section(rows: Sequence[Block], counts: Mapping[str, int]) -> list[str]:
     reasons = Counter(other for row in rows for other in row.names_other if not other.endswith("a stand-in"))
     if reasons:
         ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-        shown = "; ".join(
-            f"{code_span(name, _MAX_CHARACTERS)} ({plural(number, 'block')})" for name, number in ranked[:_MAX_SHOWN]
-        )
+        most = ranked[:_MAX_SHOWN]
+        shown = "; ".join(f"{code_span(name, _MAX_CHARACTERS)} ({plural(n, 'block')})" for name, n in most)
         more = f"; and {count(len(ranked) - _MAX_SHOWN)} more" if len(ranked) > _MAX_SHOWN else ""
         lines += [f"Bound to something else, most often: {shown}{plain(more)}.", ""]
     return lines

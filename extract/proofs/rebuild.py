@@ -24,7 +24,7 @@ from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.formats import EXTRACTION
 from manifests.provenance.parts import read_requirements
-from manifests.records import Block, Spec, first_fault
+from manifests.records import Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure
 _COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
@@ -156,19 +156,12 @@ def _make_request(spec: RebuildJob, runtime: Sequence[Path]) -> SpecRebuild:
         companions = [{"name": companion["name"], "code": companion["code"]} for companion in spec.pair.companions]
         stated = {"origin": sorted(spec.pair.origin), "companions": companions}
         original = asdict(spec.pair.run(runtime)) | stated
-    return SpecRebuild(spec.about["name"], format_header(spec.block, spec.about), spec.graph, spec.stored, original)
-
-
-def format_header(block: str, about: Mapping[str, Any]) -> str:
-    """Return the header of a rebuilt file: the block, the origin of the computation, and the license."""
-    return "\n".join(
-        [
-            f"{about['name']}, written from what {block} computes.",
-            "",
-            f"Origin:  {about['path']}, lines {about['start_line']}-{about['end_line']}",
-            f"Licence: {about['license']}",
-        ]
+    about = spec.about
+    header = (
+        f"{about['name']}, written from what {spec.block} computes.\n\n"
+        f"Origin:  {about['path']}, lines {about['start_line']}-{about['end_line']}\nLicence: {about['license']}"
     )
+    return SpecRebuild(about["name"], header, spec.graph, spec.stored, original)
 
 
 # --- from a folder ----------------------------------------------------------------------------------------------------
@@ -191,7 +184,14 @@ def rebuild_rows(
 
     def make_job(spec: Spec) -> RebuildJob:
         row = rows.get(spec.block)
-        return _make_job(spec, _pair_with_original(row, origins, codes) if row and row.arguments else None)
+        if row is None or row.arguments is None:
+            return _make_job(spec, None)
+        arguments = json.loads(row.arguments)
+        companions = [CompanionCode(name=name, code=codes[name]) for name in _list_names(arguments) if name in codes]
+        origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
+        code = row.code or ""
+        pair = BlockWithOriginal(row.block, row.name, code, "", origin, (), arguments, companions=tuple(companions))
+        return _make_job(spec, pair)
 
     yield from rebuild_all(map(make_job, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
 
@@ -201,21 +201,12 @@ def _make_job(spec: Spec, pair: BlockWithOriginal | None) -> RebuildJob:
     return RebuildJob(spec.block, graphs_in_spec(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
 
 
-def _pair_with_original(row: Block, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> BlockWithOriginal:
-    arguments = json.loads(row.arguments or "")
-    names = [name for name in _list_names(arguments) if name in codes]
-    companions = tuple(CompanionCode(name=name, code=codes[name]) for name in names)
-    origin = tuple(package for package in origins.get(row.source, ()) if package not in PROVIDED)
-    return BlockWithOriginal(row.block, row.name, row.code or "", "", origin, (), arguments, companions=companions)
-
-
 def _list_names(arguments: CallsToRun) -> list[str]:
     """Return the names in the expressions of the arguments."""
-    names: set[str] = set()
-    for call in (arguments["init"], arguments["forward"]):
-        for text in (*call["args"], *call["kwargs"].values()):
-            names |= {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
-    return sorted(names)
+    calls = arguments["init"], arguments["forward"]
+    texts = [text for call in calls for text in (*call["args"], *call["kwargs"].values())]
+    nodes = (node for text in texts for node in ast.walk(ast.parse(text, mode="eval")))
+    return sorted({node.id for node in nodes if isinstance(node, ast.Name)})
 
 
 def rebuild_to(
@@ -259,17 +250,16 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
     path = Path(wanted)
     if path.suffix in (".json", ".jsonl") and path.is_file():
         spec = _read_spec_file(path)
-    elif folder is None:
+        if spec.algorithm is None:
+            raise UserError(f"{spec.block}: its spec has no algorithm; choose another block")
+        return spec
+    if folder is None:
         raise UserError(f"{wanted}: not a file with a spec; give one, or name a block and its folder with --in DIR")
-    else:
-        block = find_block(folder, wanted).row.block
-        stored = read_spec(folder, block)
-        if stored is None or stored.algorithm is None:
-            raise UserError(f"{block}: there is no spec with its algorithm in this folder; choose another block")
-        spec = stored
-    if spec.algorithm is None:
-        raise UserError(f"{spec.block}: its spec has no algorithm; choose another block")
-    return spec
+    block = find_block(folder, wanted).row.block
+    stored = read_spec(folder, block)
+    if stored is None or stored.algorithm is None:
+        raise UserError(f"{block}: there is no spec with its algorithm in this folder; choose another block")
+    return stored
 
 
 def _read_spec_file(path: Path) -> Spec:
@@ -279,7 +269,6 @@ def _read_spec_file(path: Path) -> Spec:
         text = path.read_text(encoding="utf-8")
         first = text if path.suffix == ".json" else next(line for line in text.splitlines() if line.strip())
         return Spec.model_validate_json(first)
-    except ValidationError as error:
-        raise UserError(f"{path}: contains no spec: {first_fault(error)}; give a line of specs.jsonl") from error
     except (OSError, ValueError, StopIteration) as error:
-        raise UserError(f"{path}: contains no spec ({type(error).__name__}); give a line of specs.jsonl") from error
+        why = f": {first_fault(error)}" if isinstance(error, ValidationError) else f" ({type(error).__name__})"
+        raise UserError(f"{path}: contains no spec{why}; give a line of specs.jsonl") from error

@@ -60,7 +60,7 @@ def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> d
     answer: dict[str, object] = {
         "source": module_text.source,
         "fixed": list(module_text.fixed),
-        "free": bool(_has_free_sizes(sized)),
+        "free": any(isinstance(size, Size) for node in _list_inputs(sized) for size in node.outputs[0].shape),
     }
     subject, original_inputs = None, None
     if original is not None:
@@ -83,21 +83,18 @@ def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> d
     return answer | {"step": "written", "cause": "what was written computes another graph"}
 
 
+def _list_inputs(sized: Sized) -> list[Node]:
+    inputs = [node for node in sized.evaluated.nodes if node.op == "input"]
+    return sorted(inputs, key=lambda node: node.get("number"))
+
+
 def _inputs_line(sized: Sized) -> str:
     """Return a line that lists the shapes of the inputs."""
     parts = []
-    for node in sorted(
-        (input_node for input_node in sized.evaluated.nodes if input_node.op == "input"),
-        key=lambda input_node: input_node.get("number"),
-    ):
+    for node in _list_inputs(sized):
         sizes = (size.text if isinstance(size, Size) else str(size) for size in node.outputs[0].shape)
         parts.append(f"{node.scope} {'×'.join(sizes) or 'scalar'}")
     return f"Inputs:  {', '.join(parts) or 'none'}"
-
-
-def _has_free_sizes(sized: Sized) -> bool:
-    inputs = (node for node in sized.evaluated.nodes if node.op == "input")
-    return any(isinstance(size, Size) for node in inputs for size in node.outputs[0].shape)
 
 
 # --- its graph --------------------------------------------------------------------------------------------------------
@@ -110,6 +107,7 @@ def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Se
     Raises: AttemptError if it does not run.
     """
     failure = AttemptError(ValueError("forward gives no tensor"))
+    taken = None if original_inputs is None else [original_inputs[number] for number in module_text.takes]
     # Some operators have no meta implementation: the second route runs on the CPU.
     for route in ROUTES:
         recorder = Recorder(route)
@@ -119,12 +117,7 @@ def _identity(module_text: Rebuilt, name: str, sized: Sized, original_inputs: Se
 
                 def trace_mode(train: bool) -> Graph:
                     with recorder.pause():  # noqa: B023
-                        inputs = _inputs(
-                            sized,
-                            None
-                            if original_inputs is None
-                            else [original_inputs[number] for number in module_text.takes],
-                        )
+                        inputs = _inputs(sized, taken)
                     seed_all()
                     record = functools.partial(run, recorder, module, inputs, train=train)  # noqa: B023
                     return _renumber_inputs(canonical(attempt(record, _SECONDS)), module_text.takes)

@@ -31,7 +31,7 @@ from packaging.version import Version
 
 from extract.proofs.local_files import copy_importable
 from extract.sources import PackageSource
-from extract.sources.contents import PackageFacts, is_safe, read_facts
+from extract.sources.contents import is_safe, read_facts
 from extract.sources.package import is_plain, module_path
 from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
@@ -179,7 +179,9 @@ class _Resolver:
     def collect(self, requires: Sequence[str]) -> None:
         """Resolve requirements and their dependencies, breadth first."""
         for text in requires:
-            if not _is_valid(text):
+            try:
+                Requirement(text)
+            except InvalidRequirement:
                 self.unavailable[text] = "not a requirement of PEP 508; write NAME or NAME>=VERSION"
         queue = deque((requirement, "") for requirement in read_requirements(sorted(requires)))
         seen: set[tuple[str, str]] = set()
@@ -203,47 +205,38 @@ class _Resolver:
             return None
         because = f"; {parent} needs it" if parent else ""
         version = find_runtime().versions.get(name)
-        if version is not None:
-            if requirement.specifier.contains(version, prereleases=True):
-                return None
-            # The runtime's own version hides any other, so fetching a dependency again would change nothing.
-            if parent:
-                reason = f"the declared runtime has {version}, not {requirement.specifier}"
-                self.unavailable.setdefault(name, reason + because)
-                return None
+        if version is not None and requirement.specifier.contains(version, prereleases=True):
+            return None
+        # The runtime's own version hides any other, so fetching a dependency again would change nothing.
+        if version is not None and parent:
+            return self._miss(name, f"the declared runtime has {version}, not {requirement.specifier}{because}")
         if requirement.url is not None:
-            self.unavailable.setdefault(name, f"only named packages are fetched, not {requirement.url}{because}")
-            return None
-        return self._fetch(name, requirement.specifier, because)
-
-    def _fetch(self, name: str, specifier: SpecifierSet, because: str) -> Distribution | None:
+            return self._miss(name, f"only named packages are fetched, not {requirement.url}{because}")
         # Two blocks may require different versions of one distribution: a version must satisfy both.
-        specifier &= self.specifiers.get(name, SpecifierSet())
-        older = self.picked.get(name)
-        if older is not None and specifier.contains(older.version, prereleases=True):
-            self.specifiers[name] = specifier
-            return older
-        try:
-            distribution = self._fetch_stated(name, specifier, because)
-        except RetryableError as error:
-            self.offline = str(error)
-            self.unavailable.setdefault(name, f"{error}{because}")
-            return None
-        except UserError as error:
-            reason = self.offline or str(error)
-            self.unavailable.setdefault(name, f"{reason}{because}")
-            return None
-        imports = self.packages.get(name, ())
-        if imports and not because and not any(distribution.contains(package) for package in imports):
-            self.without_package.add(name)
-            what = f"{distribution.version} does not contain {' or '.join(sorted(imports))}; not used"
-            self.unavailable.setdefault(name, what)
-            return None
-        self.specifiers[name] = specifier
-        self.picked[name] = distribution
+        specifier = requirement.specifier & self.specifiers.get(name, SpecifierSet())
+        distribution = self.picked.get(name)
+        if distribution is None or not specifier.contains(distribution.version, prereleases=True):
+            try:
+                distribution = self._fetch(name, specifier, because)
+            except RetryableError as error:
+                self.offline = str(error)
+                return self._miss(name, f"{error}{because}")
+            except UserError as error:
+                return self._miss(name, f"{self.offline or error}{because}")
+            imports = self.packages.get(name, ())
+            if imports and not because and not any(map(distribution.contains, imports)):
+                self.without_package.add(name)
+                what = f"{distribution.version} does not contain {' or '.join(sorted(imports))}; not used"
+                return self._miss(name, what)
+        self.specifiers[name], self.picked[name] = specifier, distribution
         return distribution
 
-    def _fetch_stated(self, name: str, specifier: SpecifierSet, because: str) -> Distribution:
+    def _miss(self, name: str, reason: str) -> Distribution | None:
+        """Note why a distribution is unavailable: the first reason counts."""
+        self.unavailable.setdefault(name, reason)
+        return None
+
+    def _fetch(self, name: str, specifier: SpecifierSet, because: str) -> Distribution:
         """Fetch the required version, or the newest if it has no wheel."""
         cached_only = bool(self.offline)
         try:
@@ -255,16 +248,8 @@ class _Resolver:
             if because or not specifier or name in self.picked:
                 raise
             newest = _fetch_wheel(name, SpecifierSet(), cached_only=cached_only)
-            self.unavailable.setdefault(name, f"there is no wheel of {specifier}; {newest.version} is used")
+            self._miss(name, f"there is no wheel of {specifier}; {newest.version} is used")
             return newest
-
-
-def _is_valid(text: str) -> bool:
-    try:
-        Requirement(text)
-    except InvalidRequirement:
-        return False
-    return True
 
 
 def _merge(distributions: Sequence[Distribution]) -> Path:
@@ -305,9 +290,10 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
         too large or damaged; RetryableError if the index cannot be reached.
     """
     wanted = f"{name}{specifier}"
-    pick = _cache("picks") / f"{hashlib.sha256(f'{wanted}|{_interpreter()}'.encode()).hexdigest()[:32]}.json"
-    cached = _read_pick(pick)
-    if cached is not None:
+    interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    pick = _cache("picks") / f"{hashlib.sha256(f'{wanted}|{interpreter}'.encode()).hexdigest()[:32]}.json"
+    picked = read_record(pick)
+    if picked is not None and (cached := _read_distribution(_cache("distributions") / str(picked))) is not None:
         return cached
     # Remember for a while only that there is no wheel: it may be published later.
     absent = pick.with_suffix(".absent")
@@ -327,15 +313,6 @@ def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = Fals
     return distribution
 
 
-def _interpreter() -> str:
-    return f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
-
-
-def _read_pick(pick: Path) -> Distribution | None:
-    id_ = read_record(pick)
-    return None if id_ is None else _read_distribution(_cache("distributions") / str(id_))
-
-
 def _read_distribution(folder: Path) -> Distribution | None:
     data = read_record(folder / "distribution.json")
     return None if data is None else Distribution(**{**data, "requires": tuple(data["requires"])})
@@ -347,7 +324,10 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
     folder = work / "distribution"
     try:
         with zipfile.ZipFile(wheel) as archive:
-            facts = _read_metadata(archive)
+            members = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+            if len(members) != 1 or archive.getinfo(members[0]).file_size > MAX_UNPACKED_BYTES // 100:
+                raise UserError("its wheel holds no readable METADATA")
+            facts = read_facts({members[0]: archive.read(members[0])})
             # An index can answer with another distribution, which must not enter the cache under this name.
             if canonicalize_name(facts.name) != name:
                 raise UserError(f"pip fetched {facts.name} {facts.version} instead; check the index settings of pip")
@@ -366,19 +346,13 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
     return distribution
 
 
-def _read_metadata(archive: zipfile.ZipFile) -> PackageFacts:
-    members = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
-    if len(members) != 1 or archive.getinfo(members[0]).file_size > MAX_UNPACKED_BYTES // 100:
-        raise UserError("its wheel holds no readable METADATA")
-    return read_facts({members[0]: archive.read(members[0])})
-
-
 def _extract(archive: zipfile.ZipFile, packed: int, folder: Path) -> None:
     """Write the modules and metadata of a wheel, without scripts, headers and links."""
     members = [member for member in archive.infolist() if not member.is_dir()]
-    if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > MAX_UNPACKED_BYTES:
+    unpacked = sum(member.file_size for member in members)
+    if len(members) > _MAX_MEMBERS or unpacked > MAX_UNPACKED_BYTES:
         raise UserError(_TOO_LARGE)
-    check_growth("its wheel", packed, sum(member.file_size for member in members))
+    check_growth("its wheel", packed, unpacked)
     for member in members:
         path = module_path(member.filename)
         if not is_safe(member.filename) or (path and not is_safe(path)):

@@ -141,9 +141,8 @@ def check_text(emitted: Emitted, goal: Level) -> BlockVerdict:
     if goal == "emitted":
         return BlockVerdict("emitted")
     if emitted.undefined:
-        return BlockVerdict(
-            "emitted", "undefined_name", f"undefined in the emitted file: {', '.join(emitted.undefined)}"
-        )
+        names = ", ".join(emitted.undefined)
+        return BlockVerdict("emitted", "undefined_name", f"undefined in the emitted file: {names}")
     if not emitted.fault:
         return BlockVerdict("parsed" if goal == "parsed" else "compiled")
     try:
@@ -209,15 +208,11 @@ def validate_all(
         # The search ended the process: executing the file alone shows the level that it reaches without a search.
         lower = {key: _request(candidates_by_key[key], runtime, "executed") for key in failed}
         for reply in replace(EXECUTE, retries=Retries.NONE).run(box, lower):
-            yield candidates_by_key[reply.key], _join(failed[reply.key], _judge(reply))
-
-
-def _join(search: BlockVerdict, alone: BlockVerdict) -> BlockVerdict:
-    """Combine the verdicts on a file whose search ended the process, and that was then executed alone."""
-    if alone.level != "executed":
-        return alone
-    seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
-    return replace(search, level="executed", seconds=seconds, reused=reused)
+            search, alone = failed[reply.key], _judge(reply)
+            if alone.level == "executed":
+                seconds, reused = search.seconds + alone.seconds, search.reused and alone.reused
+                alone = replace(search, level="executed", seconds=seconds, reused=reused)
+            yield candidates_by_key[reply.key], alone
 
 
 def _request(candidate: Candidate, runtime: Sequence[Path], goal: Level) -> SearchRequest:
@@ -236,25 +231,14 @@ def _judge(reply: Reply[SearchAnswer]) -> BlockVerdict:
     if answer is None:
         error = reply.reason(_MAX_ERROR)
         return BlockVerdict("compiled", outcome.status.value, error, seconds=outcome.seconds, reused=outcome.reused)
-    return BlockVerdict(
-        level=answer.level,
-        kind=answer.kind,
-        error=answer.error,
-        arguments=_to_json(None if answer.arguments is None else _to_dict(answer.arguments)),
-        observed=_to_json(answer.observed),
-        seconds=outcome.seconds,
-        reused=outcome.reused,
+    calls = answer.arguments and {name: call for name, call in asdict(answer.arguments).items() if call is not None}
+    arguments, observed = (
+        None if value is None else json.dumps(value, ensure_ascii=False) for value in (calls, answer.observed)
     )
+    return BlockVerdict(answer.level, answer.kind, answer.error, arguments, observed, outcome.seconds, outcome.reused)
 
 
-def _to_dict(calls: ReportedCalls) -> dict[str, Any]:
-    """Return calls as JSON values; without `forward` if there is none."""
-    return {name: call for name, call in asdict(calls).items() if call is not None}
-
-
-def _to_json(value: object) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)
-
+# --- equivalence: blocks and their originals --------------------------------------------------------------------------
 
 _MAX_TOGETHER = 40  # originals of one package in one process
 LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
@@ -316,19 +300,18 @@ class BlockWithOriginal:
 
     def run(self, runtime: Sequence[Path]) -> BlockRun:
         """Return the block as guests run it. Args: runtime: folders with the requirements of self-contained files."""
-        folders = [str(folder) for folder in runtime]
-        return BlockRun(self.code, self.name, self.origin, folders, self.arguments, self.companions)
+        return BlockRun(self.code, self.name, self.origin, list(map(str, runtime)), self.arguments, self.companions)
 
     def as_original(self) -> Original:
         """Return the facts that guests need to run the original."""
-        companions = [{"name": item["name"], "qualname": item.get("qualname", "")} for item in self.companions]
+        named = [{"name": item["name"], "qualname": item.get("qualname", "")} for item in self.companions]
         name = self.original or self.name
         return Original(
             block=self.block,
             module=self.module,
             name=name,
             arguments=self.arguments,
-            companions=companions,
+            companions=named,
             digest=self.digest,
         )
 
@@ -362,9 +345,8 @@ def compare_all(
     with CachedSandbox(index, workers=jobs, readable=folders, unsafe=unsafe, entries=entries) as box:
         theirs = _sign_originals(box, list(group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
-        yield from (
-            EquivalenceResult(block, None, f"no original: {answer.missing}") for block, answer in missing.items()
-        )
+        for block, answer in missing.items():
+            yield EquivalenceResult(block, None, f"no original: {answer.missing}")
         runs = {pair.block: pair.run(runtime) for pair in pairs if pair.block not in missing}
         doubtful: dict[str, Ours] = {}
         for reply in SIGN_BLOCK.run(box, runs):
@@ -380,9 +362,8 @@ def compare_all(
         for block, ours in doubtful.items():
             comparison = compare(block, ours, alone[block])
             if comparison.fidelity == "mismatch" and alone[block] != again[block]:
-                comparison = EquivalenceResult(
-                    block, None, "the original is not the same twice: it reads memory that was not set"
-                )
+                why = "the original is not the same twice: it reads memory that was not set"
+                comparison = EquivalenceResult(block, None, why)
             yield comparison
 
 
@@ -401,15 +382,12 @@ def compare(block: str, ours: Ours, theirs: Theirs) -> EquivalenceResult:
         # An import inside forward that fails here shows nothing about the copy.
         if original in _MISSING_PACKAGE:
             return EquivalenceResult(block, None, f"the original does not run: {step}: {original}")
-        return EquivalenceResult(block, "mismatch", f"{step}: {_describe_difference(own, original)}")
+        if isinstance(own, tuple):
+            own, original = next(pair for pair in zip_longest(own, original, fillvalue="") if pair[0] != pair[1])
+        else:
+            own, original = own[:24], original[:24]
+        return EquivalenceResult(block, "mismatch", f"{step}: {own or 'nothing'} here, {original or 'nothing'} there")
     return EquivalenceResult(block, "match")
-
-
-def _describe_difference(ours: object, theirs: object) -> str:
-    if isinstance(ours, tuple) and isinstance(theirs, tuple):
-        a, b = next((pair for pair in zip_longest(ours, theirs, fillvalue="") if pair[0] != pair[1]), ("", ""))
-        return f"{a or 'nothing'} here, {b or 'nothing'} there"
-    return f"{str(ours)[:24]} here, {str(theirs)[:24]} there"
 
 
 def _sign_originals(

@@ -122,43 +122,33 @@ def format_sequence(items: Sequence[ast.expr]) -> str:
     """Return `3×4×6×3` for numbers and `a · b` for other values; nested sequences are enclosed in `‹ ›`."""
     if not items:
         return _EMPTY["list"]
-    parts = [
-        f"‹{format_value(item)}›" if isinstance(item, (ast.List, ast.Tuple)) else format_value(item) for item in items
-    ]
+    nested = (ast.List, ast.Tuple)
+    parts = [f"‹{format_value(item)}›" if isinstance(item, nested) else format_value(item) for item in items]
     if len(parts) == 1:
         return f"only {parts[0]}"
     return ("×" if all(fold_number(item) is not None for item in items) else " · ").join(parts)
 
 
 def _mapping(pairs: Sequence[tuple[str | None, ast.expr]]) -> str:
-    if not pairs:
-        return _EMPTY["dict"]
-    parts = [f"{key} {format_value(item)}" if key else f"all of {format_value(item)}" for key, item in pairs]
-    return "; ".join(parts)
+    return "; ".join(f"{key or 'all of'} {format_value(item)}" for key, item in pairs) or _EMPTY["dict"]
 
 
 def _call(node: ast.Call) -> str:
-    name = last_part(node.func)
+    name, args = last_part(node.func), list(node.args)
     named = [(keyword.arg, keyword.value) for keyword in node.keywords]
-    if name in _EMPTY and not node.args:
+    if name in _EMPTY and not args:
         return _mapping(named) if named else _EMPTY[name]
     if name in _TENSORS and isinstance(node.func, ast.Attribute):
-        return f"{_TENSORS[name]} {_sizes(node.args)}".rstrip()
-    args = list(node.args)
+        # Its shape is one sequence, or separate numbers.
+        shape = next((argument for argument in args if isinstance(argument, (ast.Tuple, ast.List))), None)
+        sizes = "×".join(format_value(item) for item in (args if shape is None else shape.elts))
+        return f"{_TENSORS[name]} {sizes or ('' if shape is None else 'scalar')}".rstrip()
     if name == "partial" and args:
         name, args = format_value(args[0]), args[1:]
     if not name:
         return "computed"
     of = f" of {' · '.join(format_value(item) for item in args)}" if args else ""
     return f"{name}{of}{f' with {_mapping(named)}' if named else ''}"
-
-
-def _sizes(arguments: Sequence[ast.expr]) -> str:
-    """Return the shape passed to a call that creates a tensor, as a sequence or as separate numbers."""
-    for argument in arguments:
-        if isinstance(argument, (ast.Tuple, ast.List)):
-            return "×".join(format_value(item) for item in argument.elts) or "scalar"
-    return "×".join(format_value(item) for item in arguments)
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------
@@ -180,6 +170,7 @@ _TYPES = {
     "tuple": "tuple",
     "type": "class",
 }
+_OBVIOUS: dict[type, str] = {bool: "flag", int: "integer", float: "number", str: "text"}
 _SEQUENCES = frozenset({"List", "Sequence", "Iterable", "list", "set", "Set", "FrozenSet", "Collection", "Iterator"})
 _MAPPINGS = frozenset({"Dict", "Mapping", "dict", "OrderedDict", "MutableMapping", "DefaultDict"})
 _TRANSPARENT = frozenset({"Annotated", "Final", "ClassVar", "Required", "NotRequired"})
@@ -190,20 +181,16 @@ def format_type(node: ast.expr | None) -> str | None:
     if node is None:
         return None
     description = _annotation(node)
-    return description if len(description) <= _LONGEST_TYPE else _outer(node)
+    if len(description) <= _LONGEST_TYPE:
+        return description
+    return _word(last_part(node.value)) if isinstance(node, ast.Subscript) else "anything"
 
 
 def infer_type(node: ast.expr | None) -> str | None:
     """Return the type of a default value in words, if it is obvious."""
     match node:
-        case ast.Constant(value=bool()):
-            return "flag"
-        case ast.Constant(value=int()):
-            return "integer"
-        case ast.Constant(value=float()):
-            return "number"
-        case ast.Constant(value=str()):
-            return "text"
+        case ast.Constant():
+            return _OBVIOUS.get(type(node.value))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return infer_type(operand)
         case ast.List() | ast.Tuple():
@@ -217,15 +204,16 @@ def _annotation(node: ast.expr) -> str:
     match node:
         case ast.Constant(value=None):
             return "none"
-        case ast.Constant(value=str() as inner):
+        case ast.Constant(value=str() as text):
             try:
-                return _annotation(parse_expression(inner))
+                return _annotation(parse_expression(text))
             except SyntaxError:
                 return "anything"
         case ast.BinOp(op=ast.BitOr()):
             return _either([node.left, node.right])
         case ast.Subscript():
-            return _subscript(last_part(node.value), _inner(node))
+            inner = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+            return _subscript(last_part(node.value), inner)
     return _word(last_part(node))
 
 
@@ -235,14 +223,6 @@ def _word(name: str) -> str:
     if name in _MAPPINGS:
         return "mapping"
     return _TYPES.get(name, _TYPES.get(name.lower(), name)) or "anything"
-
-
-def _outer(node: ast.expr) -> str:
-    return _word(last_part(node.value)) if isinstance(node, ast.Subscript) else "anything"
-
-
-def _inner(node: ast.Subscript) -> list[ast.expr]:
-    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def _subscript(name: str, inner: list[ast.expr]) -> str:
@@ -268,5 +248,4 @@ def _subscript(name: str, inner: list[ast.expr]) -> str:
 
 
 def _either(nodes: list[ast.expr]) -> str:
-    alternatives = dict.fromkeys(_annotation(node) for node in nodes)
-    return " or ".join(alternatives)
+    return " or ".join(dict.fromkeys(map(_annotation, nodes)))

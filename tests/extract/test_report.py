@@ -98,13 +98,6 @@ def test_the_result(written: Path) -> None:
     assert categories == [["`Other`", "8"], ["`Attention`", "2"], ["**all**", "10"]]
 
 
-def test_the_names_that_were_asked_for(written: Path) -> None:
-    rows = rows_of(report(written), "Requested names")
-    assert [cells[:2] for cells in rows] == [["requested names", "3"], ["found", "2"], ["`executed`", "1"]]
-    assert rows[2][4].startswith("50.0 %, ")
-    assert "Not found: `Gone`." in report(written)
-
-
 def test_this_run(written: Path) -> None:
     text = report(written)
     assert [cells[0] for cells in rows_of(text, "This run")][:3] == ["extract", "quality", "write tables"]
@@ -151,7 +144,6 @@ def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
     text = report(tmp_path / "out")
     assert "**0 of 0 classes executed (–).**" in text
     assert not (tmp_path / "out" / "figures").exists()
-    assert rows_of(text, "Requested names")[1][:3] == ["found", "0", "0 %"]
 
 
 odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
