@@ -282,12 +282,12 @@ def describe_block(block: NamedBlock) -> list[str]:
     """Return everything except the code, as lines to print."""
     row, needs = block.row, block.needs
     use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
-    lean_file = get_minimized_path(row.file or "")
+    minimized_file = get_minimized_path(row.file or "")
     lean = None if row.lean_error is None else f"none: {row.lean_error}"
     if row.lean_code is not None:
         under = f", {row.lean_license}" if row.lean_license != row.license else ""
         size = f"{plural(row.lean_lines or 0, 'line')}{under}"
-        lean = f"{lean_file} ({size}), requires {', '.join(row.lean_requires) or 'nothing'}"
+        lean = f"{minimized_file} ({size}), requires {', '.join(row.lean_requires) or 'nothing'}"
     items: list[tuple[str, str | None]] = [
         ("block", row.block),
         ("from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"),

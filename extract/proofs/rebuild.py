@@ -38,10 +38,9 @@ class RebuildAnswer:
         step: the last step reached: `read` (the spec), `written`, `traced` (the generated code has the spec's graph)
             or `equal` (to the original).
         cause: why it stopped there.
-        source: the generated code. fixed: inputs whose sizes it fixes. free: whether it accepts other sizes.
+        source: the generated code. free: whether it accepts other sizes.
         error: the largest difference of values. bits: whether all bits are equal.
         proved_free: whether other sizes were compared, too.
-        outside_state: buffers that are in no state dict.
         sizes_fail: the error of the size formulas, if only the code for the original sizes is right.
         no_original: why the original cannot be built.
     """
@@ -49,13 +48,11 @@ class RebuildAnswer:
     step: Literal["read", "written", "traced", "equal"]
     cause: str
     source: str | None = None
-    fixed: tuple[str, ...] | None = None
     free: bool | None = None
     same_graph: bool | None = None
     error: float | None = None
     bits: bool | None = None
     proved_free: bool | None = None
-    outside_state: tuple[str, ...] | None = None
     sizes_fail: str | None = None
     no_original: str | None = None
 

@@ -57,11 +57,9 @@ def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> d
         module_text = rebuild(sized.evaluated, sized.trained, name=request.name, header=header)
     except RebuildError as error:
         return {"step": "read", "cause": str(error)}
-    answer: dict[str, object] = {
-        "source": module_text.source,
-        "fixed": list(module_text.fixed),
-        "free": any(isinstance(size, Size) for node in _list_inputs(sized) for size in node.outputs[0].shape),
-    }
+    shapes = [node.outputs[0].shape for node in sized.evaluated.nodes if node.op == "input"]
+    free = any(isinstance(size, Size) for shape in shapes for size in shape)
+    answer: dict[str, object] = {"source": module_text.source, "free": free}
     subject, original_inputs = None, None
     if original is not None:
         try:
@@ -83,15 +81,11 @@ def _rebuild(request: SpecRebuild, original: BlockRun | None, sized: Sized) -> d
     return answer | {"step": "written", "cause": "what was written computes another graph"}
 
 
-def _list_inputs(sized: Sized) -> list[Node]:
-    inputs = [node for node in sized.evaluated.nodes if node.op == "input"]
-    return sorted(inputs, key=lambda node: node.get("number"))
-
-
 def _inputs_line(sized: Sized) -> str:
     """Return a line that lists the shapes of the inputs."""
+    inputs = [node for node in sized.evaluated.nodes if node.op == "input"]
     parts = []
-    for node in _list_inputs(sized):
+    for node in sorted(inputs, key=lambda node: node.get("number")):
         sizes = (size.text if isinstance(size, Size) else str(size) for size in node.outputs[0].shape)
         parts.append(f"{node.scope} {'×'.join(sizes) or 'scalar'}")
     return f"Inputs:  {', '.join(parts) or 'none'}"
@@ -171,11 +165,10 @@ def _prove(name: str, subject: Target, sized: Sized, module_text: Rebuilt) -> di
         return {"step": "built", "no_original": failure.message}
     try:
         rebuilt = getattr(load_module(module_text.source, _FILE), name)()
-        missing = _hand_over(original, rebuilt, module_text.mapping)
+        _hand_over(original, rebuilt, module_text.mapping)
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         return {"step": "written", "cause": f"its state: {type(error).__name__}: {error}"}
     pair = _RebuiltPair(subject, original, rebuilt, module_text, sized.trained is not None)
-    answer: dict[str, object] = {"outside_state": missing}
     cause, largest_error = pair.differs(None)
     if cause is None:
         cause = "the original does not run again"
@@ -185,9 +178,9 @@ def _prove(name: str, subject: Target, sized: Sized, module_text: Rebuilt) -> di
     if at_others is not None:
         cause, largest_error = at_others[0], max(largest_error, at_others[1])
     if cause:
-        return answer | {"step": "written", "cause": cause}
-    answer |= {"error": largest_error, "bits": largest_error == 0.0, "proved_free": at_others is not None}
-    return answer | {"step": "equal", "cause": ""}
+        return {"step": "written", "cause": cause}
+    numbers = {"error": largest_error, "bits": largest_error == 0.0, "proved_free": at_others is not None}
+    return {"step": "equal", "cause": "", **numbers}
 
 
 _ROUNDING = 1e-9  # relative to the largest value, in double precision
@@ -267,19 +260,16 @@ class _RebuiltPair:
         return True
 
 
-def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, str]) -> list[str]:
-    """Load the original's state with the function in the generated file. Returns: names missing in its state dict."""
+def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, str]) -> None:
+    """Load the original's state, and what is in no state dict, with the function in the generated file."""
     state = {name: value for name, value in original.state_dict().items() if isinstance(value, Tensor)}
-    missing = sorted(set(mapping.values()) - state.keys())
-    state |= {name: value for name, value in original.named_buffers() if name in missing}
-    state |= {name: value for name, value in original.named_parameters() if name in missing}
+    outside = set(mapping.values()) - state.keys()
+    state |= {name: value for name, value in original.named_buffers() if name in outside}
+    state |= {name: value for name, value in original.named_parameters() if name in outside}
     renamed = getattr(sys.modules[_FILE], "renamed", None)
     taken = renamed(state, rebuilt) if renamed else {name: state[old] for name, old in mapping.items()}
-    for name, value in rebuilt.state_dict().items():
-        # Buffers that the generated module alone has, such as constants.
-        taken.setdefault(name, value)
-    rebuilt.load_state_dict(taken)
+    # Buffers that the generated module alone has, such as constants, keep their values.
+    rebuilt.load_state_dict(rebuilt.state_dict() | taken)
     for name, old in mapping.items():
         if not torch.equal(rebuilt.state_dict()[name], state[old].detach()):
             raise ValueError(f"{name} does not hold the original's {old}")
-    return missing
