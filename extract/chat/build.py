@@ -160,28 +160,22 @@ class Distractors:
 
     def __init__(self, blocks: Sequence[ChatBlock]) -> None:
         """Index the blocks in pseudo-random order, so that neighbors do not come from the same file."""
-        self._by_category: dict[tuple[str, str], list[ChatBlock]] = {}
-        self._by_split: dict[str, list[ChatBlock]] = {}
+        self._pools: dict[tuple[str, ...], list[ChatBlock]] = defaultdict(list)
         for block in sorted(blocks, key=lambda item: hashlib.sha256(item.spec.block.encode()).digest()):
             if block.spec.cases:
-                split = block.place.split
-                self._by_category.setdefault((split, block.spec.category), []).append(block)
-                self._by_split.setdefault(split, []).append(block)
+                self._pools[block.place.split, block.spec.category].append(block)
+                self._pools[block.place.split,].append(block)
 
     def candidates(self, block: ChatBlock, sampler: Sampler) -> list[ChatBlock]:
         """Return blocks of other groups in random order, those of the same category first."""
         split = block.place.split
-        near = _from(self._by_category.get((split, block.spec.category), []), sampler.number("near"))
-        far = _from(self._by_split.get(split, []), sampler.number("far"))
-        blocks = {item.spec.block: item for item in (*near, *far)}
+        blocks: dict[str, ChatBlock] = {}
+        for name, pool in (("near", self._pools[split, block.spec.category]), ("far", self._pools[split,])):
+            # A cyclic start instead of a shuffle: pools have thousands of blocks, and each question draws from them.
+            start = sampler.number(name) % max(1, len(pool))
+            for item in [*pool[start:], *pool[:start]][:_TRIED]:
+                blocks.setdefault(item.spec.block, item)
         return [item for item in blocks.values() if item.place.cluster != block.place.cluster]
-
-
-def _from(items: list[ChatBlock], number: int) -> list[ChatBlock]:
-    """Return at most `_TRIED` items in cyclic order, starting at `number` modulo their count."""
-    # A cyclic start instead of a shuffle: pools have thousands of blocks, and each question draws from them.
-    start = number % len(items) if items else 0
-    return [*items[start:], *items[:start]][:_TRIED]
 
 
 @dataclass(frozen=True, slots=True)

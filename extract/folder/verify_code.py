@@ -192,7 +192,11 @@ def _check_minimized(folder: Path, row: Block, own: frozenset[str], confirmed: M
     except SyntaxError as error:
         yield f"its lean form does not parse: {error}"
         return
-    if not any(row.name in _list_bound(node) for node in ast.walk(tree)):
+    nodes = list(ast.walk(tree))
+    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    # A lean form may import a name that its author copied.
+    defined |= {each.asname or each.name for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names}
+    if row.name not in defined:
         yield "its lean form does not define it"
     yield from (f"lean form: {fault}" for fault in find_undefined_names(tree).values())
     yield from (f"lean form: {fault}" for fault in import_faults(tree, row.lean_requires, own, confirmed))
@@ -221,14 +225,16 @@ def import_faults(
             imported if only its compiled operators are used.
         confirmed: distributions by import name, as the user stated them for the extraction.
     """
-    wanted = tuple(requires)
+    wanted, nodes = tuple(requires), list(ast.walk(tree))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
     # `import torchvision` registers its operators: a block of torchvision may do that, and nothing else with it.
     for_operators = {
         (alias.name, node.lineno)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Import)
         for alias in node.names
-        if alias.name in RUNTIME and not alias.asname and not _takes_from(tree, alias.name)
+        if alias.name in RUNTIME and alias.name not in used and not alias.asname
     }
     wrong = []
     for dotted, line in list_imports(tree):
@@ -242,19 +248,3 @@ def import_faults(
         elif not is_stated(top, wanted, confirmed):
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
-
-
-def _takes_from(tree: ast.Module, package: str) -> bool:
-    """Return whether a file reads a package's name, or imports from it."""
-    return any(
-        (isinstance(node, ast.Name) and node.id == package)
-        or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package)
-        for node in ast.walk(tree)
-    )
-
-
-def _list_bound(node: ast.AST) -> set[str]:
-    """Return the names that a class or an import binds: a lean form may import a name that its author copied."""
-    if isinstance(node, ast.ClassDef):
-        return {node.name}
-    return {item.asname or item.name for item in node.names} if isinstance(node, ast.ImportFrom) else set()

@@ -171,13 +171,12 @@ def find_category(name: str, qualname: str, bases: Sequence[str]) -> str:
     folders = [split_words(part) for part in qualname.split(".")[:-1]]
     if any(_AUGMENTING.search(folder) for folder in folders):
         return "Augmentation"
-    category = (
-        _match_name(name)
-        or _match_bases(bases)
-        or _match_folders(folders)
-        or _match(_WEAK_RULES, split_words(name))
-        or OTHER
+    candidates = (
+        *map(_match_name, (name, *(base.rpartition(".")[2] for base in bases))),
+        *(_match(_PLACE_RULES, folder) for folder in reversed(folders)),
+        _match(_WEAK_RULES, split_words(name)),
     )
+    category = next(filter(None, candidates), OTHER)
     # Losses, attention and the like keep their category in a graph library, too.
     if category in _ON_GRAPHS and any(_GRAPHS.search(folder) for folder in folders):
         return "Graph"
@@ -225,11 +224,3 @@ def _match(rules: Iterable[tuple[str, re.Pattern[str]]], words: str) -> str:
 @lru_cache(maxsize=4096)
 def _match_name(name: str) -> str:
     return _match(_NAME_RULES, split_words(name))
-
-
-def _match_bases(bases: Sequence[str]) -> str:
-    return next((category for base in bases if (category := _match_name(base.rpartition(".")[2]))), "")
-
-
-def _match_folders(folders: Sequence[str]) -> str:
-    return next((category for folder in reversed(folders) if (category := _match(_PLACE_RULES, folder))), "")

@@ -77,14 +77,12 @@ def read_outline(code: str) -> SpecOutline:
 
 def split_definitions(code: str) -> list[str]:
     """Return the text of each top-level statement that defines something; empty if the code is not valid Python."""
-    for cut in (_cut, _unparse):  # the latter is needed if a multi-line string has unindented lines
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return [piece for piece in cut(code) if _facts(piece)]
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        return [piece for piece in _cut(code) if _facts(piece)]
+    # A multi-line string may have unindented lines.
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        return [piece for piece in map(ast.unparse, parse_code(code).body) if _facts(piece)]
     return []
-
-
-def _unparse(code: str) -> Iterator[str]:
-    return map(ast.unparse, parse_code(code).body)
 
 
 def _cut(code: str) -> Iterator[str]:
@@ -131,13 +129,9 @@ def _class(node: ast.ClassDef) -> ClassStatement:
                     methods[name] = methods[item.value.id]
     bases = tuple(name for base in node.bases if (name := last_part(base.func if isinstance(base, ast.Call) else base)))
     kept = {name: methods[name] for name in METHODS if name in methods}
-    return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(_builds(node)))
-
-
-def _builds(node: ast.ClassDef) -> dict[str, int]:
     calls = (last_part(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
-    names = Counter(name for name in calls if _CAMEL.fullmatch(name) and not _NOT_BUILT.search(name))
-    return dict(sorted(names.items()))
+    builds = Counter(name for name in calls if _CAMEL.fullmatch(name) and not _NOT_BUILT.search(name))
+    return ClassStatement(node.name, bases, MappingProxyType(kept), MappingProxyType(dict(sorted(builds.items()))))
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgument, ...]:

@@ -1,6 +1,5 @@
 """Bound names: which bindings count as the same, on small pairs of files, and on closed files and their packages."""
 
-import importlib.metadata
 import sys
 import types
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from extract.extractor import BlockExtractor
 from extract.model.results import _count_names
 from extract.proofs.name_resolution import BoundFile, BoundNames, compare_bindings, section, to_columns
 from extract.proofs.name_resolution_guest import Bindings, instructions
@@ -234,19 +232,6 @@ def test_files_against_their_package(tmp_path: Path, index: FactsIndex) -> None:
     assert found["other"]["names_other"] == ("lib.net: LIMIT: another value",)
     assert (found["fails"], found["dies"], found["gone"]) == ({}, {}, {})
     assert not [name for name in sys.modules if name.partition(".")[0] == "lib"]
-
-
-@pytest.mark.slow
-def test_a_real_package(tmp_path: Path) -> None:
-    """Every name read by torchvision's residual block and its parts has the same binding as in torchvision."""
-    release = f"torchvision@{importlib.metadata.version('torchvision')}"  # a newer one may be out of reach
-    with BlockExtractor(sources=[release], level="executed", fidelity=True, jobs=1) as extractor:
-        rows = [result.row for result in extractor.extract_multiple_blocks(["BasicBlock", "SqueezeExcitation"])]
-    assert [row.level for row in rows] == ["executed", "executed"], rows
-    assert all((row.names_compared or 0) > 3 for row in rows)
-    assert [(row.names_same, row.names_other) for row in rows] == [(row.names_compared, ()) for row in rows]
-    text = "\n".join(section(rows, _count_names(rows)))
-    assert "| of these with all names bound to the same | 2 | 100 % |" in text
 
 
 def test_nothing_compared_is_no_section() -> None:

@@ -234,21 +234,6 @@ def test_only_failures_run_again_when_asked(answers: Answers, fresh: FactsIndex)
     assert again[3].level == "backward"
 
 
-def test_what_a_job_is_given(tmp_path: Path) -> None:
-    hints: dict[str, object] = {"init": [], "companions": []}
-    request = validate._request(candidate("X", hints=hints, origin=("torch", "lib")), [tmp_path], "backward")
-    assert dataclasses.asdict(request) == {
-        "code": "X",
-        "name": "A",
-        "origin": ["lib"],  # torch is what blocks run on
-        "folders": [str(tmp_path)],
-        "goal": "backward",
-        "hints": hints,
-    }
-    assert validate._request(candidate("X", hints=hints), [], "executed").hints is None
-    assert (validate.EXECUTE.limits, validate.SEARCH.limits) == (validate.LIMITS, validate._SEARCH_LIMITS)
-
-
 # --- without execution ------------------------------------------------------------------------------------------------
 
 
