@@ -5,7 +5,7 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,7 +39,6 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.resolve.standins import SOURCE_NAME
-from extract.sources import PackageSource
 from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.make import positional_names
 from extract.specs.outline import read_outline
@@ -70,11 +69,6 @@ class PendingBlock:
         """The closed file of an emitted block."""
         assert self.emitted is not None
         return self.emitted.code
-
-    @property
-    def source(self) -> PackageSource:
-        """The source of the class."""
-        return self.target.module.source
 
     def result(self) -> Result:
         """Return the row of the block, with what its spec is made from."""
@@ -133,15 +127,16 @@ class StageContext:
     index: FactsIndex
     finder: HintFinder
     requires: Sequence[str] = ()
-    packages: Mapping[str, Collection[str]] = field(default_factory=dict)
-    runtime: BlockRuntime = field(default_factory=BlockRuntime)
+    packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    runtime: BlockRuntime = field(default_factory=lambda: BlockRuntime(folder=None, installed=(), unavailable=()))
 
     def require(self, packages: Iterable[tuple[str, str]]) -> None:
         """Set what the blocks need: imported packages, each with its requirement."""
+        by_name: dict[str, frozenset[str]] = {}
         pairs = list(packages)
-        by_name: dict[str, set[str]] = defaultdict(set)
         for package, requirement in pairs:
-            by_name[canonicalize_name(Requirement(requirement).name)].add(package)
+            name = canonicalize_name(Requirement(requirement).name)
+            by_name[name] = by_name.get(name, frozenset()) | {package}
         self.packages = by_name
         self.requires = add_versions({requirement for _, requirement in pairs}, self.facts.sources)
 
@@ -186,23 +181,28 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
     context.runtime = runtime_for(context.requires, known=sorted(own), packages=context.packages)
-    # Requirements are guesses again where the distribution turned out to be another package's.
-    others = context.runtime.without_package
-    for block in blocks if others else ():
-        assert block.emitted is not None
-        requirements = {
-            package: make_guess(package) if canonicalize_name(Requirement(text).name) in others else text
-            for package, text in block.emitted.packages.items()
-        }
-        block.emitted = replace(block.emitted, packages=requirements)
-    # Hints are searched for while other blocks run.
-    candidates = (_candidate(block, context) for block in ready.values())
+    for block in blocks:
+        block.emitted = _drop_others(block.emitted, context.runtime.without_package)
+    candidates = (
+        _candidate(block, context) for block in ready.values()
+    )  # hints are searched for while other blocks run
     again = options.retry_failed
     verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
     for candidate, verdict in _track("validate", len(ready), verdicts):
         ready[candidate.key].verdict = verdict
         facts.validations_reused += verdict.reused
         facts.validations_run += not verdict.reused
+
+
+def _drop_others(emitted: Emitted | None, others: Collection[str]) -> Emitted | None:
+    """Return a block whose requirements are guesses again where the distribution turned out to be another package's."""
+    if emitted is None or not others:
+        return emitted
+    packages = {
+        package: make_guess(package) if canonicalize_name(Requirement(text).name) in others else text
+        for package, text in emitted.packages.items()
+    }
+    return replace(emitted, packages=packages)
 
 
 def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
@@ -219,7 +219,9 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         return
     running = _reaching(blocks, "forward")
     folders = _folders_of_originals(running)
-    pairs = [replace(context.pair(block), folders=folders[block.source.name]) for block in running.values()]
+    pairs = [
+        replace(context.pair(block), folders=folders[block.target.module.source.name]) for block in running.values()
+    ]
     for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.sandbox)):
         running[comparison.block].comparison = comparison
     comparisons = [block.comparison for block in running.values() if block.comparison is not None]
@@ -238,11 +240,11 @@ def compare_names(blocks: Sequence[PendingBlock], context: StageContext) -> None
     folders = _folders_of_originals(executed)
     files = []
     for key, block in executed.items():
+        target, source = block.target, block.target.module.source
         assert block.emitted is not None
-        stubs = sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME)
-        target, source = block.target, block.source
+        stubs = tuple(sorted(name for name, (origin, _) in block.emitted.places.items() if origin == SOURCE_NAME))
         own = folders[source.name]
-        files.append(BoundFile(key, target.name, block.code, target.stem, own, source.digest, tuple(stubs)))
+        files.append(BoundFile(key, target.name, block.code, target.stem, own, source.digest, stubs))
     for key, columns in _track("names", len(files), compare_bindings(files, context.index, **context.sandbox)):
         executed[key].names = columns
 
@@ -280,20 +282,27 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Minimize the blocks that reach `forward` to the code they execute."""
     running = _reaching(blocks, "forward")
-    work = []
-    for block in running.values():
-        observed, hints = json.loads(block.verdict.observed or "{}"), context.finder.hints_for(block.target).to_json()
-        work.append(RunnableBlock(context.pair(block), observed, hints, block.traced))
+    work = [
+        RunnableBlock(
+            context.pair(block),
+            json.loads(block.verdict.observed or "{}"),
+            context.finder.hints_for(block.target).to_json(),
+            block.traced,
+        )
+        for block in running.values()
+    ]
     for cut in minimize_all(work, context.index, **context.sandbox):
         block = running[cut.block]
-        emitted = block.emitted
+        module = block.target.module
         if cut.minimized is None:
             block.minimized = cut.error or ""
         else:
-            assert emitted is not None
-            root, arguments = (block.source.name, block.target.module.file.path), context.pair(block).arguments
-            licenses = dict(zip(emitted.files, emitted.licenses, strict=True))
-            block.minimized = write_header(cut, block.code, arguments, root, emitted.places, licenses, emitted.packages)
+            assert block.emitted is not None
+            root, arguments = (module.source.name, module.file.path), context.pair(block).arguments
+            licenses = dict(zip(block.emitted.files, block.emitted.licenses, strict=True))
+            block.minimized = write_header(
+                cut, block.code, arguments, root, block.emitted.places, licenses, block.emitted.packages
+            )
 
 
 #: The stages by the name of their lap in the report.
@@ -317,7 +326,7 @@ def _reaching(blocks: Iterable[PendingBlock], level: Level) -> dict[str, Pending
 
 def _folders_of_originals(blocks: Mapping[str, PendingBlock]) -> dict[str, tuple[Path, ...]]:
     """Return the folders from which the originals of each source can be imported; none if they cannot be."""
-    sources = {block.source.name: block.source for block in blocks.values()}
+    sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
     return {name: original_folders(source) for name, source in sources.items()}
 
 
