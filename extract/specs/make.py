@@ -46,16 +46,8 @@ SHARED += ("swhid", "license", "code_sha256", "file", "graph")
 _OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers")
 
 #: Fields that can be withheld, in the order in which they are tried -> the empty value.
-_OPTIONAL: dict[str, Any] = {
-    "algorithm": None,
-    "arguments": None,
-    "cases": (),
-    "dependencies": {},
-    "builds": {},
-    "layers": None,
-    "summary": "",
-    "bases": (),
-}
+_OPTIONAL: dict[str, Any] = {"algorithm": None, "arguments": None, "cases": (), "dependencies": {}, "builds": {}}
+_OPTIONAL |= {"layers": None, "summary": "", "bases": ()}
 
 
 def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
