@@ -21,6 +21,9 @@ _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
+_Block = Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)]
+_Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
+
 
 @app.command(rich_help_panel=_PANEL)
 @takes_options
@@ -80,10 +83,8 @@ def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
 
 @app.command(rich_help_panel=_PANEL)
 def show(
-    block: Annotated[
-        str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)
-    ],
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    block: _Block,
+    folder: _Folder,
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
     ] = None,
@@ -130,9 +131,7 @@ def rebuild(
 @takes_options
 def migrate(
     *,
-    block: Annotated[
-        str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)
-    ],
+    block: _Block,
     into: Annotated[
         Path,
         typer.Option(
@@ -142,7 +141,7 @@ def migrate(
             show_default=False,
         ),
     ],
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    folder: _Folder,
     options: MigrateOptions,
 ) -> None:
     """Put a block, with everything it needs, into another network or project, and prove that all of it works."""

@@ -78,10 +78,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
         r"^(?!.*(conv|linear|mlp|block)).*norm( act| tlu| edge| node| fp| [bs]\d)*( layer)?$, abn$, ^grn$, "
         "normalization$",
     ),
-    (
-        "Network",
-        r"\w*net( features| encoder| large| a large| wrapper)?$, ^(vgg|dla|dpn|raft|xception( aligned)?)$",
-    ),
+    ("Network", r"\w*net( features| encoder| large| a large| wrapper)?$, ^(vgg|dla|dpn|raft|xception( aligned)?)$"),
     (
         "Transformer",
         r"\w*transformers?, \w*former, \w*vit, swin, deit, beit, (en|de)coder (layer|block), tnt, perceiver, "
@@ -130,10 +127,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
 )
 
 #: By weak words of the name, if nothing else matches.
-_WEAK: tuple[tuple[str, str], ...] = (
-    ("Convolution", "blocks?, stage, down, next"),
-    ("Network", "encoder, decoder"),
-)
+_WEAK: tuple[tuple[str, str], ...] = (("Convolution", "blocks?, stage, down, next"), ("Network", "encoder, decoder"))
 
 _AUGMENTING = re.compile(r"\btransforms\b|\baugment")
 _GRAPHS = re.compile(r"\bgeometric\b|\bgnn\b|\bgraph\b")

@@ -119,8 +119,7 @@ class MigrateOptions:
         bool, Option("Only show all sites, with shapes and reasons.", flag="--list", panel=_NETWORKS)
     ] = False
     prm: Annotated[
-        str | None,
-        Option("Hyperparameters of the network; default: usual ones.", metavar="JSON", panel=_NETWORKS),
+        str | None, Option("Hyperparameters of the network; default: usual ones.", metavar="JSON", panel=_NETWORKS)
     ] = None
     in_shape: Annotated[
         str | None,

@@ -51,10 +51,7 @@ _CUDA = re.compile(
     r"|cusparselt|nccl|npp|nvfatbin|nvjitlink|nvjpeg|nvml-dev|nvptxcompiler|nvshmem|nvtx|nvvm)(?:-cu\d+)?"
 )
 #: Variants without a graphical interface, which needs system libraries that servers lack.
-_HEADLESS = {
-    "opencv-contrib-python": "opencv-contrib-python-headless",
-    "opencv-python": "opencv-python-headless",
-}
+_HEADLESS = {"opencv-contrib-python": "opencv-contrib-python-headless", "opencv-python": "opencv-python-headless"}
 
 #: Limits for one distribution: the wheel, and its unpacked files.
 MAX_WHEEL_BYTES = 300 << 20

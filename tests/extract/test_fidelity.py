@@ -114,10 +114,7 @@ CASES: dict[str, tuple[str, str, str, str | None, str]] = {
     "a class that names another module": (NAMED, "Named", "lib.named", "match", ""),
 }  # fmt: skip
 
-ARGUMENTS = {
-    "init": {"args": [], "kwargs": {}},
-    "forward": {"args": ["torch.randn((3, 4))"], "kwargs": {}},
-}
+ARGUMENTS = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn((3, 4))"], "kwargs": {}}}
 
 
 @pytest.fixture(scope="module")

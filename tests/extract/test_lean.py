@@ -25,10 +25,7 @@ from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "lean.md")
 
-ARGUMENTS = {
-    "init": {"args": ["8"], "kwargs": {}},
-    "forward": {"args": ["torch.randn(2, 8, 6, 6)"], "kwargs": {}},
-}
+ARGUMENTS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 8, 6, 6)"], "kwargs": {}}}
 OBSERVED = {"cases": [{"inputs": {"*0": "float32 2x8x6x6"}}, {"inputs": {"*0": "float32 3x8x12x12"}}]}
 #: Calls of the corpus: the block's own, two that work, one that does not, and one of a large module.
 HINTS = {
