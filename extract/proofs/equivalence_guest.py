@@ -40,9 +40,7 @@ def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
     """Return the signature of each block id, or `missing` with the reason why there is no original."""
     compile_nothing()
     if request.stir:
-        # Memory that is freed again with a known pattern: what reads it unset differs between two runs.
-        junk = [torch.full((1 << bits,), 100 + bits, dtype=torch.uint8) for bits in range(6, 23) for _ in range(8)]
-        junk.clear()
+        _stir_memory()
     sys.path[:0] = request.folders
     signatures: dict[str, dict[str, Any]] = {}
     for item in request.blocks:
@@ -57,6 +55,12 @@ def sign_originals(request: Originals) -> dict[str, dict[str, Any]]:
             continue
         signatures[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
     return signatures
+
+
+def _stir_memory() -> None:
+    # Memory that is freed again with a known pattern: what reads it unset differs between two runs.
+    junk = [torch.full((1 << bits,), 100 + bits, dtype=torch.uint8) for bits in range(6, 23) for _ in range(8)]
+    junk.clear()
 
 
 _IMPORT_SECONDS = 120.0
@@ -84,10 +88,7 @@ def signature(cls: type[nn.Module], arguments: CallsToRun, names: BlockNamespace
         with unset_is_nan():
             module = construct(cls, arguments["init"], names, _SECONDS)
         fill_unset(module)
-        named = module.state_dict(keep_vars=True).items()
-        tensors = [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
-        state = [f"{name} {tuple(tensor.shape) if has_shape(tensor) else 'lazy'}" for name, tensor in tensors]
-        result: dict[str, Any] = {"state": state, "values": digest(module.state_dict())}
+        result: dict[str, Any] = {"state": _list_state(module), "values": digest(module.state_dict())}
         for mode in ("eval", "train"):
             module.train(mode == "train")
             result[mode] = _output(module, called, names)
@@ -112,6 +113,14 @@ def _output(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> st
         return digest(attempt(action, _SECONDS))
     except AttemptError as failure:
         return f"raises {name_type(failure.cause)}"
+
+
+def _list_state(module: nn.Module) -> list[str]:
+    return [
+        f"{name} {tuple(tensor.shape) if has_shape(tensor) else 'lazy'}"
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor)
+    ]
 
 
 def digest(value: object) -> str:
