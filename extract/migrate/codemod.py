@@ -1,10 +1,8 @@
-"""Insert a block into the text of a target network with minimal edits, keeping the author's formatting (LibCST).
+"""Insert a block into the text of a target network with minimal edits; every other byte stays the author's.
 
 The definitions of the block's closed file are placed before class Net under unused names; a definition that both files
 share appears once. Missing imports are added after the existing ones. The insertion point is edited where the network
 constructs it, see `extract.migrate.placing`.
-
-Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
 """
 
 import ast
@@ -12,19 +10,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import libcst as cst
-
 from extract.migrate.insertion_points import BlockFit, InsertionPoint
-from extract.migrate.placing import insert_at, parse_line
+from extract.migrate.placing import edits_in_net
+from extract.minimize.cuts import first_line, last_line
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
-from lemur_core.source.facts import IMPORT
+from lemur_core.source.facts import IMPORT, FileFacts
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
-from lemur_core.source.text import Edit, Lines, apply, normalise
+from lemur_core.source.text import Edit, Lines, apply, normalise, parse_code
 
 NET = "Net"
 _TARGET, _BLOCK, _POINT = "host", "block", "site"
+#: An encoding declaration on one of the first two lines, or a shebang.
+_DECLARED = re.compile(rb"(?:#.*\n)?#.*coding.*\n|#!.*\n")
+#: Indented comments after a statement, which belong to it.
+_COMMENTS_INSIDE = re.compile(rb"(?:(?:[ \t]*\n)*[ \t]+#[^\n]*\n)*")
 
 #: View -> source of the wrapper module (written by us) for a block whose layout differs from the insertion point's.
 WRAPPERS = {
@@ -97,40 +98,55 @@ def insert_block(
         note: a comment at the insertion point.
         stars: module -> names bound by its star import in the target network.
 
-    Raises: UserError if LibCST cannot parse the network, `Net.__init__` is missing, or the two cannot share a file.
+    Returns: the new text, with `\\n` line ends; all other bytes of the target network are in it, in their order.
+    Raises: UserError if `Net.__init__` is missing, or the two cannot share a file.
     """
     assert point.filling is not None
-    module = _parse(target_network)
+    text = target_network.replace("\r\n", "\n").replace("\r", "\n")
     expressions = _expression(point.filling, name)
     joined = bundle(
         [
-            Part(_TARGET, NET, expand_stars(target_network, stars or {})),
+            Part(_TARGET, NET, expand_stars(text, stars or {})),
             Part(_BLOCK, name, code, tuple(header)),
             _point_part(point.filling.view, expressions),
         ]
     )
     names = joined.globals[_BLOCK] | joined.globals[_POINT]
-    number = _net_index(module)
-    net = cst.ensure_type(module.body[number], cst.ClassDef)
-    statements = list(module.body)
-    statements[number] = insert_at(net, point, _rename_all(expressions, names), names["nn"], note)
-    bodies = [joined.bodies[_BLOCK], *([joined.bodies[_POINT]] if point.filling.view else [])]
-    definitions = [definition for body in bodies for definition in _statements(body, module)]
-    # A name that both files share must be bound before the definitions that read it.
-    number = max([number, *(index + 1 for body in bodies for index in _find_shared(body, module))])
-    if number < len(statements):
-        statements[number] = _set_apart(statements[number], () if definitions else header)
-    wanted = [item for key in (_BLOCK, _POINT) for item in joined.imports[key]]
-    # Definitions first: adding imports above them would shift `number`.
-    statements[number:number] = definitions
-    statements[:number] = _add_imports(statements[:number], wanted)
-    if joined.future and not _has_future(module):
-        statements.insert(_after_docstring(module.body), parse_line("from __future__ import annotations"))
-    return Written(_add_header(module, top).with_changes(body=statements).code, joined.names[_BLOCK])
+    bodies = [body for body in (joined.bodies[_BLOCK], joined.bodies[_POINT] if point.filling.view else "") if body]
+    lines = Lines(f"{text}\n".encode())
+    tree, facts = parse_code(text), parse_file(lines.text)
+    nets = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == NET]
+    if not nets:
+        raise UserError("the network's file has no class Net at its top level")
+    net = nets[-1]  # the last definition of a name is the one that counts
+    edits = edits_in_net(lines, net, point, [_rename(item, names) for item in expressions], names["nn"], note)
+    at = _find_definitions_offset(lines, tree, net, facts, bodies)
+    start = lines.start(
+        last_line(tree.body[0]) + 1 if ast.get_docstring(tree) is not None else first_line(tree.body[0])
+    )
+    own_imports = (node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    ends = [end for node in own_imports if (end := lines.start(last_line(node) + 1)) <= at]
+    future = joined.future and "annotations" not in facts.future
+    missing = _list_missing(facts, at, [item for key in (_BLOCK, _POINT) for item in joined.imports[key]])
+    follows = lines.line(lines.number(at)).strip()
+    inserted = [
+        (_find_header_offset(lines), "".join(f"# {line}".rstrip() + "\n" for line in top) + "\n" * bool(top)),
+        (start, "from __future__ import annotations\n" * future),
+        (max(ends, default=start), "".join(f"{line}\n" for line in missing)),
+        (at, "".join(f"\n\n{body}\n" for body in bodies) + "\n\n" * bool(follows)),
+    ]
+    # One edit for each offset, since edits at the same one have no order.
+    by_offset: dict[int, str] = {}
+    for offset, more in inserted:
+        by_offset[offset] = by_offset.get(offset, "") + more
+    edits += [Edit(offset, offset, more) for offset, more in by_offset.items()]
+    return Written(apply(lines.text, 0, len(lines.text) - 1, edits), joined.names[_BLOCK])
 
 
 def expand_stars(target_network: str, stars: Mapping[str, Sequence[str]]) -> str:
     """Replace star imports with explicit ones, leaving out names that the file binds otherwise."""
+    if not stars:
+        return target_network
     text = normalise(target_network.encode())
     lines, tree = Lines(text), ast.parse(text)
     taken = {name for statement in parse_file(text).statements for name in statement.binds}
@@ -141,17 +157,6 @@ def expand_stars(target_network: str, stars: Mapping[str, Sequence[str]]) -> str
             taken |= set(names)
             edits.append(Edit(*lines.span(node), f"from {node.module} import {', '.join(names)}" if names else "pass"))
     return apply(text, 0, len(text), edits)
-
-
-def _parse(target_network: str) -> cst.Module:
-    try:
-        module = cst.parse_module(target_network)
-    except (cst.ParserSyntaxError, UnicodeError, RecursionError) as error:
-        raise UserError(f"LibCST cannot parse the network's file: {str(error).splitlines()[0]}") from error
-    # LibCST normalizes some line endings, and an edit must not change any unrelated byte.
-    if module.code != target_network:
-        raise UserError("LibCST does not reproduce the network's file exactly; nothing was changed")
-    return module
 
 
 # -- the expression --------------------------------------------------------------------------------------------------
@@ -181,133 +186,51 @@ def _imports_for(expressions: Sequence[str]) -> str:
     return "\n".join(str(USUAL[name]) for name in used) + "\n"
 
 
-def _rename_all(texts: Sequence[str], names: dict[str, str]) -> list[str]:
-    """Rename the globals in the expressions to their names in the file."""
-    return [_rename(text, names) for text in texts]
-
-
-def _rename(text: str, names: dict[str, str]) -> str:
-    nodes = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
-    data = text.encode()
-    # From the right, so that the offsets to the left stay valid.
-    for node in sorted(nodes, key=lambda node: -node.col_offset):
-        # Offsets count from the start of a line: only the first line begins where the text does.
-        if node.lineno == 1:
-            new = names.get(node.id, node.id).encode()
-            data = data[: node.col_offset] + new + data[node.end_col_offset :]
-    return data.decode()
+def _rename(text: str, names: Mapping[str, str]) -> str:
+    """Rename the globals in an expression to their names in the file."""
+    lines = Lines(text.encode())
+    nodes = (node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name))
+    edits = [Edit(*lines.span(node), names.get(node.id, node.id)) for node in nodes]
+    return apply(lines.text, 0, len(lines.text), edits)
 
 
 # -- definitions and imports -----------------------------------------------------------------------------------------
 
-_Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
-_Statements = Sequence[_Statement]
+
+def _find_definitions_offset(
+    lines: Lines, tree: ast.Module, net: ast.ClassDef, facts: FileFacts, bodies: Sequence[str]
+) -> int:
+    """Return the offset for the block's definitions: before class Net, and after the definitions that both share."""
+    number = tree.body.index(net)
+    read: set[str] = set()
+    for body in bodies:
+        own = parse_file(body.encode(), builtins=True)
+        bound = {name for statement in own.statements for name in (*statement.binds, *statement.late)}
+        uses = [use for statement in own.statements for use in statement.uses if use.local < 0]
+        read |= {use.name for use in (*uses, *(use for block in own.blocks for use in block.uses))} - bound
+    for statement in facts.statements:
+        if statement.kind != IMPORT and not read.isdisjoint(statement.binds):
+            number = max(number, sum(lines.start(node.lineno) < statement.end for node in tree.body))
+    if not number:
+        return lines.start(first_line(tree.body[0]))
+    match = _COMMENTS_INSIDE.match(lines.text, lines.start(last_line(tree.body[number - 1]) + 1))
+    assert match is not None  # it may be empty
+    return match.end()
 
 
-def _net_index(module: cst.Module) -> int:
-    indices = [n for n, item in enumerate(module.body) if isinstance(item, cst.ClassDef) and item.name.value == NET]
-    if not indices:
-        raise UserError("the network's file has no class Net at its top level")
-    # The last definition of a name is the one that counts.
-    return indices[-1]
-
-
-class _Indented(cst.CSTTransformer):
-    """Transformer that makes a module's default indentation explicit, for use in another module."""
-
-    def __init__(self, indent: str) -> None:
-        self._indent = indent
-
-    def leave_IndentedBlock(
-        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        return updated_node if updated_node.indent is not None else updated_node.with_changes(indent=self._indent)
-
-
-def _statements(text: str, target_network: cst.Module) -> list[_Statement]:
-    """Return the block's definitions with two blank lines above them."""
-    parsed = cst.parse_module(text + "\n")
-    if parsed.default_indent != target_network.default_indent:
-        parsed = cst.ensure_type(parsed.visit(_Indented(parsed.default_indent)), cst.Module)
-    statements = list(parsed.body)
-    if statements:
-        blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
-        statements[0] = statements[0].with_changes(leading_lines=[*blank, *parsed.header, *statements[0].leading_lines])
-    return statements
-
-
-def _set_apart(statement: _Statement, header: Sequence[str]) -> _Statement:
-    """Return the statement that follows the definitions, with blank lines above it.
-
-    Args: header: comment lines to put there if the network already has all definitions.
-    """
-    leading: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
-    if header:
-        leading = [*_comments(header), cst.EmptyLine(indent=False), cst.EmptyLine(indent=False), *leading]
-    elif leading and leading[0].comment is None:
-        return statement
-    return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False), cst.EmptyLine(indent=False), *leading])
-
-
-def _comments(lines: Sequence[str]) -> list[cst.EmptyLine]:
-    return [cst.EmptyLine(comment=cst.Comment(f"# {text}".rstrip())) for text in lines]
-
-
-def _find_shared(body: str, module: cst.Module) -> Iterator[int]:
-    """Yield the indices of the network's statements that define names which the block's text needs."""
-    facts = parse_file(body.encode(), builtins=True)
-    own = {name for statement in facts.statements for name in (*statement.binds, *statement.late)}
-    read = {use.name for statement in facts.statements for use in statement.uses if use.local < 0} - own
-    read |= {use.name for block in facts.blocks for use in block.uses} - own
-    for number, statement in enumerate(module.body):
-        text = module.code_for_node(statement)
-        definitions = [item for item in parse_file(normalise(text.encode())).statements if item.kind != IMPORT]
-        if any(not read.isdisjoint(item.binds) for item in definitions):
-            yield number
-
-
-def _is_import(statement: cst.BaseStatement) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and all(
-        isinstance(part, cst.Import | cst.ImportFrom) for part in statement.body
-    )
-
-
-def _add_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statement]:
-    """Add the missing imports to the statements above the definitions, after their last import."""
-    text = cst.Module([statement for statement in above if _is_import(statement)]).code
+def _list_missing(facts: FileFacts, at: int, wanted: Iterable[Import]) -> Iterator[str]:
+    """Yield the import lines that are missing above an offset."""
     imported = {
         (Import(a.module, a.name, a.whole, a.bound).thing, a.bound)
-        for statement in parse_file(text.encode()).statements
+        for statement in facts.statements
+        if statement.kind == IMPORT and not statement.path and statement.start < at
         for a in statement.aliases
     }
     missing = {item for item in wanted if (item.thing, item.bound) not in imported}
-    lines = import_section(sorted(missing, key=lambda item: (bool(item.name), item)))
-    number = max((index + 1 for index, item in enumerate(above) if _is_import(item)), default=_after_docstring(above))
-    return [*above[:number], *(parse_line(line) for line in lines if line), *above[number:]]
+    yield from filter(None, import_section(sorted(missing, key=lambda item: (bool(item.name), item))))
 
 
-def _after_docstring(body: _Statements) -> int:
-    first = body[0] if body else None
-    is_docstring = (
-        isinstance(first, cst.SimpleStatementLine)
-        and isinstance(first.body[0], cst.Expr)
-        and isinstance(first.body[0].value, cst.SimpleString | cst.ConcatenatedString)
-    )
-    return int(is_docstring)
-
-
-def _has_future(module: cst.Module) -> bool:
-    facts = parse_file(normalise(module.code.encode()))
-    return "annotations" in facts.future
-
-
-def _add_header(module: cst.Module, lines: Sequence[str]) -> cst.Module:
-    """Add comment lines at the top of the module, below a shebang and an encoding declaration."""
-    start = 0
-    # Python honors these two only on the first two lines.
-    for number, line in enumerate(module.header[:2]):
-        comment = line.comment.value if line.comment is not None else ""
-        if (number == 0 and comment.startswith("#!")) or "coding" in comment:
-            start = number + 1
-    new = [*_comments(lines), *([cst.EmptyLine(indent=False)] if lines else [])]
-    return module.with_changes(header=[*module.header[:start], *new, *module.header[start:]])
+def _find_header_offset(lines: Lines) -> int:
+    """Return the offset below a shebang and an encoding declaration, which Python reads on the first two lines."""
+    match = _DECLARED.match(lines.text)
+    return match.end() if match is not None else 0

@@ -1,206 +1,126 @@
-"""Find where a network constructs a submodule, and put a block there instead of it or after it (LibCST).
+"""Edit class Net so that a block replaces or follows a submodule.
 
 The edit is made in the assignment `self.x = …` in `Net.__init__`, or in an item of a `Sequential` or `ModuleList` that
 is written out there. If there is no single such expression, a statement is added at the end of `__init__`.
 """
 
+import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import libcst as cst
 
 from extract.migrate.insertion_points import InsertionPoint
 from extract.migrate.messages import ObservedSubmodule
+from extract.minimize.cuts import last_line
 from lemur_core.files.errors import UserError
+from lemur_core.source.scopes import last_name
+from lemur_core.source.text import Edit, Lines
 
-#: Containers -> whether they take their submodules as one list.
-_CONTAINERS = {"Sequential": False, "ModuleList": True}
 
-
-def insert_at(net: cst.ClassDef, point: InsertionPoint, expressions: list[str], nn: str, note: str) -> cst.ClassDef:
-    """Return class Net with a block at the insertion point.
+def edits_in_net(
+    lines: Lines, net: ast.ClassDef, point: InsertionPoint, expressions: Sequence[str], nn: str, note: str
+) -> list[Edit]:
+    """Return the edits of class Net that put a block at an insertion point.
 
     Args:
+        lines: text of the network's file.
         expressions: modules of the insertion point.
         nn: name of `torch.nn` in the file.
         note: a comment.
 
     Raises: UserError if there is no suitable `__init__`.
     """
-    function = _find_init(net)
-    body = cst.ensure_type(function.body, cst.IndentedBlock)
-    me = function.params.params[0].name.value if function.params.params else "self"
-    lines = list(body.body)
-    assignment = _find_assignment(lines, me, point.place)
-    if assignment is not None:
-        line, new = assignment
-        lines[line] = _edit_line(
-            cst.ensure_type(lines[line], cst.SimpleStatementLine), new, point, expressions, nn, note
-        )
-    else:
-        target = f"{me}{point.place.steps}"
-        value = _combine(expressions, nn, target if point.how == "after" else None)
-        end = len(lines)
-        # A statement behind a `return` never runs.
-        while end and _returns(lines[end - 1]):
-            end -= 1
-        lines[end:end] = [_add_comment(parse_line(f"{target} = {value}"), note)]
-    return net.with_deep_changes(body, body=lines)
+    function = _find_init(lines, net)
+    body, parameters = function.body, [*function.args.posonlyargs, *function.args.args]
+    me = parameters[0].arg if parameters else "self"
+    value = _find_expression(function, me, point.place)
+    if value is not None:
+        start, end = lines.span(value)
+        before = lines.text[start:end].decode() if point.how == "after" else None
+        # A line may hold several statements; the comment stands above the first of them.
+        line = next(item.lineno for item in body if last_line(item) >= value.lineno)
+        comment = Edit(lines.start(line), lines.start(line), f"{_indent(lines, body[0])}# {note}\n")
+        return [comment, Edit(start, end, _combine(expressions, nn, before))]
+    target = f"{me}{point.place.steps}"
+    count = len(body)
+    # A statement behind a `return` never runs.
+    while count and isinstance(body[count - 1], ast.Return):
+        count -= 1
+    at = lines.start(last_line(body[count - 1]) + 1 if count else body[0].lineno)
+    indent = _indent(lines, body[0])
+    statement = f"{target} = {_combine(expressions, nn, target if point.how == 'after' else None)}"
+    return [Edit(at, at, f"{indent}# {note}\n{indent}{statement}\n")]
 
 
-def _find_init(net: cst.ClassDef) -> cst.FunctionDef:
-    body = net.body.body if isinstance(net.body, cst.IndentedBlock) else ()
-    functions = [item for item in body if isinstance(item, cst.FunctionDef) and item.name.value == "__init__"]
-    if not functions or not isinstance(functions[-1].body, cst.IndentedBlock):
+def _find_init(lines: Lines, net: ast.ClassDef) -> ast.FunctionDef:
+    functions = [item for item in net.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
+    if not functions or _indent(lines, functions[-1].body[0]).strip():
         raise UserError("class Net has no __init__ of its own, over several lines, in which a block could be put")
     return functions[-1]
 
 
-def _returns(line: cst.BaseStatement) -> bool:
-    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[-1], cst.Return)
+def _indent(lines: Lines, node: ast.stmt) -> str:
+    """Return the text before a statement on its line."""
+    return lines.line(node.lineno)[: node.col_offset].decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Location:
-    """The value of an assignment in a line, or one of its arguments."""
-
-    small: int
-    argument: int | None
-
-
-def _find_assignment(
-    lines: Sequence[cst.BaseStatement], me: str, submodule: ObservedSubmodule
-) -> tuple[int, _Location] | None:
-    """Return the line of `__init__` and the expression that constructs a submodule; None if they are not unique."""
-    parts = submodule.path.split(".")
-    # Deeper submodules are constructed in another class, whose other instances must not change.
-    if len(parts) > 2:
+def _find_expression(function: ast.FunctionDef, me: str, submodule: ObservedSubmodule) -> ast.expr | None:
+    """Return the expression of `__init__` that constructs a submodule; None if there is no single one."""
+    name, *rest = submodule.path.split(".")
+    values = [value for statement in function.body if (value := _assigned_value(statement, me, name)) is not None]
+    # A second assignment, in a branch or a loop, would undo the edit or be missed by it. Submodules further down are
+    # constructed in another class, whose other instances must not change.
+    if len(values) != 1 or _count_stores(function, me, name) != 1 or len(rest) > 1:
         return None
-    assignments = [
-        (number, small)
-        for number, line in enumerate(lines)
-        if isinstance(line, cst.SimpleStatementLine)
-        for small, statement in enumerate(line.body)
-        if _target(statement) == (me, parts[0])
-    ]
-    # A second assignment, in a branch or a loop, would undo the edit or be missed by it.
-    stores = sum(_stores(line, me, parts[0]) for line in lines)
-    if len(assignments) != 1 or stores != 1:
-        return None
-    number, small = assignments[0]
-    if len(parts) == 1:
-        return number, _Location(small, None)
-    value = _assignment_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
+    if not rest:
+        return values[0]
     kind, count = submodule.within
-    items = _items(value, kind)
+    items = _items(values[0], kind)
     # The text must have as many items as the network: a starred or appended item shifts the indices.
-    if items is None or len(items) != count or not parts[1].isdecimal() or int(parts[1]) >= count:
-        return None
-    return number, _Location(small, int(parts[1]))
+    return items[int(rest[0])] if len(items) == count and rest[0].isdecimal() and int(rest[0]) < count else None
 
 
-def _target(statement: cst.BaseSmallStatement) -> tuple[str, str] | None:
-    """Return the object and the attribute of `self.x = …`."""
-    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-        target = statement.targets[0].target
-    elif isinstance(statement, cst.AnnAssign) and statement.value is not None:
+def _assigned_value(statement: ast.stmt, me: str, name: str) -> ast.expr | None:
+    """Return the value of `self.name = …`; None for any other statement."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign):
         target = statement.target
     else:
         return None
-    if isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
-        return target.value.value, target.attr.value
-    return None
+    return statement.value if _is_attribute(target, me, name) else None
 
 
-def _assignment_value(statement: cst.BaseSmallStatement) -> cst.BaseExpression:
-    assert isinstance(statement, cst.Assign | cst.AnnAssign)
-    assert statement.value is not None
-    return statement.value
+def _is_attribute(node: ast.expr, me: str, name: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and node.value.id == me
+    )
 
 
-class _Stores(cst.CSTVisitor):
-    """Visitor that counts assignments to an attribute or to its items."""
-
-    def __init__(self, me: str, attribute: str) -> None:
-        self.count = 0
-        self._wanted = me, attribute
-
-    def _see(self, target: cst.BaseExpression) -> None:
-        while isinstance(target, cst.Subscript):
-            target = target.value
-        if isinstance(target, cst.Tuple | cst.List):
-            for element in target.elements:
-                self._see(element.value)
-        elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
-            self.count += (target.value.value, target.attr.value) == self._wanted
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        self._see(node.target)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self._see(node.target)
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self._see(node.target)
+def _count_stores(function: ast.FunctionDef, me: str, name: str) -> int:
+    """Count the assignments to an attribute or to its items."""
+    count = 0
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            target: ast.expr = node
+            while isinstance(target, ast.Subscript):
+                target = target.value
+            count += _is_attribute(target, me, name)
+    return count
 
 
-def _stores(line: cst.CSTNode, me: str, attribute: str) -> int:
-    visitor = _Stores(me, attribute)
-    line.visit(visitor)
-    return visitor.count
+def _items(value: ast.expr, kind: str) -> Sequence[ast.expr]:
+    """Return the submodules of a `Sequential` or `ModuleList` that is written out; none for anything else."""
+    if not isinstance(value, ast.Call) or value.keywords or last_name(value.func) != kind:
+        return ()
+    items: Sequence[ast.expr] = value.args if kind == "Sequential" else ()
+    if kind == "ModuleList" and len(value.args) == 1 and isinstance(value.args[0], ast.List):
+        items = value.args[0].elts
+    return () if any(isinstance(item, ast.Starred) for item in items) else items
 
 
-def _items(value: cst.BaseExpression, kind: str) -> Sequence[cst.Arg | cst.BaseElement] | None:
-    """Return the submodules of a container that is written out; None for anything else."""
-    if kind not in _CONTAINERS or not isinstance(value, cst.Call):
-        return None
-    called = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
-    if not isinstance(called, cst.Name) or called.value != kind:
-        return None
-    if any(arg.star or arg.keyword is not None for arg in value.args):
-        return None
-    if not _CONTAINERS[kind]:
-        return value.args
-    first = value.args[0].value if len(value.args) == 1 else None
-    if not isinstance(first, cst.List) or any(isinstance(element, cst.StarredElement) for element in first.elements):
-        return None
-    return first.elements
-
-
-def _edit_line(
-    line: cst.SimpleStatementLine,
-    location: _Location,
-    point: InsertionPoint,
-    expressions: list[str],
-    nn: str,
-    note: str,
-) -> cst.SimpleStatementLine:
-    """Return the line that constructs a submodule, with the block inserted."""
-    value = _assignment_value(line.body[location.small])
-    if location.argument is not None:
-        items = _items(value, point.place.within[0])
-        assert items is not None
-        value = items[location.argument].value
-    if point.how == "replace":
-        new: cst.BaseExpression = cst.parse_expression(_combine(expressions, nn, None))
-    else:
-        call = cst.ensure_type(cst.parse_expression(_combine(expressions, nn, "_")), cst.Call)
-        first = call.args[0].with_changes(value=value)
-        new = call.with_changes(args=[first, *call.args[1:]])
-    return _add_comment(cst.ensure_type(line.deep_replace(value, new), cst.SimpleStatementLine), note)
-
-
-def _combine(expressions: list[str], nn: str, before: str | None) -> str:
+def _combine(expressions: Sequence[str], nn: str, before: str | None) -> str:
     """Combine the modules of an insertion point into one expression."""
     modules = [*([before] if before is not None else []), *expressions]
     return modules[0] if len(modules) == 1 else f"{nn}.Sequential({', '.join(modules)})"
-
-
-def parse_line(text: str) -> cst.SimpleStatementLine:
-    """Parse a one-line statement."""
-    return cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
-
-
-def _add_comment(line: cst.SimpleStatementLine, note: str) -> cst.SimpleStatementLine:
-    comment = cst.EmptyLine(comment=cst.Comment(f"# {note}"))
-    return line.with_changes(leading_lines=[*line.leading_lines, comment])

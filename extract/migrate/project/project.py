@@ -163,7 +163,7 @@ def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: C
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)
     new = {
-        place.path: module_text(donated, file, plan.reused, exports=plan.registered.by_star),
+        place.path: module_text(donated, file, plan.reused),
         plan.test.path: smoke_text(donated, file, place, plan.test, seen),
     }
     texts, plan.formatted = read_formatter(project.root).format(new)

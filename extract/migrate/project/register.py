@@ -1,15 +1,15 @@
-"""Register a new module in `__init__.py` (imports and `__all__`) if its neighbors are registered there.
+"""Register a new module in `__init__.py` (import and `__all__`) if its neighbors are registered there.
 
-Everything else in the file is left unchanged, byte for byte (LibCST).
+Everything else in the file is left unchanged, byte for byte.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import libcst as cst
-
 from extract.migrate.project.layout import ModuleLocation, Project, list_bound_names
+from extract.minimize.cuts import last_line
+from lemur_core.source.text import Edit, Lines, apply, normalise
 
 _INIT = "__init__.py"
 
@@ -22,166 +22,73 @@ class PackageExport:
         path: path of the file; "" if the folder is not a package.
         text: its new text; None if it remains unchanged.
         why: what was done, or why nothing was done.
-        by_star: whether the new module is imported with a star, as its neighbors are.
     """
 
     path: str
     text: bytes | None
     why: str
-    by_star: bool = False
 
 
 def register(project: Project, location: ModuleLocation, name: str) -> PackageExport:
     """Add a class of a new module to the `__init__.py` of its folder, if most neighbors are imported there."""
-    folder = location.folder
-    path = f"{folder}/{_INIT}".lstrip("/")
+    path = f"{location.folder}/{_INIT}".lstrip("/")
     if path not in project.trees:
         return PackageExport("", None, "the folder is not a package")
-    original = (project.source.root / path).read_bytes()
-    module = cst.parse_module(original)
-    package = project.name_module(path)
+    tree, package = project.trees[path], project.name_module(path)
     modules = {item.module for item in project.defined if item.category}
     siblings = {module for module in modules if module.rpartition(".")[0] == package}
-    imports = _list_neighbors(module, package, siblings)
-    imported = {target for _, _, target in imports}
+    imports = [
+        (node, target)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (target := _resolve_target(node, package)) in siblings
+    ]
+    imported = {target for _, target in imports}
     # A package that imports only a few of its modules is not meant to export all of them.
     if len(imported) * 2 < len(siblings) or not imported:
         return PackageExport(path, None, f"{path} names {len(imported)} of {len(siblings)} modules of its folder")
     if location.module in imported:
         return PackageExport(path, None, f"{path} imports it already")
-    if name in list_bound_names(project.trees[path]):
+    if name in list_bound_names(tree):
         return PackageExport(path, None, f"{path} has another {name}")
-    by_star = sum(isinstance(node.names, cst.ImportStar) for _, node, _ in imports) * 2 > len(imports)
-    relative = sum(bool(node.relative) for _, node, _ in imports) * 2 >= len(imports)
-    stem = location.module.rpartition(".")[2]
-    line = f"from {'.' + stem if relative else location.module} import {'*' if by_star else name}\n"
-    body = list(module.body)
-    position = _find_position(imports, location.module)
-    statement = cst.parse_statement(line, config=module.config_for_parsing)
-    assert isinstance(statement, cst.SimpleStatementLine)
-    body.insert(position, statement.with_changes(trailing_whitespace=_line_end(module, imports)))
-    names = [() if isinstance(node.names, cst.ImportStar) else node.names for _, node, _ in imports]
-    exported = {alias.evaluated_name for aliases in names for alias in aliases}
-    in_all = False
-    for index, item in enumerate(body):
-        listed = _read_exports(item)
-        if listed is not None and (exported & set(listed) or (by_star and listed)):
-            body[index] = _add_export(item, name)
-            in_all = True
-    text = module.with_changes(body=body).bytes
-    summary = f"imported in {path}{', and in its __all__' if in_all else ''}, as most of its neighbours"
-    return PackageExport(path, text, summary, by_star)
+    original = (project.source.root / path).read_bytes()
+    lines, end = Lines(normalise(original)), b"\r\n" if b"\r\n" in original else b"\n"
+    # Offsets refer to the normalized text, from which every byte must come back.
+    if lines.text.replace(b"\n", end) not in (original, original + end):
+        return PackageExport(path, None, f"{path} is not UTF-8 with one kind of line ends")
+    before = [node for node, target in imports if target.lower() < location.module.lower()]
+    at = lines.start(last_line(before[-1] if before else imports[-1][0]) + 1)
+    exports = list(_list_export_edits(lines, tree, name))
+    edits = [Edit(at, at, f"from .{location.module.rpartition('.')[2]} import {name}\n"), *exports]
+    text = apply(lines.text, 0, len(lines.text), edits).encode().replace(b"\n", end)
+    summary = f"imported in {path}{', and in its __all__' if exports else ''}, as most of its neighbours"
+    return PackageExport(path, text if original.endswith(end) else text.removesuffix(end), summary)
 
 
-def _list_neighbors(module: cst.Module, package: str, siblings: set[str]) -> list[tuple[int, cst.ImportFrom, str]]:
-    """Return the top-level imports from modules of the same folder: index of the statement, import, module."""
-    imports = []
-    for index, item in enumerate(module.body):
-        if isinstance(item, cst.SimpleStatementLine) and len(item.body) == 1:
-            node = item.body[0]
-            if isinstance(node, cst.ImportFrom) and node.module is not None:
-                target = _resolve_target(node, package)
-                if target in siblings:
-                    imports.append((index, node, target))
-    return imports
-
-
-def _resolve_target(node: cst.ImportFrom, package: str) -> str:
-    dotted = cst.Module([]).code_for_node(node.module) if node.module is not None else ""
-    if not node.relative:
-        return dotted
+def _resolve_target(node: ast.ImportFrom, package: str) -> str:
+    """Return the full name of the module that an import of a package names."""
     parts = package.split(".")
-    return ".".join([*parts[: len(parts) - len(node.relative) + 1], dotted])
+    return ".".join([*parts[: len(parts) - node.level + 1], node.module or ""]) if node.level else node.module or ""
 
 
-def _find_position(imports: Sequence[tuple[int, cst.ImportFrom, str]], module: str) -> int:
-    """Return the position for the import: in order if the neighbors are sorted, otherwise after the last of them."""
-    targets = [target for _, _, target in imports]
-    if targets == sorted(targets, key=str.lower) and len(set(targets)) > 1:
-        before = [number for number, _, target in imports if target.lower() < module.lower()]
-        if before:
-            return before[-1] + 1
-    return imports[-1][0] + 1
-
-
-def _line_end(module: cst.Module, imports: Sequence[tuple[int, cst.ImportFrom, str]]) -> cst.TrailingWhitespace:
-    """Return the end of the new line, with the comment that most of the neighbors have (`# noqa: F401`)."""
-    ends = []
-    for number, _, _ in imports:
-        item = module.body[number]
-        assert isinstance(item, cst.SimpleStatementLine)
-        ends.append(item.trailing_whitespace)
-    comments = Counter(end.comment.value if end.comment is not None else "" for end in ends)
-    common, times = comments.most_common(1)[0]
-    if not common or times * 2 <= len(ends):
-        return cst.TrailingWhitespace()
-    return next(end for end in ends if end.comment is not None and end.comment.value == common)
-
-
-def _read_exports(item: cst.BaseStatement | cst.SimpleStatementLine) -> list[str] | None:
-    """Return the names of `__all__ = [...]`; None for any other statement."""
-    value = _find_list(item)
-    if value is None:
-        return None
-    names = []
-    for element in value.elements:
-        if not isinstance(element.value, cst.SimpleString) or not isinstance(element.value.evaluated_value, str):
-            return None
-        names.append(element.value.evaluated_value)
-    return names
-
-
-def _find_list(item: cst.BaseStatement | cst.SimpleStatementLine) -> cst.List | cst.Tuple | None:
-    if isinstance(item, cst.SimpleStatementLine) and len(item.body) == 1:
-        node = item.body[0]
-        if isinstance(node, cst.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0].target, node.value
-            if isinstance(target, cst.Name) and target.value == "__all__" and isinstance(value, cst.List | cst.Tuple):
-                return value
-    return None
-
-
-def _add_export(item: cst.BaseStatement | cst.SimpleStatementLine, name: str) -> cst.SimpleStatementLine:
-    """Add a name to `__all__`, formatted like the others: in order if they are sorted, otherwise at the end."""
-    value = _find_list(item)
-    assert value is not None
-    assert isinstance(item, cst.SimpleStatementLine)
-    elements = list(value.elements)
-    names = _read_exports(item) or []
-    position = len(names)
-    for order in (str, str.lower):
-        if names == sorted(names, key=order):
-            position = sum(order(other) < order(name) for other in names)
-            break
-    # The project's own quotes, so that its formatter has nothing to change.
-    first = elements[0].value if elements else None
-    quote = first.quote if isinstance(first, cst.SimpleString) else '"'
-    new = cst.Element(cst.SimpleString(f"{quote}{name}{quote}"))
-    if position < len(elements):
-        elements.insert(position, new.with_changes(comma=_separator(value)))
-    elif elements:
-        last = elements[-1]
-        elements[-1] = last.with_changes(comma=_separator(value))
-        elements.append(new.with_changes(comma=last.comma))
-    else:
-        elements.append(new)
-    return item.with_deep_changes(value, elements=elements)
-
-
-def _separator(value: cst.List | cst.Tuple) -> cst.Comma:
-    """Return the separator between two names."""
-    for element in value.elements[:-1]:
-        if isinstance(element.comma, cst.Comma):
-            return element.comma.with_changes(whitespace_after=_strip_comments(element.comma.whitespace_after))
-    opening = value.lbracket.whitespace_after if isinstance(value, cst.List) else None
-    if isinstance(opening, cst.ParenthesizedWhitespace) and len(value.elements) == 1:
-        return cst.Comma(whitespace_after=_strip_comments(opening))
-    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-
-
-def _strip_comments(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
-    """Return the whitespace without comments and empty lines."""
-    if not isinstance(space, cst.ParenthesizedWhitespace):
-        return space
-    first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
-    return space.with_changes(first_line=first, empty_lines=())
+def _list_export_edits(lines: Lines, tree: ast.Module, name: str) -> Iterator[Edit]:
+    """Yield the edits that add a name to `__all__ = [...]`: in order if the names are sorted, otherwise at the end."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.List | ast.Tuple):
+            continue
+        elements = node.value.elts
+        names = [item.value for item in elements if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        if ast.unparse(node.targets[0]) != "__all__" or not names or len(names) != len(elements):
+            continue
+        order = next((key for key in (str, str.lower) if names == sorted(names, key=key)), None)
+        position = len(names) if order is None else sum(order(other) < order(name) for other in names)
+        start, _ = lines.span(elements[0])
+        # The project's own quotes, and a line for each name where the first has its own.
+        quote = "'" if lines.text[start:].startswith(b"'") else '"'
+        indent = lines.line(elements[0].lineno)[: elements[0].col_offset].decode()
+        comma = ", " if indent.strip() else f",\n{indent}"
+        new = f"{quote}{name}{quote}"
+        if position < len(elements):
+            at, text = lines.span(elements[position])[0], f"{new}{comma}"
+        else:
+            at, text = lines.span(elements[-1])[1], f"{comma}{new}"
+        yield Edit(at, at, text)

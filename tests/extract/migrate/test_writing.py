@@ -120,9 +120,8 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     worked = read_arguments(projects.ARGUMENTS)
     assert worked is not None
     donated = SourceModule(row, projects.BLOCK, False, (), worked)
-    texts = {module_text(donated, ClosedFile(projects.BLOCK, "Residual"), {}, exports=True) for _ in range(3)}
+    texts = {module_text(donated, ClosedFile(projects.BLOCK, "Residual"), {}) for _ in range(3)}
     (text,) = texts
-    assert '\n\n__all__ = ["Residual"]\n\n\n' in text
     assert text.endswith(projects.BLOCK.rpartition("class Residual")[2])
 
 
