@@ -218,16 +218,14 @@ class Compared:
 
     Attributes:
         refused: by definition and candidate, the reason why they differ; "" if they do not.
-        returns: structure of the output, as `extract.proofs.trace_guest.describe_structure` states it.
-        reached: number of parameters with gradients, and of trainable parameters.
+        single: whether the output is one tensor.
+        shapes: of all tensors of the output.
+        trains: whether it runs in train mode; otherwise the rest was observed in eval mode.
+        learns: whether gradients reach a parameter.
     """
 
     refused: tuple[tuple[str, ...], ...]
-    returns: Any
+    single: bool
     shapes: tuple[tuple[int, ...], ...]
     trains: bool
-    reached: tuple[int, int]
-    frozen: bool
-    differentiable: bool
-    complex: bool
-    floating: tuple[bool, ...]
+    learns: bool

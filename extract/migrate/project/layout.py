@@ -4,6 +4,7 @@ Everything is read from the text; no code of the project is run.
 """
 
 import ast
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +21,13 @@ from lemur_core.files.errors import UserError
 from lemur_core.source.parse import split_dotted_name
 from lemur_core.source.text import parse_code
 
-_TEST = re.compile(r"(?:test_.+|.+_tests?)\.py")
-_TEST_FOLDERS = frozenset({"test", "tests"})
 _INIT = "__init__.py"
 _MAX_SAME_NAMED = 8  # maximum number of definitions to compare with one of the block's
 
-Naming = Literal["snake", "camel", "joined"]
-_NAMINGS: tuple[Naming, ...] = ("snake", "camel", "joined")
+
+def folder_of(path: str) -> str:
+    """Return the folder of a file; "" for the project root."""
+    return path.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +76,16 @@ class Project:
         """Return the dotted name of an existing or new file."""
         if path in self._modules:
             return self._modules[path]
-        inside = path.removesuffix(".py").removeprefix(f"{self.import_root(path)}/")
-        return inside.replace("/", ".")
+        return path.removesuffix(".py").removeprefix(f"{self.import_root(path)}/").replace("/", ".")
 
     def import_root(self, path: str) -> str:
         """Return the folder from which an existing or new file is imported; "" for the project root."""
-        pure = PurePosixPath(path)
-        if path in self._modules:
-            return self._find_import_root(path)
-        for folder in (pure.parent, *pure.parent.parents):
-            known = next((module for module in sorted(self._modules) if PurePosixPath(module).parent == folder), None)
-            if known is not None and (folder.name or pure.parent == folder):
-                return self._find_import_root(known)
+        for folder in PurePosixPath(path).parents:
+            known = next((path for path in self._modules if PurePosixPath(path).parent == folder), None)
+            if known is not None:
+                inner = len(self._modules[known].split(".")) - (PurePosixPath(known).name != _INIT)
+                return "/".join(folder.parts[: len(folder.parts) - inner])
         return ""
-
-    def _find_import_root(self, path: str) -> str:
-        """Return the folder from which an existing file is imported."""
-        folders = PurePosixPath(path).parent.parts
-        inner = len(self._modules[path].split(".")) - (PurePosixPath(path).name != _INIT)
-        return "/".join(folders[: len(folders) - inner])
 
     def same_named(self, name: str, *, is_class: bool, near: str) -> list[ProjectDefinition]:
         """Return the definitions of a name, those of a folder first.
@@ -103,7 +95,7 @@ class Project:
         # A later definition replaces an earlier one.
         last = {item.path: item for item in self.defined if item.name == name}
         same = [item for item in last.values() if item.is_class == is_class]
-        return sorted(same, key=lambda item: (item.path.rpartition("/")[0] != near, item.path))[:_MAX_SAME_NAMED]
+        return sorted(same, key=lambda item: (folder_of(item.path) != near, item.path))[:_MAX_SAME_NAMED]
 
     @property
     def import_roots(self) -> list[str]:
@@ -136,7 +128,14 @@ def read_project(root: Path) -> Project:
     names = {file.path: file.module for file in source.files}
     paths = sorted(path for path in walk(source.root) if path.endswith(".py"))
     tests = {path: tree for path in paths if _is_test(path) and (tree := _parse(source.root / path)) is not None}
-    defined = [item for path, tree in trees.items() for item in _read_definitions(tree, path, names[path], categories)]
+    defined = [
+        ProjectDefinition(
+            node.name, names[path], path, isinstance(node, ast.ClassDef), categories.get((path, node.name), "")
+        )
+        for path, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    ]
     return Project(source.root, source, trees, defined, tests, frozenset(paths), names)
 
 
@@ -149,20 +148,8 @@ def _parse(path: Path) -> ast.Module | None:
 
 def _is_test(path: str) -> bool:
     pure = PurePosixPath(path)
-    return bool(_TEST.fullmatch(pure.name)) and (
-        pure.name.startswith("test_") or bool(_TEST_FOLDERS & set(pure.parts[:-1]))
-    )
-
-
-def _read_definitions(
-    tree: ast.Module, path: str, module: str, categories: Mapping[tuple[str, str], str]
-) -> Iterator[ProjectDefinition]:
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            is_class = isinstance(node, ast.ClassDef)
-            yield ProjectDefinition(
-                node.name, module, path, is_class, categories.get((path, node.name), "") if is_class else ""
-            )
+    inside = bool({"test", "tests"} & set(pure.parts[:-1]))
+    return pure.match("test_?*.py") or (inside and (pure.match("?*_test.py") or pure.match("?*_tests.py")))
 
 
 # --- location of a new module -----------------------------------------------------------------------------------------
@@ -185,7 +172,7 @@ class ModuleLocation:
     @property
     def folder(self) -> str:
         """The folder of the file; "" for the project root."""
-        return self.path.rpartition("/")[0]
+        return folder_of(self.path)
 
 
 def choose_place(project: Project, name: str, category: str, out: Path | None = None) -> ModuleLocation:
@@ -200,14 +187,14 @@ def choose_place(project: Project, name: str, category: str, out: Path | None = 
     totals: Counter[str] = Counter()
     for definition in project.defined:
         if definition.category:
-            folder = definition.path.rpartition("/")[0]
+            folder = folder_of(definition.path)
             totals[folder] += 1
             kinds[folder] += definition.category == category
     if not totals:
         raise UserError(f"{project.root}: has no nn.Module to place the block next to; name the file with --out")
     folder = min(totals, key=lambda it: (-kinds[it], -totals[it], it.count("/"), it))
     of_kind = f"{kinds[folder]} of kind {category}" if kinds[folder] else "none of its kind in the project"
-    stem = _free_stem(project, folder, _stem(project, folder, name))
+    stem = _free_stem(project, folder, _choose_stem(project, folder, name))
     path = f"{folder}/{stem}.py".lstrip("/")
     why = f"{folder or 'the root'} has {totals[folder]} modules, {of_kind}"
     return ModuleLocation(path, project.name_module(path), why)
@@ -223,47 +210,51 @@ def _place_at(project: Project, out: Path) -> ModuleLocation:
     return ModuleLocation(path, project.name_module(path), "--out")
 
 
-def _stem(project: Project, folder: str, name: str) -> str:
-    """Return a file name for a class, in the naming style of most files nearby."""
-    nearby = [path for path in project.trees if path.rpartition("/")[0] == folder]
+def _choose_stem(project: Project, folder: str, name: str) -> str:
+    """Return a file name for a class, in the naming style of most files nearby, else of the project's."""
+    nearby = [path for path in project.trees if folder_of(path) == folder]
     for paths in (nearby, list(project.trees)):
-        votes = Counter(kind for path in paths if (kind := _naming(path, project)) is not None)
+        votes = Counter(style for path in paths if (style := _find_style(path, project)))
         if votes:
-            return _format_stem(name, max(_NAMINGS, key=lambda kind: votes[kind]))
-    return _format_stem(name, "snake")
+            return _format_stems(name)[max(_format_stems(name), key=lambda style: votes[style])]
+    return to_snake_case(name)
 
 
-def _naming(path: str, project: Project) -> Naming | None:
-    """Return the naming style of a file; None if its name is a single word or does not match a class in it."""
+def _find_style(path: str, project: Project) -> str:
+    """Return the naming style of a file; "" if its name is a single word or does not match a class in it."""
     stem = PurePosixPath(path).stem.strip("_")
     # `conv_block` and `convblock` differ only in names of several words; single words show nothing.
     if "_" in stem:
         return "snake"
-    names = {item.name for item in project.defined if item.path == path and item.is_class}
-    if stem in names and stem != stem.lower():
-        return "camel"
-    long = {
-        _format_stem(name, "joined") for name in names if _format_stem(name, "joined") != _format_stem(name, "snake")
-    }
-    return "joined" if stem in long else None
+    for definition in project.defined:
+        if definition.path == path and definition.is_class:
+            stems = _format_stems(definition.name)
+            if stem in (stems["camel"], stems["joined"]) and stems["snake"] != stem:
+                return "camel" if stem == stems["camel"] else "joined"
+    return ""
 
 
-def _format_stem(name: str, naming: Naming) -> str:
-    if naming == "camel":
-        return name
-    return to_snake_case(name) if naming == "snake" else to_snake_case(name).replace("_", "")
+def _format_stems(name: str) -> dict[str, str]:
+    """Return naming style -> the file name for a class."""
+    snake = to_snake_case(name)
+    return {"snake": snake, "camel": name, "joined": snake.replace("_", "")}
 
 
 def _free_stem(project: Project, folder: str, stem: str) -> str:
     """Return the name, with a number if it would hide a file, a folder, or a name of the package."""
-    taken = {PurePosixPath(path).stem for path in project.paths if path.rpartition("/")[0] == folder}
-    taken |= {path[len(folder) :].lstrip("/").partition("/")[0] for path in project.paths if path.startswith(folder)}
+    inside = (
+        PurePosixPath(path).relative_to(folder) for path in project.paths if path.startswith(f"{folder}/".lstrip("/"))
+    )
+    taken = {path.parts[0].removesuffix(".py") for path in inside}
     # `from .drop import drop` in the package would hide a module named `drop`.
     taken |= list_bound_names(project.trees.get(f"{folder}/{_INIT}".lstrip("/")))
-    number = 1
-    while (candidate := stem if number == 1 else f"{stem}_{number}") in taken:
-        number += 1
-    return candidate
+    return next(candidate for candidate in _numbered(stem) if candidate not in taken)
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    """Yield a name, then the name with 2, 3, ..."""
+    yield stem
+    yield from (f"{stem}_{number}" for number in itertools.count(2))
 
 
 def list_bound_names(tree: ast.Module | None) -> set[str]:
@@ -304,35 +295,28 @@ def choose_test(project: Project, location: ModuleLocation, replaces: str | None
 
     Args: replaces: text in the docstring of an older test that may be replaced.
     """
-    stem = PurePosixPath(location.path).stem
+    package = location.module.rpartition(".")[0]
     near: Counter[str] = Counter()
     for path, tree in project.tests.items():
-        folder = path.rpartition("/")[0]
         names = _list_imported_modules(tree)
-        package = location.module.rpartition(".")[0]
         # Tests of the same package count three times as much as others in the folder.
-        near[folder] += 1 + 2 * any(name.startswith(package) for name in names if package)
+        near[folder_of(path)] += 1 + 2 * any(name.startswith(package) for name in names if package)
     folder = min(near, key=lambda it: (-near[it], it)) if near else "tests"
     # pytest collects both `test_x.py` and `x_test.py`: follow the majority.
     before = sum(PurePosixPath(path).name.startswith("test_") for path in project.tests) * 2 >= len(project.tests)
     taken = {PurePosixPath(path).name for path in project.paths}
-    number = 1
-    while True:
-        word = stem if number == 1 else f"{stem}_{number}"
-        name = f"test_{word}.py" if before else f"{word}_test.py"
-        older = project.tests.get(f"{folder}/{name}".lstrip("/"))
+
+    def is_free(path: str) -> bool:
+        older = project.tests.get(path)
         replaceable = older is not None and replaces is not None and replaces in (ast.get_docstring(older) or "")
-        if name not in taken or replaceable:
-            break
-        number += 1
-    unittests = sum(_is_unittest(tree) for path, tree in project.tests.items() if path.rpartition("/")[0] == folder)
-    count = sum(path.rpartition("/")[0] == folder for path in project.tests)
-    is_unittest = unittests * 2 > count
-    return TestPlace(
-        f"{folder}/{name}".lstrip("/"),
-        "unittest" if is_unittest else "functions",
-        unittests if is_unittest else count - unittests,
-    )
+        return PurePosixPath(path).name not in taken or replaceable
+
+    stems = _numbered(PurePosixPath(location.path).stem)
+    paths = (f"{folder}/test_{stem}.py" if before else f"{folder}/{stem}_test.py" for stem in stems)
+    path = next(path for path in (path.lstrip("/") for path in paths) if is_free(path))
+    neighbors = [_is_unittest(tree) for path, tree in project.tests.items() if folder_of(path) == folder]
+    is_unittest = sum(neighbors) * 2 > len(neighbors)
+    return TestPlace(path, "unittest" if is_unittest else "functions", neighbors.count(is_unittest))
 
 
 def _list_imported_modules(tree: ast.Module) -> set[str]:
