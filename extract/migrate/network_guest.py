@@ -62,15 +62,6 @@ class _SeenModule:
     single: bool = True  # each call maps one real tensor to one real tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _NetworkRun:
-    """One run of a network: its case, the shape of its output, and its submodules by path."""
-
-    case: Case
-    output: Shape
-    places: Mapping[str, ObservedSubmodule]
-
-
 def observe(request: NetworkToObserve) -> ObservedNetwork | BrokenNetwork:
     """Run a network at several sizes and report the inputs and outputs of each submodule.
 
@@ -80,31 +71,31 @@ def observe(request: NetworkToObserve) -> ObservedNetwork | BrokenNetwork:
     """
     torch.set_num_threads(_THREADS)
     stub_weights()
-    ran: list[_NetworkRun] = []
+    ran: list[tuple[Case, Shape, Mapping[str, ObservedSubmodule]]] = []
     failure: NetError | None = None
     for number, cases in enumerate(request.cases):
         for case in cases:
             try:
-                ran.append(_run(request, case, number))
+                ran.append((case, *_run(request, case, number)))
                 break
             except NetError as error:
                 failure = failure or error
         if not ran:
             assert failure is not None
             return BrokenNetwork(failure.category, failure.detail)
-    # A submodule that only some sizes reach cannot be replaced for all of them.
-    paths = [path for path in ran[0].places if all(path in run.places for run in ran)]
+    cases, outputs, by_case = zip(*ran, strict=True)
     try:
-        learn(request.code, ran[0].case, request.prm)
+        learn(request.code, cases[0], request.prm)
     except NetError as error:
         return BrokenNetwork(error.category, error.detail)
-    places = tuple(_merge([run.places[path] for run in ran]) for path in paths)
-    cases, outputs = tuple(run.case for run in ran), tuple(run.output for run in ran)
+    # A submodule that only some sizes reach cannot be replaced for all of them.
+    paths = [path for path in by_case[0] if all(path in places for places in by_case)]
+    places = tuple(_merge([places[path] for places in by_case]) for path in paths)
     return ObservedNetwork(cases, outputs, places, _stars(request.code))
 
 
-def _run(request: NetworkToObserve, case: Case, seed: int) -> _NetworkRun:
-    """Run one case. Raises: NetError."""
+def _run(request: NetworkToObserve, case: Case, seed: int) -> tuple[Shape, dict[str, ObservedSubmodule]]:
+    """Run one case. Returns: the shape of its output, and its submodules by path. Raises: NetError."""
     seed_all(seed)
     file = execute(request.code)
     net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(request.prm)).eval()
@@ -121,7 +112,7 @@ def _run(request: NetworkToObserve, case: Case, seed: int) -> _NetworkRun:
         net.train()(inputs)
     if not isinstance(output, Tensor):
         raise NetError("wrong_output", f"forward gives {type(output).__name__}, not a tensor")
-    return _NetworkRun(case, tuple(output.shape), places)
+    return tuple(output.shape), places
 
 
 def learn(code: str, case: Case, prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
@@ -315,7 +306,13 @@ def _check_outputs(net: nn.Module, case: Case, expected: Sequence[int]) -> None:
 def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]) -> None:
     """Check that a finite gradient reaches each trainable parameter of the block, and its outputs."""
     gave: list[Tensor] = []
-    hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_retain_gradient(out))) for block in blocks]
+
+    def retain_gradient(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        if output.requires_grad:
+            output.retain_grad()
+        gave.append(output)
+
+    hooks = [block.register_forward_hook(retain_gradient) for block in blocks]
     try:
         with step("gradients", "train mode"):
             output = net.train()(make_inputs(dict(case)))
@@ -333,23 +330,12 @@ def _differentiate(net: Any, case: Case, blocks: list[nn.Module], trained: Mappi
         raise _Failed(
             "gradients", f"none reaches {', '.join(missing[:4])}: {len(missing)} of {len(trained)} parameters"
         )
-    wrong = sorted(name for name, parameter in trained.items() if not bool(torch.isfinite(_gradient(parameter)).all()))
+    gradients = {name: parameter.grad for name, parameter in trained.items() if parameter.grad is not None}
+    wrong = sorted(name for name, gradient in gradients.items() if not bool(torch.isfinite(gradient).all()))
     if wrong:
         raise _Failed("gradients", f"that of {wrong[0]} is not finite")
     if not gave or all(tensor.grad is None for tensor in gave):
         raise _Failed("gradients", "none reaches the output of the block")
-
-
-def _retain_gradient(output: Tensor) -> Tensor:
-    """Return the output of a block, with its gradient retained."""
-    if output.requires_grad:
-        output.retain_grad()
-    return output
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
 
 
 def _check_learning(request: NetworkToProve) -> int:

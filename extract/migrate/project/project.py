@@ -3,6 +3,7 @@
 import builtins
 import difflib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from lemur_core.files.markdown import plural
 from manifests.provenance import find_inlined_blocks
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _MAX_LISTED = 3  # maximum number of the project's rejected definitions to list for one name
 
 
@@ -202,27 +204,19 @@ def load_source_module(folder: Path, wanted: str, *, lean: bool = True) -> Sourc
 def _make_plan(donated: SourceModule, project: Project, options: MigrateOptions) -> MigrationPlan:
     row = donated.row
     # A block that was moved before carries its id in the header.
-    existing = [
-        path for path, text in _texts(project) if any(block.block == row.block for block in find_inlined_blocks(text))
-    ]
-    if existing and options.out is None and not options.force:
-        raise UserError(
-            f"{row.block}: is there already: {existing[0]}; add --force to replace it, or name another --out"
-        )
-    replaced = bool(existing) and options.out is None
-    if replaced:
-        place = ModuleLocation(existing[0], project.name_module(existing[0]), "where it is already")
+    texts = ((path, (project.root / path).read_text(encoding="utf-8", errors="replace")) for path in project.trees)
+    same = (path for path, text in texts if any(block.block == row.block for block in find_inlined_blocks(text)))
+    existing = next(same, None) if options.out is None else None
+    if existing is not None and not options.force:
+        raise UserError(f"{row.block}: is there already: {existing}; add --force to replace it, or name another --out")
+    if existing is not None:
+        place = ModuleLocation(existing, project.name_module(existing), "where it is already")
     else:
         place = choose_place(project, row.name, row.category, options.out)
         if (project.root / place.path).exists() and not options.force:
             raise UserError(f"{place.path}: exists already; choose another --out, or add --force")
     test = choose_test(project, place, replaces=f"{row.name}, moved here from {row.source}" if options.force else None)
     return MigrationPlan(donated, project, place, test)
-
-
-def _texts(project: Project) -> Iterator[tuple[str, str]]:
-    for path in project.trees:
-        yield path, (project.root / path).read_text(encoding="utf-8", errors="replace")
 
 
 def license_notes(donated: SourceModule, project: Project, *, force: bool) -> list[str]:
@@ -244,10 +238,7 @@ def license_notes(donated: SourceModule, project: Project, *, force: bool) -> li
         ]
     if own == NOASSERTION:
         return [f"licence   {row.license}; the project declares none that is known here: the file states its own"]
-    doubt = ""
-    if "Apache-2.0" in row.license and any(part in ("GPL-2.0", "GPL-2.0-only") for part in own.split(" AND ")):
-        doubt = ", which the Free Software Foundation holds to be incompatible"
-    return [f"licence   {row.license} in a project under {own}: together {both}{doubt}; the notice in the file is kept"]
+    return [f"licence   {row.license} in a project under {own}: together {both}; the notice in the file is kept"]
 
 
 def _requirement_notes(plan: MigrationPlan) -> list[str]:
@@ -269,18 +260,12 @@ def difference(plan: MigrationPlan) -> str:
     """Return the unified diff of all files, in the format of `git apply` and `patch -p1`."""
     diff: list[str] = []
     for path, data in plan.files.items():
-        older = plan.before[path]
-        before = older.decode(errors="replace") if older is not None else None
-        names = (f"a/{path}" if before is not None else "/dev/null", f"b/{path}")
-        lines = difflib.unified_diff(_split(before or ""), _split(data.decode(errors="replace")), *names)
+        before = plan.before[path]
+        # Only `\n` ends a line, as in git.
+        older, newer = (_LINE.findall((text or b"").decode(errors="replace")) for text in (before, data))
+        lines = difflib.unified_diff(older, newer, "/dev/null" if before is None else f"a/{path}", f"b/{path}")
         diff += (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return "".join(diff).rstrip("\n")
-
-
-def _split(text: str) -> list[str]:
-    """Split text into lines with their ends; only `\\n` ends a line, as in git."""
-    lines = text.split("\n")
-    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
 def _lines(plan: MigrationPlan) -> list[str]:

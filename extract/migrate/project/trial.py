@@ -5,9 +5,10 @@ All foreign code runs in the sandbox, which can read only the copy.
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,32 +75,25 @@ def trial(donated: SourceModule, project: Project, *, unsafe: bool = False) -> I
     """Copy a project into a temporary folder, without hidden files and environments."""
     with scratch_folder("migrate") as folder:
         copy = folder / project.root.name
-        shutil.copytree(project.root, copy, symlinks=True, ignore=_select_ignored(project))
+        shutil.copytree(project.root, copy, symlinks=True, ignore=partial(_list_ignored, project))
         with ExitStack() as undo:
             yield MigrationTrial(donated, project, copy, unsafe, undo)
 
 
-def _select_ignored(project: Project) -> Callable[[str, list[str]], Collection[str]]:
-    """Return the filter for a copy: it skips hidden, generated, large or secret files, environments, and folders
-    without code.
-
-    Folders inside a package are kept, since its code may read their files.
-    """
-
-    def select(folder: str, names: list[str]) -> Collection[str]:
-        inside = (Path(folder) / "__init__.py").is_file()
-        return [name for name in names if _is_ignored(project, Path(folder, name), inside)]
-
-    return select
-
-
-def _is_ignored(project: Project, path: Path, inside: bool) -> bool:
-    if path.name.startswith(".") or path.name == "__pycache__":
-        return True
-    if not path.is_dir():
-        return may_hold_secrets(path.name) or (path.is_file() and path.stat().st_size > MAX_FILE_BYTES)
-    below = f"{path.relative_to(project.root).as_posix()}/"
-    return (path / "pyvenv.cfg").is_file() or not (inside or any(other.startswith(below) for other in project.paths))
+def _list_ignored(project: Project, folder: str, names: Sequence[str]) -> list[str]:
+    """Return what a copy skips: hidden, generated, large or secret files, environments, and folders without code."""
+    # Folders inside a package are kept, since its code may read their files.
+    inside = (Path(folder) / "__init__.py").is_file()
+    ignored = []
+    for path in (Path(folder, name) for name in names):
+        skip = path.name.startswith(".") or path.name == "__pycache__" or (path / "pyvenv.cfg").is_file()
+        if path.is_dir():
+            below = f"{path.relative_to(project.root).as_posix()}/"
+            skip |= not (inside or any(other.startswith(below) for other in project.paths))
+        else:
+            skip |= may_hold_secrets(path.name) or (path.is_file() and path.stat().st_size > MAX_FILE_BYTES)
+        ignored += [path.name] * skip
+    return ignored
 
 
 @dataclass(slots=True)
