@@ -213,14 +213,7 @@ def attempts(point: InsertionPoint, source_block: SourceBlock) -> Iterator[tuple
     channels.setdefault(seen_out, [want_out])
     pairs = zip(took, before, strict=True)
     sizes = {old: new for index, (old, new) in enumerate(pairs) if index not in (0, axis) and old not in channels}
-    inits = [
-        source_block.init,
-        *(
-            [source_block.args_without_default]
-            if source_block.args_without_default.text() != source_block.init.text()
-            else []
-        ),
-    ]
+    inits = list({init.text(): init for init in (source_block.init, source_block.args_without_default)}.values())
     for init in inits:
         yield from ((call, want_in) for call in calls(init, source_block.constructor, channels, sizes))
     # Last, the block as it is known to work: an adapter then changes the width around it.

@@ -311,16 +311,18 @@ def _insert(
     box: CachedSandbox,
 ) -> MigratedNetwork:
     """Insert the block at one point and verify it. Raises: MigrationError if either fails."""
+    where = f"after {point.place.path}"
+    if point.how == "replace":
+        where = f"in place of {point.place.path}, a {point.place.kind}"
+    note = f"{source_block.name} of {source_block.row.source} {where}"
+    top = [
+        f"{target_network.name} with {note}, by `lemur migrate`.",
+        f"Host:    {target_network.name}, SHA-256 {target_network.sha256}",
+    ]
+    notice = list(_list_notice_lines(source_block, point))
     try:
         written = insert_block(
-            target_network.text,
-            point,
-            source_block.name,
-            source_block.code,
-            list(_list_notice_lines(source_block, point)),
-            list(_list_top_lines(source_block, target_network, point)),
-            f"{source_block.name} of {source_block.row.source} {_describe_point(point)}",
-            observed.stars,
+            target_network.text, point, source_block.name, source_block.code, notice, top, note, observed.stars
         )
     except UserError as error:
         raise MigrationError("written", str(error)) from error
@@ -338,13 +340,6 @@ def _insert(
     return MigratedNetwork(source_block, point, written.text, written.name, proof, observed, failed)
 
 
-def _describe_point(point: InsertionPoint) -> str:
-    """Describe an insertion point for a comment."""
-    return (
-        f"after {point.place.path}" if point.how == "after" else f"in place of {point.place.path}, a {point.place.kind}"
-    )
-
-
 def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence[str]]) -> str:
     """Return the first name that is undefined in the new text and not in the original; empty if there is none."""
     names: list[Mapping[str, str]] = []
@@ -359,13 +354,6 @@ def _find_undefined(text: str, target_network: str, stars: Mapping[str, Sequence
 # -- comments in the file --------------------------------------------------------------------------------------------
 
 _REPEATED_LINES = ("Block:", "File:", "SWHID:", "Licence:")
-
-
-def _list_top_lines(source_block: SourceBlock, target_network: TargetNetwork, point: InsertionPoint) -> Iterator[str]:
-    """Yield the comments at the top of the file."""
-    block = f"{source_block.name} of {source_block.row.source}"
-    yield f"{target_network.name} with {block} {_describe_point(point)}, by `lemur migrate`."
-    yield f"Host:    {target_network.name}, SHA-256 {target_network.sha256}"
 
 
 def _list_notice_lines(source_block: SourceBlock, point: InsertionPoint) -> Iterator[str]:

@@ -143,24 +143,21 @@ def choose_form(folder: Path, row: Block, *, lean: bool = True) -> Form:
 
     Raises: UserError if the block has no code, or requires a distribution that is only guessed.
     """
-    form = _choose_form(folder, row, lean=lean)
+    if lean and row.lean_code is not None and row.lean_sha256 is not None:
+        license_ = row.lean_license or NOASSERTION
+        form = Form(row.lean_code, row.lean_sha256, license_, tuple(row.lean_requires or ()), True)
+    elif row.code is None or row.code_sha256 is None:
+        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
+    else:
+        # The full form may contain definitions of other sources; each has a license of its own.
+        license_ = combine_licenses(read_parts(folder).licenses(row.block, row.license))
+        form = Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
     for package in (Requirement(text).name for text in form.requires if is_guess(text)):
         raise UserError(
             f"{row.block}: imports {package}, and its distribution was only guessed; extract it again with"
             f" --distribution {package.replace('-', '_')}=NAME"
         )
     return form
-
-
-def _choose_form(folder: Path, row: Block, *, lean: bool) -> Form:
-    if lean and row.lean_code is not None and row.lean_sha256 is not None:
-        license_ = row.lean_license or NOASSERTION
-        return Form(row.lean_code, row.lean_sha256, license_, tuple(row.lean_requires or ()), True)
-    if row.code is None or row.code_sha256 is None:
-        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
-    # The full form may contain definitions of other sources; each has a license of its own.
-    license_ = combine_licenses(read_parts(folder).licenses(row.block, row.license))
-    return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
 
 
 def _read_observed(row: Block, worked: WorkingCalls) -> tuple[tuple[tuple[Shape, Shape], ...], int]:

@@ -301,30 +301,20 @@ class Cutter:
 
     def _collect_live(self, removed: Collection[int], spared: Collection[int]) -> set[str]:
         """Return the names that the kept text needs after all possible cuts."""
-        live: set[str] = set()
         done: set[int] = set()
         wanted = (unit for unit in self._units if unit.entered or unit.start in spared)
-        waiting = [self._name, *(name for unit in wanted for name in unit.binds)]
-        while True:
-            while waiting:
-                name = waiting.pop()
-                if name in live:
-                    continue
-                live.add(name)
-            fresh = [unit for unit in self._units if unit.start not in done and self._is_kept(unit, live)]
-            if not fresh:
-                return live
+        live = {self._name, *(name for unit in wanted for name in unit.binds)}
+        while fresh := [unit for unit in self._units if unit.start not in done and self._is_kept(unit, live)]:
             for unit in fresh:
                 done.add(unit.start)
-                waiting += unit.binds if unit.kind != IMPORT else ()
+                live.update(unit.binds if unit.kind != IMPORT else ())
                 gone = list(self._list_candidates(unit, removed, spared, ()))
                 for asks, importing in ((_ASKS, False), (_LOADED, True)):
                     for match in asks.finditer(self.text, unit.start, unit.end):
                         if not any(cut.start <= match.start() < cut.end for cut in gone):
-                            waiting += self._module_names(importing)
-                for use in unit.uses:
-                    if self._is_needed(use, gone) and use.name in self._binding:
-                        waiting.append(use.name)
+                            live.update(self._module_names(importing))
+                live.update(use.name for use in unit.uses if self._is_needed(use, gone) and use.name in self._binding)
+        return live
 
     def _module_names(self, importing: bool) -> Iterator[str]:
         """Yield the names of the file, or only those of its `if` and `try` blocks that contain imports."""

@@ -120,12 +120,11 @@ class ClosedFile:
         gone: list[str] = []
         for unit in self._units:
             if unit.kind == IMPORT:
-                aliases = [
-                    alias
+                imports += [
+                    Import(alias.module, alias.name, alias.whole, alias.bound)
                     for alias in unit.statements[0].aliases
                     if alias.module != "__future__" and (alias.bound in now or alias.bound not in full)
                 ]
-                imports += [Import(alias.module, alias.name, alias.whole, alias.bound) for alias in aliases]
                 edits.append(self._without(unit))
             elif unit.binds & set(replaced) or (self._belongs_to(unit, full) and not self._belongs_to(unit, now)):
                 gone += sorted(unit.binds) if unit.kind in {CLASS, FUNCTION} else ()
@@ -148,20 +147,14 @@ class ClosedFile:
 
     def list_needed_names(self, replaced: Collection[str]) -> set[str]:
         """Return the names that the block's class needs, including replaced ones, but not what only these need."""
-        names: set[str] = set()
-        done: set[int] = set()
-        waiting = list(self._roots)
-        while True:
-            while waiting:
-                names.add(waiting.pop())
-            fresh = [unit for unit in self._units if unit.start not in done and self._belongs_to(unit, names)]
-            if not fresh:
-                return names
+        names, done = set(self._roots), set[int]()
+        while fresh := [unit for unit in self._units if unit.start not in done and self._belongs_to(unit, names)]:
             for unit in fresh:
                 done.add(unit.start)
                 # The needs of replaced definitions and of imports do not concern this file.
                 if not unit.binds & set(replaced) and unit.kind != IMPORT:
-                    waiting += [*unit.binds, *unit.uses]
+                    names |= unit.binds | unit.uses
+        return names
 
 
 def list_used_names(expressions: Iterable[str]) -> list[str]:
