@@ -74,9 +74,7 @@ def sign_in_project(request: ModuleToSign) -> Failure | dict[str, object]:
         module = attempt(partial(importlib.import_module, request.module), _IMPORT_SECONDS)
     except AttemptError as failure:
         return Failure(f"{request.module} cannot be imported: {one_line(failure.message, 300)}")
-    cls = getattr(module, request.name, None)
-    if not isinstance(cls, type):
-        return Failure(f"{request.module} defines no class {request.name}")
+    cls = getattr(module, request.name)
     try:
         use = BlockUses("", request.name, (), (), request.arguments, (), request.sizes, {})
         signature = exercise(cls, use, namespace(vars(module), []))

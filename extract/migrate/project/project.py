@@ -23,7 +23,7 @@ from extract.migrate.project.layout import (
 )
 from extract.migrate.project.register import PackageExport, register
 from extract.migrate.project.trial import MigrationTrial, Proof, trial
-from extract.migrate.project.writing import SourceModule, module_text, read_formatter, smoke_text
+from extract.migrate.project.writing import SourceModule, format_files, module_text, smoke_text
 from extract.migrate.source_block import choose_form
 from extract.model.blocks import find_block
 from extract.model.options import MigrateOptions
@@ -168,7 +168,7 @@ def _prove(plan: MigrationPlan, file: ClosedFile, bench: MigrationTrial, seen: C
         place.path: module_text(donated, file, plan.reused),
         plan.test.path: smoke_text(donated, file, place, plan.test, seen),
     }
-    texts, plan.formatted = read_formatter(project.root).format(new)
+    texts, plan.formatted = format_files(project.root, new)
     files = {path: text.encode() for path, text in texts.items()}
     if plan.registered.text is not None:
         files[plan.registered.path] = plan.registered.text

@@ -190,32 +190,35 @@ _CONFIGURATIONS = {"isort": (".isort.cfg",), "black": (), "ruff": ("ruff.toml", 
 _FORMAT_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Formatter:
-    """The configured formatters of a project that are installed: name -> path of the program, in the order to run."""
+def format_files(root: Path, files: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Format new files with the formatters that a project configures, if they are installed.
 
-    root: Path
-    programs: Mapping[str, str]
+    Args: files: path below the project -> text.
+    Returns: the new texts, and a note for the user; "" if there is no such formatter.
+    """
+    texts, programs = dict(files), find_formatters(root)
+    for name, program in programs.items():
+        for path in files:
+            command = [program, *_FORMATTERS[name], path]
+            try:
+                done = subprocess.run(
+                    command,
+                    input=texts[path].encode(),
+                    capture_output=True,
+                    cwd=root,
+                    timeout=_FORMAT_SECONDS,
+                    check=True,
+                )
+            except (OSError, subprocess.SubprocessError):
+                # A wrong configuration or version: its users see its message when they run it.
+                note = f"format    {name}, which the project configures, failed on {path}: left as it was"
+                return dict(files), note
+            texts[path] = done.stdout.decode()
+    return texts, f"format    {' and '.join(programs)}, as the project configures" if programs else ""
 
-    def format(self, files: Mapping[str, str]) -> tuple[dict[str, str], str]:
-        """Format new files.
 
-        Args: files: path below the project -> text.
-        Returns: the new texts, and a note for the user; "" if the project configures no formatter that is installed.
-        """
-        texts = dict(files)
-        for name, program in self.programs.items():
-            for path in files:
-                texts[path] = _run_formatter([program, *_FORMATTERS[name], path], texts[path], self.root)
-                if not texts[path]:  # a wrong configuration or version: its users see its message when they run it
-                    return dict(
-                        files
-                    ), f"format    {name}, which the project configures, failed on {path}: left as it was"
-        return texts, f"format    {' and '.join(self.programs)}, as the project configures" if self.programs else ""
-
-
-def read_formatter(root: Path) -> Formatter:
-    """Read which formatters a project configures, in files of its root folder, and find the installed ones.
+def find_formatters(root: Path) -> dict[str, str]:
+    """Return the installed formatters that a project configures in its root folder: name -> program, in order.
 
     Ruff is often configured as a linter alone, so Black takes precedence over it.
     """
@@ -231,16 +234,4 @@ def read_formatter(root: Path) -> Formatter:
     chosen = [name for name in named if name != "ruff" or "black" not in named]
     # The programs of this environment need not be on the path.
     folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-    programs = {name: program for name in chosen if (program := shutil.which(name, path=folders)) is not None}
-    return Formatter(root, programs)
-
-
-def _run_formatter(command: list[str], text: str, folder: Path) -> str:
-    """Return the formatted text; "" if the formatter failed."""
-    try:
-        done = subprocess.run(
-            command, input=text.encode(), capture_output=True, cwd=folder, timeout=_FORMAT_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode() if done.returncode == 0 else ""
+    return {name: program for name in chosen if (program := shutil.which(name, path=folders)) is not None}

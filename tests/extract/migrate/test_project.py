@@ -187,40 +187,6 @@ def test_what_the_project_has_is_not_brought(folder: Path, tmp_path: Path) -> No
         migrate_into_project(folder, "Residual", root, MigrateOptions())
 
 
-@pytest.mark.slow
-def test_an_error_while_writing_leaves_the_project_as_it_was(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = projects.make(tmp_path, projects.SRC)
-    before = everything(root)
-    real = Path.replace
-
-    def replace(self: Path, target: Path) -> Path:
-        if Path(target).name == Path(TEST).name and self.suffix == ".part":
-            raise OSError(28, "No space left on device")
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises(UserError, match=r"test_residual\.py: cannot be written: No space left on device"):
-        migrate_into_project(folder, "Residual", root, MigrateOptions())
-    assert everything(root) == before
-
-
-@pytest.mark.slow
-def test_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path / "x", projects.BLOCK, "GPL-3.0-only")
-    root = projects.make(tmp_path / "p", projects.SRC)
-    with pytest.raises(UserError, match=r"its licence, GPL-3\.0-only, is not known to be permissive, .* --force"):
-        migrate_into_project(folder, "Residual", root, MigrateOptions())
-    unknown = projects.make(tmp_path / "q", projects.SRC)
-    (unknown / "pyproject.toml").unlink()
-    with pytest.raises(UserError, match=r"and not the project's \(NOASSERTION\); --force"):
-        migrate_into_project(folder, "Residual", unknown, MigrateOptions())
-    said = migrate_into_project(folder, "Residual", root, MigrateOptions(force=True))
-    assert "licence   GPL-3.0-only, NOT KNOWN TO BE PERMISSIVE" in said
-    assert "# NOT KNOWN TO BE PERMISSIVE: " in (root / NEW).read_text(encoding="utf-8")
-
-
 def test_bad_input_gets_one_line(folder: Path, tmp_path: Path) -> None:
     root = projects.make(tmp_path, projects.SRC)
     for out, said in (

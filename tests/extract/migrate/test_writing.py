@@ -13,7 +13,14 @@ from extract.migrate.messages import Compared
 from extract.migrate.project.closed_file import ClosedFile
 from extract.migrate.project.layout import choose_place, choose_test, read_project
 from extract.migrate.project.project import license_notes
-from extract.migrate.project.writing import SourceModule, license_notice, module_text, read_formatter, smoke_text
+from extract.migrate.project.writing import (
+    SourceModule,
+    find_formatters,
+    format_files,
+    license_notice,
+    module_text,
+    smoke_text,
+)
 from extract.specs.make import read_arguments
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, projects
@@ -155,19 +162,19 @@ def test_those_that_are_configured(
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "bin").mkdir()
     install(tmp_path / "bin", monkeypatch, isort=UPPER, black=UPPER, ruff=UPPER)
-    assert list(read_formatter(tmp_path).programs) == names
+    assert list(find_formatters(tmp_path)) == names
 
 
 def test_what_is_not_installed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.black]\n", encoding="utf-8")
     install(tmp_path, monkeypatch)
-    assert read_formatter(tmp_path).format(TEXT) == (TEXT, "")
+    assert format_files(tmp_path, TEXT) == (TEXT, "")
 
 
 def test_each_file_is_handed_over_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ruff.toml").touch()
     install(tmp_path, monkeypatch, ruff=UPPER)
-    texts, note = read_formatter(tmp_path).format(TEXT)
+    texts, note = format_files(tmp_path, TEXT)
     assert texts == {"p/new.py": "X = 'A'\nformat - --quiet --stdin-filename p/new.py"}
     assert note == "format    ruff, as the project configures"
 
@@ -175,7 +182,7 @@ def test_each_file_is_handed_over_with_its_path(tmp_path: Path, monkeypatch: pyt
 def test_one_that_fails_changes_nothing_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.black]\n[tool.isort]\n", encoding="utf-8")
     install(tmp_path, monkeypatch, isort=UPPER, black=FAILING)
-    texts, note = read_formatter(tmp_path).format(TEXT)
+    texts, note = format_files(tmp_path, TEXT)
     assert (texts, note.partition(",")[0]) == (TEXT, "format    black")
     assert "failed on p/new.py" in note
 
@@ -183,5 +190,5 @@ def test_one_that_fails_changes_nothing_and_is_named(tmp_path: Path, monkeypatch
 @pytest.mark.skipif(not (Path(sys.executable).parent / "ruff").exists() and not shutil.which("ruff"), reason="no ruff")
 def test_a_real_one(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.ruff.format]\nquote-style = 'double'\n", encoding="utf-8")
-    assert read_formatter(tmp_path).format(TEXT)[0] == {"p/new.py": 'x = "a"\n'}
+    assert format_files(tmp_path, TEXT)[0] == {"p/new.py": 'x = "a"\n'}
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
