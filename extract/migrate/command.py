@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -91,15 +92,9 @@ def _prm(text: str | None) -> Mapping[str, Any]:
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        shape = tuple(int(size) for size in text.split("x"))
-    except ValueError:
-        shape = ()
-    if len(shape) != 4 or min(shape) < 1:
+    if text is not None and not re.fullmatch("[1-9][0-9]*(?:x[1-9][0-9]*){3}", text):
         raise UsageError(f"--in-shape {text}: give batch, channels, height and width, for example 2x3x32x32")
-    return shape
+    return tuple(map(int, text.split("x"))) if text is not None else None
 
 
 def difference(before: str, after: str, path: Path, out: Path) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from extract.migrate.messages import Fit, NoFit, ObservedSubmodule, PointToTry, Shape
 from extract.migrate.source_block import SourceBlock
 from extract.specs.make import StatedArguments
+from lemur_core.source.text import Edit, apply
 from manifests.records import SpecArgument
 
 How = Literal["replace", "after"]
@@ -347,9 +348,8 @@ def _numbers_in_call(init: StatedArguments) -> Iterator[_Number]:
         except SyntaxError:
             continue
         for node in ast.walk(tree):
-            plain = isinstance(node, ast.Constant) and type(node.value) is int
-            if plain and isinstance(node, ast.Constant) and node.lineno == node.end_lineno == 1:
-                yield _Number(key, node.col_offset, node.end_col_offset or 0, int(str(node.value)))
+            if isinstance(node, ast.Constant) and type(node.value) is int and node.lineno == 1:
+                yield _Number(key, node.col_offset, node.end_col_offset or 0, node.value)
 
 
 def _numbers_in_defaults(
@@ -364,17 +364,12 @@ def _numbers_in_defaults(
 
 
 def _replace_numbers(init: StatedArguments, numbers: Sequence[_Number], new: Sequence[int]) -> StatedArguments:
-    args = dict(enumerate(init.args))
-    kwargs = dict(init.kwargs or {})
-    # From the right, so that the offsets to the left stay valid.
-    changes = sorted(zip(numbers, new, strict=True), key=lambda pair: -pair[0].start)
-    for number, value in changes:
-        if value == number.value:
-            continue
-        if number.start < 0:
-            kwargs[str(number.key)] = str(value)
-            continue
-        texts: dict[int | str, str] = args if isinstance(number.key, int) else kwargs  # type: ignore[assignment]
-        text = texts[number.key].encode()
-        texts[number.key] = (text[: number.start] + str(value).encode() + text[number.end :]).decode()
-    return StatedArguments(tuple(args[index] for index in sorted(args)), kwargs)
+    changes = [(number, str(value)) for number, value in zip(numbers, new, strict=True) if value != number.value]
+
+    def change(key: int | str, text: str) -> str:
+        edits = [Edit(n.start, n.end, value) for n, value in changes if n.key == key and n.start >= 0]
+        return apply(text.encode(), 0, len(text.encode()), edits)
+
+    args = tuple(change(index, text) for index, text in enumerate(init.args))
+    kwargs = {name: change(name, text) for name, text in (init.kwargs or {}).items()}
+    return StatedArguments(args, kwargs | {str(n.key): value for n, value in changes if n.start < 0})

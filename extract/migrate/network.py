@@ -5,6 +5,7 @@ All foreign code runs in the sandbox, and only results that were verified there 
 
 import ast
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,11 +296,8 @@ def _list_misfits(points: Sequence[InsertionPoint]) -> str:
     """Describe the most common reasons why a block fits nowhere."""
     if not points:
         return "the network calls no submodule"
-    counts: dict[str, int] = {}
-    for point in points:
-        counts[point.reason] = counts.get(point.reason, 0) + 1
-    first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
-    return "; ".join(f"{reason} ({count} of {len(points)} sites)" for reason, count in first)
+    counts = Counter(point.reason for point in sorted(points, key=lambda point: point.reason))
+    return "; ".join(f"{reason} ({count} of {len(points)} sites)" for reason, count in counts.most_common(3))
 
 
 def _insert(

@@ -20,6 +20,7 @@ from extract.minimize.cuts import (
     Method,
     UnusedEntry,
     Watched,
+    first_line,
     functions_in,
     is_broad,
     is_overload,
@@ -153,12 +154,10 @@ class Cutter:
                     kinds = (inner for inner in ast.walk(node) if isinstance(inner, ast.ClassDef))
                     named = (part for kind in kinds for base in kind.bases for part in ast.walk(base))
                     unit.bases |= {part.id for part in named if isinstance(part, ast.Name)}
-                    unit.entered |= any(self._was_used(function) for function in functions_in(node))
+                    unit.entered |= any(
+                        (first_line(function), function.name) in self._watched.used for function in functions_in(node)
+                    )
         return ordered
-
-    def _was_used(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        return (first, node.name) in self._watched.used
 
     def _read_mentions(self) -> Iterator[tuple[int, str]]:
         """Yield the offset and name of attributes and of words in strings: names that may look up a method."""
