@@ -121,18 +121,15 @@ def insert_block(
     net = nets[-1]  # the last definition of a name is the one that counts
     edits = edits_in_net(lines, net, point, [_rename(item, names) for item in expressions], names["nn"], note)
     at = _find_definitions_offset(lines, tree, net, facts, bodies)
-    start = lines.start(
-        last_line(tree.body[0]) + 1 if ast.get_docstring(tree) is not None else first_line(tree.body[0])
-    )
-    own_imports = (node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
-    ends = [end for node in own_imports if (end := lines.start(last_line(node) + 1)) <= at]
+    start, after_imports = _find_import_offsets(lines, tree, at)
     future = joined.future and "annotations" not in facts.future
     missing = _list_missing(facts, at, [item for key in (_BLOCK, _POINT) for item in joined.imports[key]])
+    # The author's own blank lines suffice, if there are any.
     follows = lines.line(lines.number(at)).strip()
     inserted = [
         (_find_header_offset(lines), "".join(f"# {line}".rstrip() + "\n" for line in top) + "\n" * bool(top)),
         (start, "from __future__ import annotations\n" * future),
-        (max(ends, default=start), "".join(f"{line}\n" for line in missing)),
+        (after_imports, "".join(f"{line}\n" for line in missing)),
         (at, "".join(f"\n\n{body}\n" for body in bodies) + "\n\n" * bool(follows)),
     ]
     # One edit for each offset, since edits at the same one have no order.
@@ -216,6 +213,15 @@ def _find_definitions_offset(
     match = _COMMENTS_INSIDE.match(lines.text, lines.start(last_line(tree.body[number - 1]) + 1))
     assert match is not None  # it may be empty
     return match.end()
+
+
+def _find_import_offsets(lines: Lines, tree: ast.Module, at: int) -> tuple[int, int]:
+    """Return the offset for a future import, and that for other imports: after the last one above the definitions."""
+    documented = ast.get_docstring(tree) is not None
+    start = lines.start(last_line(tree.body[0]) + 1 if documented else first_line(tree.body[0]))
+    imports = (node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    ends = [end for node in imports if (end := lines.start(last_line(node) + 1)) <= at]
+    return start, max(ends, default=start)
 
 
 def _list_missing(facts: FileFacts, at: int, wanted: Iterable[Import]) -> Iterator[str]:
