@@ -122,13 +122,12 @@ def insert_block(
     edits = edits_in_net(lines, net, point, [_rename(item, names) for item in expressions], names["nn"], note)
     at = _find_definitions_offset(lines, tree, net, facts, bodies)
     start, after_imports = _find_import_offsets(lines, tree, at)
-    future = joined.future and "annotations" not in facts.future
     missing = _list_missing(facts, at, [item for key in (_BLOCK, _POINT) for item in joined.imports[key]])
     # The author's own blank lines suffice, if there are any.
     follows = lines.line(lines.number(at)).strip()
     inserted = [
         (_find_header_offset(lines), "".join(f"# {line}".rstrip() + "\n" for line in top) + "\n" * bool(top)),
-        (start, "from __future__ import annotations\n" * future),
+        (start, "from __future__ import annotations\n" * (joined.future and "annotations" not in facts.future)),
         (after_imports, "".join(f"{line}\n" for line in missing)),
         (at, "".join(f"\n\n{body}\n" for body in bodies) + "\n\n" * bool(follows)),
     ]
