@@ -113,10 +113,9 @@ def candidates_(
     as_json: AsJson = False,
 ) -> None:
     """List the blocks that can fill a slot, determined by running them at these widths."""
+    numbers = read_numbers(widths, "--widths", 1)
     options: dict[str, bool] = {"every": all_, "unsafe": unsafe_no_sandbox, "as_json": as_json}
-    print(
-        package.commands.list_candidates(slot.value, folder, read_numbers(widths, "--widths", 1), jobs=jobs, **options)
-    )
+    print(package.commands.list_candidates(slot.value, folder, numbers, jobs=jobs, **options))
 
 
 @_train.command("search")
@@ -151,21 +150,9 @@ def search_(
     resources = package.commands.Resources(
         threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
     )
-    text = package.commands.search(
-        chosen,
-        folder,
-        out,
-        slots=[name.value for name in slot or ()],
-        budget=budget,
-        seed=seed,
-        images=images,
-        epochs=epochs,
-        eta=eta,
-        data=data,
-        resources=resources,
-        force=force,
-    )
-    print(text)
+    slots = tuple(name.value for name in slot or ()) or package.commands.SLOTS
+    plan = package.commands.SearchPlan(budget, seed, slots, images, epochs, eta)
+    print(package.commands.search(chosen, folder, out, plan, data=data, resources=resources, force=force))
 
 
 @_train.command("run")
@@ -254,18 +241,20 @@ def ablate_(
     resources = package.commands.Resources(
         threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs
     )
-    text, error = package.commands.ablate(
+    study = package.ablate(
         chosen,
         folder,
-        out,
         data=data,
+        out=out,
         seeds=read_numbers(seeds, "--seeds", 0),
-        variants=tuple(variant or ()),
+        variants=variant or (),
         held_out=held_out,
         images=images,
         resources=resources,
         force=force,
+        progress=True,
     )
+    text, error = package.commands.describe_ablation(study)
     print(text)
     if error is not None:
         raise error
@@ -302,18 +291,10 @@ def check_(
     settings = package.commands.CheckSettings(
         epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
     )
-    text = package.commands.check(
-        net,
-        prm,
-        settings,
-        data=data,
-        task=task,
-        metric=metric,
-        archive=archive,
-        unsafe=unsafe_no_sandbox,
-        as_json=as_json,
+    figures = package.commands.check_file(
+        net, prm, data=data, task=task, metric=metric, db=archive, settings=settings, unsafe=unsafe_no_sandbox
     )
-    print(text)
+    print(package.commands.to_json(figures) if as_json else package.commands.describe_figures(figures))
 
 
 @_train.command("register")
@@ -325,8 +306,8 @@ def register_(
     as_json: AsJson = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged."""
-    result, text = package.commands.register(db, folders, as_json=as_json)
-    if text:
+    result = package.register(folders, db=db)
+    if text := package.commands.describe_registration(db, result, as_json=as_json):
         print(text)
     for line in result.failed:
         print(f"lemur: {line}", file=sys.stderr)

@@ -5,7 +5,7 @@ for PyTorch.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,17 +16,17 @@ from train.compose.assemble import assemble as assemble_recipe
 from train.compose.assemble import assemble_to
 from train.compose.candidates import candidates
 from train.data import count_images, load_cifar10
+from train.interface import Ablation
 from train.lemur.check import CheckSettings as CheckSettings
-from train.lemur.check import check_file
+from train.lemur.check import check_file as check_file
 from train.model.recipe import Recipe, network_in
 from train.runs.register import RegistrationCounts
-from train.runs.register import register as register_runs
 from train.runs.run import Resources as Resources
 from train.runs.run import TrainingRun, train_once
 from train.runs.run_folder import run_text
-from train.studies.ablation import ablate as ablate_recipe
 from train.studies.ablation import row_text
-from train.studies.search import SLOTS, SearchPlan
+from train.studies.search import SLOTS as SLOTS
+from train.studies.search import SearchPlan as SearchPlan
 from train.studies.search import search as search_blocks
 
 
@@ -54,25 +54,12 @@ def list_candidates(
 
 
 def search(
-    recipe: Recipe,
-    folder: Path,
-    out: Path,
-    *,
-    slots: Sequence[str],
-    budget: int,
-    seed: int,
-    images: int,
-    epochs: int,
-    eta: int,
-    data: str,
-    resources: Resources,
-    force: bool,
+    recipe: Recipe, folder: Path, out: Path, plan: SearchPlan, *, data: str, resources: Resources, force: bool
 ) -> str:
     """Search for combinations of blocks, and return where the ranking is.
 
     Raises: UserError if no composition could be trained.
     """
-    plan = SearchPlan(budget=budget, seed=seed, slots=tuple(slots) or SLOTS, images=images, epochs=epochs, eta=eta)
     trials = search_blocks(recipe, folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force)
     best = trials[0]
     if not best.complete_runs:
@@ -106,67 +93,29 @@ def run(
     return record, to_json(record.model_dump(mode="json")) if as_json else run_text(record, out)
 
 
-def ablate(
-    recipe: Recipe,
-    folder: Path | None,
-    out: Path,
-    *,
-    data: str,
-    seeds: Sequence[int],
-    variants: Sequence[str],
-    held_out: int,
-    images: int | None,
-    resources: Resources,
-    force: bool,
-) -> tuple[str, UserError | None]:
-    """Compare the variants of a recipe. Returns: a line for each of them, and an error if no run was completed."""
-    rows = ablate_recipe(
-        recipe,
-        folder,
-        data=load_cifar10(data),
-        out=out,
-        seeds=seeds,
-        written=variants,
-        held_out=held_out,
-        images=images,
-        resources=resources,
-        force=force,
-    )
-    text = "\n".join([*(make_visible(row_text(row)) for row in rows), f"-> {out / 'ablation.md'}"])
-    if any(row.n for row in rows):
+def describe_ablation(study: Ablation) -> tuple[str, UserError | None]:
+    """Return a line for each variant, and an error if no run was completed."""
+    out = study.folder
+    text = "\n".join([*(make_visible(row_text(row)) for row in study.rows), f"-> {out / 'ablation.md'}"])
+    if any(row.n for row in study.rows):
         return text, None
-    if any(row.paused for row in rows):
+    if any(row.paused for row in study.rows):
         return text, UserError(f"{out}: no run finished within --time-limit; run the same command again to resume")
     return text, UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
 
 
-def check(
-    net: Path,
-    prm: str,
-    settings: CheckSettings,
-    *,
-    data: str,
-    task: str | None,
-    metric: str | None,
-    archive: Path | None,
-    unsafe: bool,
-    as_json: bool,
-) -> str:
-    """Check a network as LEMUR does, and return its figures."""
-    figures = check_file(net, prm, data=data, task=task, metric=metric, db=archive, settings=settings, unsafe=unsafe)
-    if as_json:
-        return to_json(figures)
+def describe_figures(figures: Mapping[str, object]) -> str:
+    """Return the figures of a check, one a line."""
     texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
     return "\n".join(f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
 
 
-def register(db: Path, folders: Sequence[Path], *, as_json: bool) -> tuple[RegistrationCounts, str]:
-    """Add runs to a LEMUR database. Returns: what was added, and its text, empty if there is nothing to say."""
-    result = register_runs(db, folders)
+def describe_registration(db: Path, result: RegistrationCounts, *, as_json: bool) -> str:
+    """Return what was added to a database; empty if there is nothing to say."""
     if as_json:
-        return result, to_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
+        return to_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
     added = f"{db}: {plural(result.added, 'trial')} added, {result.present} there already"
-    return result, added if result.added or result.present else ""
+    return added if result.added or result.present else ""
 
 
 def to_json(value: object) -> str:

@@ -15,7 +15,6 @@ from manifests.provenance.licenses import combine_licenses
 from manifests.records import Block, Ingredient
 from train.compose.candidates import (
     NETWORK,
-    FillerToProbe,
     FitsNot,
     NetworkToProbe,
     Prober,
@@ -36,7 +35,7 @@ from train.compose.network_text import (
     support_text,
 )
 from train.model.recipe import Network, Recipe
-from train.model.slots import NONE, SLOTS, Filler, list_sizes, list_widths
+from train.model.slots import NONE, SLOTS, Filler, list_widths
 
 _WRAP = 118
 _OURS = "MIT"  # license of the text between the blocks
@@ -77,26 +76,21 @@ def assemble(
     chosen = {slot: filler for slot in (*_SHARED, *_OTHERS) if (filler := choose(slot, recipe, library)) is not None}
     if not minimized:
         chosen = {slot: filler.full or filler for slot, filler in chosen.items()}
+    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
     with prober_for(prober, unsafe=unsafe) as checker:
         # The factories first: other blocks may take them as arguments.
         settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
-        others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
         settled |= _settle(others, recipe, checker, _support(recipe, settled))
         code, prm = _render(recipe, settled)
         (ran,) = checker.ask([NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])], stage=NETWORK)
         # A minimized form holds what was observed of the block alone; inside the network it may need more.
         if isinstance(ran, FitsNot) and minimized and is_minimization_error(ran.reason):
             return assemble(recipe, folder, unsafe=unsafe, prober=checker, minimized=False)
+    name = recipe.model.name
     if isinstance(ran, FitsNot):
-        name = recipe.model.name
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
-    return Network(
-        recipe.model.name,
-        code,
-        prm,
-        tuple(_ingredient(slot, block) for slot in chosen if (block := settled[slot].block)),
-        recipe,
-    )
+    ingredients = tuple(_ingredient(slot, block) for slot in chosen if (block := settled[slot].block))
+    return Network(name, code, prm, ingredients, recipe)
 
 
 def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
@@ -119,14 +113,12 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
 def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
     widths = {slot: list_widths(slot, recipe.model) for slot in chosen}
-    slots = {id(item): slot for slot, filler in chosen.items() for item in (filler, filler.full)}
-
-    def ask(filler: Filler) -> FillerToProbe:
-        slot = slots[id(filler)]
-        return question(slot, filler, list_sizes(slot, widths[slot]), support, strict=filler.block is not None)
-
+    questions = [
+        question(slot, filler, widths[slot], support, strict=filler.block is not None)
+        for slot, filler in chosen.items()
+    ]
     settled = {}
-    for slot, (filler, answer) in zip(chosen, settle(list(chosen.values()), ask, prober), strict=True):
+    for slot, (filler, answer) in zip(chosen, settle(questions, prober), strict=True):
         if isinstance(answer, FitsNot):
             tried = ", ".join(map(str, widths[slot]))
             raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {tried}: {answer.reason}")
@@ -135,7 +127,7 @@ def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fi
 
 
 def _support(recipe: Recipe, settled: Fillers) -> str:
-    """Return the text of the factories that can be passed to the other fillers, with the blocks that they call."""
+    """Return the text of the factories that can be passed to other fillers, with the blocks that they call."""
     bundled = bundle(_parts(settled))
     filled = _fill_slots(recipe, settled, bundled.names)
     return f"{bundled.text}\n\n{support_text(filled['norm'], filled['activation'])}"

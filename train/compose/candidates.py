@@ -69,11 +69,11 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
 def _filler(library: SlotLibrary, block: Block, builds: tuple[str, ...]) -> Filler:
     """Return a block with the arguments to try: its minimized form if there is one, then with the full form too."""
     assert block.code is not None
+    filler = Filler(block.block, block.name, builds, block.code, block=block)
     uncut = library.full_block(block.block)
-    full = None
-    if uncut is not None and uncut.code is not None and not foreign_imports(uncut):
-        full = Filler(block.block, block.name, builds, uncut.code, block=uncut)
-    return Filler(block.block, block.name, builds, block.code, block=block, full=full)
+    if uncut is None or uncut.code is None or foreign_imports(uncut):
+        return filler
+    return replace(filler, full=replace(filler, code=uncut.code, block=uncut))
 
 
 def foreign_imports(block: Block) -> str:
@@ -143,32 +143,31 @@ NETWORK = replace(PROBE, guest="train.compose.probe_guest:probe_network")
 
 
 def question(
-    slot: str, filler: Filler, sizes: Sequence[dict[str, int]], support: str, *, strict: bool = True
-) -> FillerToProbe:
-    """Return the request about a filler. Args: support: the text of the factories that the builds may name."""
-    support = "\n".join([support, *filler.imports])
-    return FillerToProbe(slot, strict, filler.code, filler.target, filler.builds, support, sizes)
+    slot: str, filler: Filler, widths: Sequence[int], support: str, *, strict: bool = True
+) -> tuple[Filler, FillerToProbe]:
+    """Return a filler and the request about it. Args: support: the text of the factories that the builds may name."""
+    support, sizes = "\n".join([support, *filler.imports]), list_sizes(slot, widths)
+    return filler, FillerToProbe(slot, strict, filler.code, filler.target, filler.builds, support, sizes)
 
 
 def settle(
-    fillers: Sequence[Filler],
-    ask: Callable[[Filler], FillerToProbe],
+    questions: Sequence[tuple[Filler, FillerToProbe]],
     prober: "Prober",
     advance: Callable[[int], None] = lambda _count: None,
 ) -> list[tuple[Filler, Answer]]:
     """Return the fillers with their answers, replacing a minimized form that fails with the full form if that fits.
 
-    Args: ask: builds the query for a filler.
     Raises: UserError if no sandbox is available.
     """
-    answers = list(zip(fillers, prober.ask([ask(filler) for filler in fillers], advance), strict=True))
+    replies = prober.ask([request for _, request in questions], advance)
+    answers = [(filler, answer) for (filler, _), answer in zip(questions, replies, strict=True)]
     # Only in a second round, because most minimized forms fit, and each request takes seconds.
     again = {
         place: filler.full
         for place, (filler, answer) in enumerate(answers)
         if filler.full is not None and isinstance(answer, FitsNot) and is_minimization_error(answer.reason)
     }
-    replies = prober.ask([ask(filler) for filler in again.values()])
+    replies = prober.ask([replace(questions[place][1], code=filler.code) for place, filler in again.items()])
     for (place, filler), answer in zip(again.items(), replies, strict=True):
         if answer.fits:
             answers[place] = filler, answer
@@ -269,19 +268,18 @@ def candidates(
     if not widths or min(widths) < 1:
         raise UserError(f"widths {list(widths)}: use whole numbers >= 1")
     library = open_library(folder)
-    specs = [spec for spec in map(library.spec, library.facts) if suits(slot, spec)]
-    blocks = [(library.block(spec.block), spec) for spec in specs]
-    tried = [
-        _filler(library, block, list_builds(slot, block, spec))
-        for block, spec in blocks
-        if block.code is not None and not foreign_imports(block)
-    ]
-    sizes, support = list_sizes(slot, widths), default_support()
+    tried = []
+    for spec in map(library.spec, library.facts):
+        block = library.block(spec.block) if suits(slot, spec) else None
+        if block is not None and block.code is not None and not foreign_imports(block):
+            tried.append(_filler(library, block, list_builds(slot, block, spec)))
+    support = default_support()
+    questions = [question(slot, filler, widths, support) for filler in tried]
     with (
         progress(f"{slot} candidates", len(tried), "blocks") as advance,
         prober_for(prober, unsafe=unsafe, jobs=jobs) as checker,
     ):
-        answers = settle(tried, lambda filler: question(slot, filler, sizes, support), checker, advance)
+        answers = settle(questions, checker, advance)
     results = [_candidate(filler.use, answer) for filler, answer in answers]
     return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))
 

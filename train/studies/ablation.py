@@ -90,19 +90,9 @@ def ablate(
     resources: Resources,
     force: bool = False,
 ) -> list[Row]:
-    """Train every variant with every seed, and write the table and the figure; re-running resumes.
+    """Train every variant with every seed, and write the table and the figure, as `train.interface.ablate` describes.
 
     Each seed is trained in all variants before the next seed, so that early results can be compared.
-
-    Args:
-        folder: the extraction folder of the recipe's blocks.
-        written: variants that replace the standard ones, see `variants`.
-        held_out: training images to validate on.
-        images: how many of the others to train on; None for all.
-
-    Returns: one row per variant, the full recipe first.
-    Raises: UsageError for invalid seeds or variants; UserError if a variant cannot be assembled, or `out` has another
-        study.
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; use different ones, for example 0,1,2")
