@@ -54,9 +54,9 @@ def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_candidate_tells_itself_in_a_line() -> None:
-    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1}, 0.1)
+    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1})
     assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
-    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {}, None)
+    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {})
     assert wrong.line() == "no   kit@1::Post: has no identity shortcut"
 
 

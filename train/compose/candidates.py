@@ -118,13 +118,12 @@ class NetworkToProbe:
 
 @dataclass(frozen=True, slots=True)
 class FitsSlot:
-    """It does; the build that fits, and what was observed of it. `seconds`: of one forward and backward pass."""
+    """It does; the build that fits, and what was observed of it."""
 
     fits: Literal[True]
     parameters: int
     build: str = ""
     facts: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +221,7 @@ def prober_for(prober: Prober | None, *, unsafe: bool, jobs: int = 1) -> context
 class SlotCandidate:
     """One block that was tried in a slot, with the outcome.
 
-    `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check; `seconds`:
-    time of one forward and backward pass on one thread, 8 maps of 16 x 16 at the last width.
+    `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check.
     """
 
     block: str
@@ -232,7 +230,6 @@ class SlotCandidate:
     binding: str
     parameters: int | None
     facts: Json
-    seconds: float | None
 
     def line(self) -> str:
         """Return one line to print."""
@@ -292,5 +289,5 @@ def default_support() -> str:
 
 def _candidate(block: str, answer: Answer) -> SlotCandidate:
     if isinstance(answer, FitsSlot):
-        return SlotCandidate(block, True, None, answer.build, answer.parameters, dict(answer.facts), answer.seconds)
-    return SlotCandidate(block, False, answer.reason, answer.build, None, {}, None)
+        return SlotCandidate(block, True, None, answer.build, answer.parameters, dict(answer.facts))
+    return SlotCandidate(block, False, answer.reason, answer.build, None, {})

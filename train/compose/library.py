@@ -2,7 +2,6 @@
 
 import difflib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -42,18 +41,17 @@ class SlotLibrary:
         If the block has a minimized form, code, requirements, license and digest are of that form. The license covers
         all code in it, which may come from several sources.
         """
-        # absent if its license forbids publication
-        code = self._texts("lean_code" if block in self.full_facts else "code")[self._places[block]].as_py()
-        return Block.model_validate(self.rows[block] | {"code": code})
+        form = "lean_code" if block in self.full_facts else "code"
+        return Block.model_validate(self.rows[block] | {"code": self._codes[form][self._places[block]].as_py()})
 
     def full_block(self, block: str) -> Block | None:
         """Return the full form of a block that has a minimized one; None for other blocks and for unpublished forms."""
         if block not in self.full_facts:
             return None
-        code = self._texts("code")[self._places[block]].as_py()
-        return (
-            None if code is None else Block.model_validate(self.rows[block] | self.full_facts[block] | {"code": code})
-        )
+        code = self._codes["code"][self._places[block]].as_py()  # absent if its license forbids publication
+        if code is None:
+            return None
+        return Block.model_validate(self.rows[block] | self.full_facts[block] | {"code": code})
 
     def spec(self, block: str) -> Spec:
         """Return the source-free spec of an id in `facts`."""
@@ -85,34 +83,21 @@ class SlotLibrary:
     def _places(self) -> dict[str, int]:
         return {block: index for index, block in enumerate(self.rows)}
 
-    def _texts(self, column: str) -> pa.ChunkedArray:
-        if column not in self._columns:
-            with EXTRACTION.reading(self.folder):
-                self._columns[column] = read_table([self.folder / TABLE], Block, [column])[column]
-        return self._columns[column]
-
     @cached_property
-    def _columns(self) -> dict[str, pa.ChunkedArray]:
-        return {}
+    def _codes(self) -> pa.Table:
+        with EXTRACTION.reading(self.folder):
+            return read_table([self.folder / TABLE], Block, ["code", "lean_code"])
 
     @cached_property
     def _ends(self) -> dict[str, list[str]]:
+        """The blocks by each name with which a recipe can choose them."""
         ends: dict[str, list[str]] = {}
         for block, row in self.rows.items():
-            for end in set(_ends(row["source"], row["qualname"])):
-                ends.setdefault(end, []).append(block)
+            parts, source = row["qualname"].split("."), row["source"]
+            for end in (".".join(parts[start:]) for start in range(len(parts))):
+                for name in {end, f"{source.partition('@')[0]}::{end}", f"{source}::{end}"}:
+                    ends.setdefault(name, []).append(block)
         return ends
-
-
-def _ends(source: str, qualname: str) -> Iterator[str]:
-    """Yield the names by which a block can be looked up."""
-    parts = qualname.split(".")
-    origin = source.partition("@")[0]
-    for start in range(len(parts)):
-        end = ".".join(parts[start:])
-        yield end
-        yield f"{origin}::{end}"
-        yield f"{source}::{end}"
 
 
 def open_library(folder: Path) -> SlotLibrary:

@@ -2,7 +2,6 @@
 
 import ast
 import random
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +21,6 @@ _STEPS = {
     "no_net": "it cannot be constructed",
     "construct_failed": "it cannot be constructed",
 }
-_TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
 
 
 def probe_filler(payload: Json) -> Json:
@@ -32,8 +30,8 @@ def probe_filler(payload: Json) -> Json:
         payload: `slot`; `code`, a closed file or empty; `target` and `builds`, as in `train.model.slots.Filler`;
             `support`, the text of the factories that builds may name; `sizes`, the values that they may name; `strict`.
 
-    Returns: `{"fits": true, "build": …, "parameters": …, "facts": …, "seconds": …}`: seconds of one forward and
-        backward pass at the last size; or `{"fits": false, "reason": …, "build": …}` of the build that got furthest.
+    Returns: `{"fits": true, "build": …, "parameters": …, "facts": …}`, or `{"fits": false, "reason": …, "build": …}` of
+        the build that got furthest.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -42,11 +40,7 @@ def probe_filler(payload: Json) -> Json:
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
         return {"fits": False, "reason": f"its file cannot be executed: {error_text(error)}", "build": ""}
     values = set(payload["sizes"][0]) | {"rate"}
-    reason, tried, furthest = (
-        "no known constructor argument takes the values of this slot",
-        "",
-        (False, -1),
-    )
+    reason, tried, furthest = "no known constructor argument takes the values of this slot", "", (False, -1)
     for build in payload["builds"]:
         try:
             return _fit_at_all_sizes(payload, scope, build)
@@ -65,9 +59,8 @@ def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> dict[
         construct = FillerConstructor(payload["target"], build, scope, values)
         observed = CHECKS[payload["slot"]](construct, values | {"strict": payload["strict"]})
         facts = _common(facts, observed) if facts else observed
-    module = construct(rate=0.0)
-    count = sum(parameter.numel() for parameter in module.parameters())
-    return {"fits": True, "build": build, "parameters": count, "facts": facts, "seconds": _seconds(module, values)}
+    count = sum(parameter.numel() for parameter in construct().parameters())
+    return {"fits": True, "build": build, "parameters": count, "facts": facts}
 
 
 def _common(facts: Json, observed: Json) -> Json:
@@ -112,25 +105,10 @@ def _scope(code: str, target: str, support: str) -> dict[str, Any]:
     return scope
 
 
-def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
-    channels = values.get("in_channels", values.get("channels", 0))
-    inputs = torch.randn(_TIMED_BATCH, channels, _TIMED_SIZE, _TIMED_SIZE, requires_grad=True)
-    module.train()
-    best = float("inf")
-    for _ in range(_TIMED_RUNS):
-        started = time.perf_counter()
-        # Times one, because a module that works in place cannot take a leaf. The best counts: a busy machine only adds.
-        torch.autograd.backward(module(inputs * 1.0).sum())
-        best = min(best, time.perf_counter() - started)
-    return best
-
-
 def probe_network(payload: Json) -> Json:
     """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
 
-    Args:
-        payload: `code`, `prm`, `in_shape`, `out_shape`.
-
+    Args: payload: `code`, `prm`, `in_shape`, `out_shape`.
     Returns: `{"fits": true, "parameters": …}`, or `{"fits": false, "reason": …}`.
     """
     torch.set_num_threads(1)

@@ -3,7 +3,9 @@
 Each check returns its observations, or raises a SlotMismatch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch.nn import functional
 from lemur_core.files import Json
 from lemur_core.sandbox.server.foreign import name_type, one_line, read_message
 
+Facts = Json
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
 
@@ -19,7 +22,6 @@ BATCH = 4
 SQUARES = ((16, 16), (8, 8))  # heights and widths
 
 _MESSAGE_CHARACTERS = 200
-Facts = Json
 
 SIZES = ((16, 16), (12, 8))
 ALIAS_LIMIT = 0.1  # of |output|, for an input of size 1 at the Nyquist frequency
@@ -52,7 +54,6 @@ class SlotMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
     """The reason why a filler does not fit, and its stage: 0 construction, 1 execution, 2 shapes, 3 behavior."""
 
     def __init__(self, depth: int, reason: str) -> None:
-        super().__init__(reason)
         self.depth, self.reason = depth, reason
 
 
@@ -178,9 +179,8 @@ def check_residual(make: Make, values: Mapping[str, int]) -> Json:
         raise SlotMismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
     silent = _without(module, ran, inputs)
     if silent is not None and torch.equal(silent, inputs):
-        raise SlotMismatch(
-            3, "no single child ends the branch: only zeroing several at once makes the block the identity"
-        )
+        several = "only zeroing several at once makes the block the identity"
+        raise SlotMismatch(3, f"no single child ends the branch: {several}")
     raise SlotMismatch(3, "has no identity shortcut: zeroing the outputs of its children does not return the input")
 
 
@@ -189,39 +189,33 @@ def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
     ended: list[str] = []
     fits: dict[str, bool] = {}
 
-    def note(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _arguments: object, output: object) -> None:
-            ended.append(name)
-            fits[name] = isinstance(output, Tensor) and output.shape == inputs.shape
+    def note(name: str, output: object) -> None:
+        ended.append(name)
+        fits[name] = isinstance(output, Tensor) and output.shape == inputs.shape
 
-        return hook
-
-    hooks = [child.register_forward_hook(note(name)) for name, child in module.named_modules() if name]
-    try:
-        with torch.no_grad():
-            module(inputs.clone())
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.no_grad(), _hooks(module, [name for name, _ in module.named_modules() if name], note):
+        module(inputs.clone())
     return [name for name in ended if fits[name] and ended.count(name) == 1]
 
 
 def _without(module: nn.Module, names: Sequence[str], inputs: Tensor) -> Tensor | None:
     """Return the output with the outputs of some children zeroed; None if it cannot run like that."""
-    hooks = [module.get_submodule(name).register_forward_hook(_zeros) for name in names]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _hooks(module, names, lambda _name, output: torch.zeros_like(output)):
             output = module(inputs.clone())
     except Exception:  # noqa: BLE001 (foreign code: these children do not end the branch)
         return None
-    finally:
-        for hook in hooks:
-            hook.remove()
     return output if isinstance(output, Tensor) else None
 
 
-def _zeros(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
-    return torch.zeros_like(output)
+@contextlib.contextmanager
+def _hooks(module: nn.Module, names: Sequence[str], call: Callable[[str, Any], Tensor | None]) -> Iterator[None]:
+    """Call a function with the name and output of each of these children; what it returns replaces the output."""
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            hook = lambda _module, _arguments, output, name=name: call(name, output)  # noqa: E731
+            stack.enter_context(module.get_submodule(name).register_forward_hook(hook))
+        yield
 
 
 def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
@@ -306,12 +300,9 @@ def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
         run_filler(make, (BATCH, channels, height, width), (BATCH, out, height // 2, width // 2))
     module = make().eval()
     constant, waves = _responses(module, channels)
-    plain = not any(True for _ in module.parameters())
-    if plain:
-        steady = constant is not None and abs(constant - 1) < 1e-3
-        antialiased = steady and max(waves) < ALIAS_LIMIT
-    else:
-        antialiased = constant is not None and max(waves) < ALIAS_LIMIT * abs(constant)
+    # One without parameters must leave a constant as it is.
+    steady = constant is not None and (any(True for _ in module.parameters()) or abs(constant - 1) < 1e-3)
+    antialiased = constant is not None and steady and max(waves) < ALIAS_LIMIT * abs(constant)
     return {"antialiased": antialiased, "changes_channels": changes}
 
 

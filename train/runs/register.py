@@ -31,6 +31,7 @@ from pathlib import Path
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
+from lemur_core.sandbox.server.received import INTEGERS
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord, drop_outcomes
@@ -49,7 +50,7 @@ TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
 _OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
 
 #: Data whose accuracies may be stored under LEMUR's name of CIFAR-10.
-_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
+REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 
 _CODE_TABLES = ("nn", "transform", "metric")
 _REFERENCES = (*_CODE_TABLES, "prm")
@@ -59,6 +60,8 @@ _COLUMNS = {
     "prm": ("uid", "name", "value"),
     "stat": ("id", "accuracy", "epoch", "duration", *_INDEXED),
 }
+#: The id of a trial is the digest of the other values, in this order.
+_STAT = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
 _WAIT_SECONDS = 30.0
 
 #: All of these networks must have the id of their code: a thousand digests take 0.3 s.
@@ -99,26 +102,12 @@ def create_metric(out_shape=None):
 Trial = Json
 
 
-def can_enter_from(data: str) -> bool:
-    """Return whether LEMUR can store runs on such data: only those on real CIFAR-10."""
-    return data in _IMAGES
-
-
 def check_storable(prm: Mapping[str, object]) -> None:
     """Raise UserError unless LEMUR can store these hyperparameters; the message names the first that it cannot."""
-    if reason := _why_not_storable(prm):
-        raise UserError(reason)
-
-
-def _why_not_storable(prm: Mapping[str, object]) -> str:
-    wrong = next((name for name, value in prm.items() if not _is_storable(value)), None)
-    return "" if wrong is None else f"prm: {wrong} is {prm[wrong]!r}; LEMUR stores only numbers and strings"
-
-
-def _is_storable(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+    for name, value in prm.items():
+        is_number = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and value in INTEGERS
+        if not is_number and not isinstance(value, str):
+            raise UserError(f"prm: {name} is {value!r}; LEMUR stores only numbers and strings")
 
 
 def read_training_values(recipe: Json) -> Trial:
@@ -137,7 +126,7 @@ def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigure
     if record.status != "ok":
         why = f": {record.error}" if record.error else ""
         return f"the run ended with status {record.status}{why}; only complete runs can be registered"
-    if not can_enter_from(record.data):
+    if record.data not in REAL_IMAGES:
         return f"trained on {record.data}; only runs on real CIFAR-10 can be registered"
     if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
         return "the code is not that of this run (its SHA-256 differs from the record's)"
@@ -147,7 +136,11 @@ def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigure
         return f"the history has {len(history)} epochs, the record {record.epochs}"
     if not build_trials(record, history):
         return "the run has no accuracy, on held-out or test images"
-    return _why_not_storable(json.loads(record.prm))
+    try:
+        check_storable(json.loads(record.prm))
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Trial]:
@@ -173,10 +166,7 @@ def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dic
 def write_lemur_files(
     folder: Path, record: TrainingRecord, code: str, history: Sequence[EpochFigures]
 ) -> tuple[Path, ...]:
-    """Write the LEMUR files of an acceptable run (see `why_refused`) below a folder.
-
-    Returns: the files, the network's code first.
-    """
+    """Write the LEMUR files of an acceptable run (see `why_refused`) below a folder. Returns: the code's file first."""
     name = lemur_name(code, record.name)
     stats = folder / _TRIALS / "_".join((TASK, DATASET, METRIC, name))
     texts = {folder / _CODES / f"{name}.py": code}
@@ -186,9 +176,6 @@ def write_lemur_files(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8", newline="")
     return tuple(texts)
-
-
-# -- the database --------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +199,7 @@ def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
     failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
     if failed and len(failed) == len(runs):
         return RegistrationCounts(0, 0, tuple(failed))
-    with closing(_open(db)) as database:
-        with _transaction(database, db):
-            _prepare(database, db)
+    with _open(db) as database:
         for outcome in outcomes:
             if isinstance(outcome, str):
                 continue
@@ -230,19 +215,14 @@ def register(db: Path, runs: Sequence[Path]) -> RegistrationCounts:
 def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
     """Raise UserError unless a check on such data with these hyperparameters can be archived in the database.
 
-    Args:
-        db: the file of a LEMUR database.
-        data: the label of the images, such as `cifar-10`.
-        prm: the hyperparameters of the check.
-
+    Args: data: the label of the images, such as `cifar-10`.
     Raises: UserError if the images are not real CIFAR-10, LEMUR cannot store the hyperparameters, or the database
         cannot be opened.
     """
-    if not can_enter_from(data):
+    if data not in REAL_IMAGES:
         raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
     check_storable(prm)
-    # An unusable database must be reported before the check, which takes minutes.
-    _open(db).close()
+    _connect(db).close()  # an unusable database must be reported before the check, which takes minutes
 
 
 def archive(
@@ -252,11 +232,7 @@ def archive(
 
     As in LEMUR, only the last epoch is a trial. Archiving the same outcome twice has no effect.
 
-    Args:
-        name: name of the network, by `train.model.contract.lemur_name`.
-        data: label of the training data.
-        duration: nanoseconds.
-
+    Args: name: by `train.model.contract.lemur_name`. data: label of the training data. duration: nanoseconds.
     Returns: whether the trial was new.
     Raises: UserError if LEMUR cannot store such a trial, or as `register` does.
     """
@@ -265,13 +241,10 @@ def archive(
     uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
     trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
     run = _FinishedRun(db, name, code, {epoch: trial})
-    with closing(_open(db)) as database:
-        with _transaction(database, db):
-            _prepare(database, db)
-        with _transaction(database, db):
-            if reason := _add_network(database, run):
-                raise UserError(reason)
-            return _add_trial(database, name, epoch, trial)
+    with _open(db) as database, _transaction(database, db):
+        if reason := _add_network(database, run):
+            raise UserError(reason)
+        return _add_trial(database, name, epoch, trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +271,16 @@ def _read_run(folder: Path) -> _FinishedRun | str:
         return f"{folder}: is not the folder of a complete training run; pass one written by `lemur train run`"
 
 
-def _open(db: Path) -> sqlite3.Connection:
+@contextmanager
+def _open(db: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database, whose schema is created or checked first."""
+    with closing(_connect(db)) as database:
+        with _transaction(database, db):
+            _prepare(database, db)
+        yield database
+
+
+def _connect(db: Path) -> sqlite3.Connection:
     if db.is_dir() or not db.parent.is_dir():
         what = "is a folder" if db.is_dir() else f"there is no folder {db.parent}"
         raise UserError(f"{db}: {what}; pass the file of a LEMUR database, for example db/ab.nn.db")
@@ -324,20 +306,16 @@ def _transaction(database: sqlite3.Connection, db: Path) -> Iterator[None]:
 
 def _prepare(database: sqlite3.Connection, db: Path) -> None:
     """Create the tables of an empty database; check those of any other."""
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not tables:
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone():
         _create(database)
         return
     for table, columns in _COLUMNS.items():
-        if table not in tables:
-            raise UserError(f"{db}: has no table {table}; this is not the schema of nn-dataset 2.1.0")
-        known = {row[1]: row for row in database.execute(f"PRAGMA table_info({table})")}
-        missing = [column for column in columns if column not in known]
+        known = {row[1]: (row[3], row[4]) for row in database.execute(f"PRAGMA table_info({table})")}
+        missing = [f"table {table} has no column {column}" for column in columns if column not in known]
         if missing:
-            raise UserError(
-                f"{db}: table {table} has no column {missing[0]}; this is not the schema of nn-dataset 2.1.0"
-            )
-        for name, (_, _, _, required, default, _) in known.items():
+            lacks = missing[0] if known else f"has no table {table}"
+            raise UserError(f"{db}: {lacks}; this is not the schema of nn-dataset 2.1.0")
+        for name, (required, default) in known.items():
             if required and default is None and name not in columns:
                 raise UserError(f"{db}: table {table} requires a column {name}, which nn-dataset 2.1.0 does not have")
     _check_ids(database, db)
@@ -352,8 +330,7 @@ def _check_ids(database: sqlite3.Connection, db: Path) -> None:
         if key != lemur_digest(code):
             shown, own = make_visible(str(name), 80), make_visible(str(key), 40)
             raise UserError(f"{db}: the id of network {shown} is {own}, not the digest of its code; {_OTHER_IDS}")
-    columns = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
-    trials = database.execute(f"SELECT {columns} FROM stat LIMIT ?", (_TRIALS_CHECKED,)).fetchall()
+    trials = database.execute(f"SELECT {_STAT} FROM stat LIMIT ?", (_TRIALS_CHECKED,)).fetchall()
     if trials and not any(key == lemur_digest(values) for key, *values in trials):
         shown = make_visible(str(trials[0][0]), 40)
         raise UserError(f"{db}: the id of trial {shown} is not the digest of its values; {_OTHER_IDS}")
@@ -374,38 +351,32 @@ def _create(database: sqlite3.Connection) -> None:
 
 def _add_network(database: sqlite3.Connection, run: _FinishedRun) -> str:
     """Add a network unless it exists; return the reason if it cannot be added, otherwise an empty string."""
-    stored = _read_code(database, "nn", run.name)
-    if stored is not None and stored != run.code:
+    if _add_code(database, "nn", run.name, run.code) != run.code:
         return f"{run.folder / NET}: the database has other code under the name {run.name}"
-    if stored is None:
-        _add_code(database, "nn", run.name, run.code)
     return ""
 
 
 def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:
     """Add a trial, with the id and rows that the package would write; return whether it was new."""
     transform, uid = trial["transform"], trial["uid"]
-    for table, name, code in (("metric", METRIC, _ACCURACY), ("transform", transform, transform_module(transform))):
-        if _read_code(database, table, name) is None:
-            _add_code(database, table, name, code)
+    _add_code(database, "metric", METRIC, _ACCURACY)
+    _add_code(database, "transform", transform, transform_module(transform))
     values = [transform, uid, TASK, DATASET, METRIC, network, epoch, trial["duration"], trial["accuracy"]]
-    key = lemur_digest(values)
-    if database.execute("SELECT 1 FROM stat WHERE id = ?", (key,)).fetchone():
+    if database.execute("SELECT 1 FROM stat WHERE id = ?", (lemur_digest(values),)).fetchone():
         return False
     for name, value in trial.items():
         if name not in _OUTCOMES:
             row = (uid, name, value)
             if not database.execute("SELECT 1 FROM prm WHERE uid = ? AND name = ? AND value = ?", row).fetchone():
                 database.execute("INSERT INTO prm (uid, name, value) VALUES (?, ?, ?)", row)
-    columns = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
-    database.execute(f"INSERT INTO stat ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (key, *values))
+    row = (lemur_digest(values), *values)
+    database.execute(f"INSERT INTO stat ({_STAT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     return True
 
 
-def _read_code(database: sqlite3.Connection, table: str, name: str) -> str | None:
+def _add_code(database: sqlite3.Connection, table: str, name: str, code: str) -> str:
+    """Add code unless there is some of this name; return the code that the database has then."""
     row = database.execute(f"SELECT code FROM {table} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row[0])
-
-
-def _add_code(database: sqlite3.Connection, table: str, name: str, code: str) -> None:
-    database.execute(f"INSERT INTO {table} (name, code, id) VALUES (?, ?, ?)", (name, code, lemur_digest(code)))
+    if row is None:
+        database.execute(f"INSERT INTO {table} (name, code, id) VALUES (?, ?, ?)", (name, code, lemur_digest(code)))
+    return code if row is None else str(row[0])

@@ -27,7 +27,7 @@ from train.model.recipe import Network, Recipe
 from train.runs.job import TrainingJob, TrainingReport, read_history, read_progress, watching
 from train.runs.register import (
     LEMUR,
-    can_enter_from,
+    REAL_IMAGES,
     check_storable,
     read_training_values,
     why_refused,
@@ -215,7 +215,7 @@ def train_once(
         other content.
     """
     resources = resources.resolve()
-    if can_enter_from(run.data.label):
+    if run.data.label in REAL_IMAGES:
         check_storable(run.network.prm)
     if not quiet:
         _note_overrides(run)
