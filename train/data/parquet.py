@@ -6,11 +6,11 @@ Images are decoded in threads; an error names the file and row of the first brok
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,16 +42,9 @@ _SPLITS = ("train", "test")
 # Decoding such small images is mostly Python code under the GIL: more than two threads are slower.
 _THREADS = 2
 _CHUNK = 500
-_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
 
 Encoded = tuple[bytes, str]  # an image, and its location for messages
-_MODES = {
-    "1": "black and white",
-    "L": "greyscale",
-    "LA": "greyscale",
-    "P": "with a palette",
-    "RGBA": "with transparency",
-}
 
 
 def find_parquet(folder: Path, name: str) -> ImageSource | None:
@@ -61,8 +54,8 @@ def find_parquet(folder: Path, name: str) -> ImageSource | None:
     """
     for location in (folder / subfolder for subfolder in _PLACES):
         matches = [(match[1], file) for file in _listing(location) if (match := _NAME.fullmatch(file.name))]
-        files = {split: [file for of, file in matches if of == split] for split in ("train", "test")}
-        for split, other in (("train", "test"), ("test", "train")):
+        files = {split: [file for of, file in matches if of == split] for split in _SPLITS}
+        for split, other in (_SPLITS, _SPLITS[::-1]):
             if files[split] and not files[other]:
                 raise UserError(
                     f"{location}: holds {split}-*.parquet and no {other}-*.parquet; put the files of both splits there"
@@ -70,7 +63,8 @@ def find_parquet(folder: Path, name: str) -> ImageSource | None:
         if matches:
             paths = [*files["train"], *files["test"]]
             origin = "Parquet: " + ", ".join(file.name for file in paths)
-            return ImageSource(name, origin, digest_files("parquet", location, paths), partial(_read, files))
+            digest = digest_files("parquet", location, paths)
+            return ImageSource(name, origin, digest, partial(_read_tables, files, _read_table))
     return None
 
 
@@ -91,45 +85,41 @@ def find_hub(spec: str) -> ImageSource:
         raise UserError(f"{spec}: no split {' and '.join(missing)}; it has {', '.join(sorted(loaded))}")
     marks = [f"{split}={loaded[split]._fingerprint}" for split in _SPLITS]
     digest = hashlib.sha256("\0".join(["hub", spec, *marks]).encode()).hexdigest()
-    return ImageSource(spec, spec, digest, lambda: _read_hub(spec, loaded))
+
+    def read(where: str) -> Any:
+        rows = loaded[where.rpartition(" ")[2]]
+        with hub_errors(spec, _ADVICE):
+            image, label = _choose_columns(rows.column_names, where)
+            rows = rows.select_columns([image, label])
+            if isinstance(rows.features[image], datasets.Image):
+                rows = rows.cast_column(image, datasets.Image(decode=False))
+            return rows.with_format("arrow")[:]
+
+    return ImageSource(
+        spec, spec, digest, lambda: _read_tables({split: [f"{spec}, split {split}"] for split in _SPLITS}, read)
+    )
 
 
-def _read_hub(spec: str, loaded: Any) -> ImageFiles:
-    with hub_errors(spec, _ADVICE):
-        tables = [[(f"{spec}, split {split}", _hub_table(spec, split, loaded[split]))] for split in _SPLITS]
-    return read_tables(*tables)
+Place = TypeVar("Place", Path, str)
 
 
-def _hub_table(spec: str, split: str, rows: Any) -> Any:
-    from datasets import Image as ImageFeature
-
-    image, label = choose_columns(rows.column_names, f"{spec}, split {split}")
-    rows = rows.select_columns([image, label])
-    if isinstance(rows.features[image], ImageFeature):
-        rows = rows.cast_column(image, ImageFeature(decode=False))
-    return rows.with_format("arrow")[:]
-
-
-def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]]) -> ImageFiles:
-    """Read labels and encoded images from Arrow tables, each with its location for messages.
+def _read_tables(places: Mapping[str, Sequence[Place]], read: Callable[[Place], Any]) -> ImageFiles:
+    """Read labels and encoded images of both splits from Arrow tables; their places are named in messages.
 
     Raises: UserError for columns that are missing, ambiguous or of the wrong type, and for the first row without an
-        image, with one that is neither PNG nor JPEG, or with a label that is not 0..9.
+        image, or with a label that is not 0..9.
     """
     splits, jpeg = [], False
-    for tables in (train, test):
-        parts = [_cells(table, where) for where, table in tables]
+    for split in _SPLITS:
+        parts = [_cells(read(place), str(place)) for place in places[split]]
         images = [image for _, part in parts for image in part]
         splits.append(ImageRows(np.concatenate([labels for labels, _ in parts]), partial(decode_images, images)))
         jpeg = jpeg or any(image.startswith(_JPEG) for image, _ in images)
     return ImageFiles(JPEG_COPY if jpeg else ORIGINAL, *splits)
 
 
-def choose_columns(names: Sequence[str], where: str) -> tuple[str, str]:
-    """Return the names of the image column and the label column.
-
-    Raises: UserError if one is missing or ambiguous.
-    """
+def _choose_columns(names: Sequence[str], where: str) -> tuple[str, str]:
+    """Return the names of the image column and the label column. Raises: UserError if one is missing or ambiguous."""
     images = [name for name in names if name in _IMAGE_NAMES]
     if len(images) > 1:
         raise UserError(f"{where}: columns {' and '.join(images)} may both hold the images; keep one of them")
@@ -147,14 +137,10 @@ def _listing(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
 
 
-def _read(files: dict[str, list[Path]]) -> ImageFiles:
-    return read_tables(*([(str(file), _table(file)) for file in files[split]] for split in ("train", "test")))
-
-
-def _table(file: Path) -> Any:
+def _read_table(file: Path) -> Any:
     try:
         with pq.ParquetFile(file) as opened:
-            columns = choose_columns(opened.schema_arrow.names, str(file))
+            columns = _choose_columns(opened.schema_arrow.names, str(file))
             return opened.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -162,7 +148,7 @@ def _table(file: Path) -> Any:
 
 
 def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
-    image, label = choose_columns(table.column_names, where)
+    image, label = _choose_columns(table.column_names, where)
     labels = table.column(label)
     if not pa.types.is_integer(labels.type):
         raise UserError(f"{where}: column {label} holds {labels.type}, not integers from 0 to 9")
@@ -174,10 +160,6 @@ def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
         raise UserError(f"{where}: column {image} holds {images.type}, not images as PNG or JPEG bytes")
     _refuse_null(images, f"{image} holds no bytes", where)
     encoded = [(image, f"{where}, row {row}") for row, image in enumerate(images.to_pylist())]
-    for image, location in encoded:
-        if not image.startswith((_JPEG, _PNG)):
-            begins = f"begins with {image[:4].hex(' ')}" if image else "is empty"
-            raise UserError(f"{location}: the image {begins}, neither PNG nor JPEG; get the file again")
     return check_labels(labels.to_numpy(), where), encoded
 
 
@@ -214,8 +196,7 @@ def _pixels(encoded: bytes, where: str) -> NDArray[np.uint8]:
             if image.size != (32, 32):
                 raise UserError(f"{where}: the image is {image.width} x {image.height}, those of CIFAR-10 are 32 x 32")
             if image.mode != "RGB":
-                kind = _MODES.get(image.mode, "in other colours")
-                raise UserError(f"{where}: the image is {kind} (mode {image.mode}), those of CIFAR-10 are RGB")
+                raise UserError(f"{where}: the image has mode {image.mode}, those of CIFAR-10 have RGB")
             pixels = np.frombuffer(image.tobytes(), np.uint8)
     except UserError:
         raise

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
 from lemur_core.source.text import parse_code
 
 #: In `prm` of every trial in addition to the supported hyperparameters; not limited to 0..1.
@@ -77,7 +78,7 @@ def check_contract(code: str) -> str | None:
         tree = parse_code(code)
     except SyntaxError as error:
         return f"line {error.lineno or 1}: not Python: {error.msg}"
-    names = _top_level(tree)
+    names = _top_level(tree.body)
     net = names.get("Net")
     if net is None:
         return "line 1: there is no class Net"
@@ -86,10 +87,10 @@ def check_contract(code: str) -> str | None:
     return _check_net(net, names) or _check_names(names.get(_NAMES_FUNCTION))
 
 
-def _top_level(tree: ast.Module) -> dict[str, ast.stmt]:
-    """Return the last statement that binds each top-level name; includes definitions in `if`, `try` and `with`."""
+def _top_level(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """Return the last statement that binds each name of a file or class, also in its `if`, `try` and `with`."""
     bindings: dict[str, ast.stmt] = {}
-    for statement in _walk_statements(tree.body):
+    for statement in _walk_statements(body):
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             bindings[statement.name] = statement
         elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -116,7 +117,8 @@ def _check_net(net: ast.ClassDef, names: dict[str, ast.stmt]) -> str | None:
     if not modules:
         return f"line {net.lineno}: class Net is not a torch.nn.Module; write class Net(nn.Module)"
     for name, arguments in _METHODS.items():
-        definition = next((method for cls in classes if (method := _member(cls, name)) is not None), None)
+        members = (_top_level(cls.body).get(name) for cls in classes)
+        definition = next((member for member in members if member is not None), None)
         expected = f"{name}({', '.join(('self', *arguments))})"
         if definition is None:
             if _may_inherit(name, modules):
@@ -156,88 +158,32 @@ def _may_inherit(name: str, modules: list[str]) -> bool:
     )
 
 
-def _member(cls: ast.ClassDef, name: str) -> ast.stmt | None:
-    return _top_level(ast.Module(cls.body, [])).get(name)
-
-
 def _check_function(function: ast.stmt, count: int, *, method: bool) -> str | None:
-    """Return why a function cannot be called with `count` positional arguments or has no effect; None if neither."""
-    if not isinstance(function, _Function) or _decorators(function) - {"staticmethod", "classmethod"}:
+    """Return why a function cannot be called with `count` positional arguments; None if it can."""
+    if not isinstance(function, _Function):
         return None
-    if isinstance(function, ast.AsyncFunctionDef):
-        return "is a coroutine, which nothing awaits"
-    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function)):
-        return "is a generator, which nothing runs"
+    decorators = {ast.unparse(decorator) for decorator in function.decorator_list}
+    if decorators - {"staticmethod", "classmethod"}:  # another may do anything
+        return None
     arguments = function.args
-    bound = 1 if method and "staticmethod" not in _decorators(function) else 0
-    positional = len(arguments.posonlyargs) + len(arguments.args) - bound
+    bound = 1 if method and "staticmethod" not in decorators else 0
+    positional = max(0, len(arguments.posonlyargs) + len(arguments.args) - bound)
     needed = positional - len(arguments.defaults)
-    unset = [
-        arg.arg for arg, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None
-    ]
-    if positional < 0 and arguments.vararg is None:
-        return "takes no self"
+    by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    unset = [argument.arg for argument, default in by_name if default is None]
     if count < needed:
-        return f"needs {_plural(needed)}"
+        return f"needs {plural(needed, 'argument')}"
     if count > positional and arguments.vararg is None:
-        return f"takes {_plural(max(positional, 0))}"
+        return f"takes {plural(positional, 'argument')}" if positional else "takes no arguments"
     return f"needs {', '.join(unset)} by name" if unset else None
 
 
-def _plural(count: int) -> str:
-    return f"{count or 'no'} argument{'' if count == 1 else 's'}"
-
-
-def _decorators(function: _Function) -> set[str]:
-    return {ast.unparse(decorator) for decorator in function.decorator_list}
-
-
-def _own_nodes(function: _Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of functions and classes inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
-
-
 def _check_names(function: ast.stmt | None) -> str | None:
-    """Return why `supported_hyperparameters` does not return names; None if it may."""
+    """Return why `supported_hyperparameters` cannot be called as LEMUR does; None if it can."""
     if function is None:
         return f"line 1: there is no function {_NAMES_FUNCTION}() that returns the names of the hyperparameters"
-    if isinstance(function, ast.ClassDef):
-        return f"line {function.lineno}: {_NAMES_FUNCTION} is a class, not a function that returns names"
-    if not isinstance(function, _Function):
-        return None
     reason = _check_function(function, 0, method=False)
-    if reason is not None:
-        return f"line {function.lineno}: {_NAMES_FUNCTION} {reason}; LEMUR calls it without any"
-    if _decorators(function):
-        return None
-    returned = [node.value for node in _own_nodes(function) if isinstance(node, ast.Return) and node.value is not None]
-    if not returned:
-        return f"line {function.lineno}: {_NAMES_FUNCTION} returns nothing; return a set of names"
-    wrong = next((value for value in returned if not _may_be_names(value)), None)
-    if wrong is not None:
-        return f"line {wrong.lineno}: {_NAMES_FUNCTION} returns {_shorten(wrong)}, not a set or list of names"
-    return None
-
-
-def _may_be_names(value: ast.expr) -> bool:
-    if isinstance(value, ast.Constant | ast.JoinedStr | ast.Lambda):
-        return False
-    items: list[ast.expr | None] = []
-    if isinstance(value, ast.Set | ast.List | ast.Tuple):
-        items = list(value.elts)
-    elif isinstance(value, ast.Dict):  # LEMUR iterates over its keys
-        items = list(value.keys)
-    return not any(isinstance(item, ast.Constant) and not isinstance(item.value, str) for item in items)
-
-
-def _shorten(value: ast.expr) -> str:
-    text = ast.unparse(value)
-    return text if len(text) <= 60 else f"{text[:60]} …"
+    return reason and f"line {function.lineno}: {_NAMES_FUNCTION} {reason}; LEMUR calls it without any"
 
 
 _RESIZED = "v2.Resize(({0}, {0}))"

@@ -228,19 +228,12 @@ def find_recipe(name: str) -> Recipe:
 def open_recipe(
     name: str, changes: Sequence[str] | None = None, epochs: int | None = None, *, of_file: bool = False
 ) -> Recipe:
-    """Find a recipe, and apply the changes of a command to it.
+    """Find a recipe, and apply the changes of a command to it: texts for `read_changes`.
 
-    Args:
-        name: as for `find_recipe`.
-        changes: texts for `read_changes`.
-        epochs: the number of epochs, if it changes.
-        of_file: whether the network comes from a file, so that model and slots of the recipe have no effect.
-
+    Args: of_file: whether the network comes from a file, so that model and slots of the recipe have no effect.
     Raises: UsageError or UserError as in `find_recipe` and `read_changes`, and for a change without effect.
     """
-    values: dict[str, object] = {}
-    for text in changes or ():
-        values.update(read_changes(text))
+    values = {key: value for text in changes or () for key, value in read_changes(text).items()}
     if epochs is not None:
         values["training__epochs"] = epochs
     idle = [key for key in values if of_file and key.startswith(("model__", "slots__"))]
@@ -256,13 +249,8 @@ def load_recipe(path: Path) -> Recipe:
     Raises: UserError if it cannot be read, is not TOML, has an unknown key (the message suggests the nearest one) or a
         value out of range.
     """
-    check_plain(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give a recipe (TOML)") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text; give a recipe (TOML)") from error
+        data = tomllib.loads(_read_text(path, "a recipe (TOML)"))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from error
     model = data.setdefault("model", {})
@@ -321,12 +309,10 @@ def _describe(error: Any) -> str:
 
 
 def _keys(path: list[str]) -> list[str]:
+    """Return the keys of the part of a recipe that forbids others."""
     model: Any = Recipe
     for part in path:
-        field = model.model_fields.get(part)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return []
-        model = field.annotation
+        model = model.model_fields[part].annotation
     return list(model.model_fields)
 
 
@@ -335,19 +321,20 @@ def read_prm(text: str) -> dict[str, object]:
 
     Raises: UsageError if it is not a JSON object; UserError if there is no such file.
     """
+    advice = "write '{\"lr\": 0.01}'"
     if not text.lstrip().startswith("{"):
         check_plain(Path(text))
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             kind = UserError if Path(text).suffix else UsageError
-            raise kind(f"--prm {text}: neither a JSON object nor a file with one; write '{{\"lr\": 0.01}}'") from error
+            raise kind(f"--prm {text}: neither a JSON object nor a file with one; {advice}") from error
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
+        raise UsageError(f"--prm: not JSON: {error}; {advice}") from error
     if not isinstance(values, dict):
-        raise UsageError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
+        raise UsageError(f"--prm: not a JSON object; {advice}")
     return drop_outcomes(values)
 
 
@@ -356,13 +343,16 @@ def read_code(path: Path) -> str:
 
     Raises: UserError if it cannot be read.
     """
+    return _read_text(path, "a network's file (NET.py)")
+
+
+def _read_text(path: Path, wanted: str) -> str:
     check_plain(path)
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give a network's file (NET.py)") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text; give a network's file (NET.py)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        fault = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: {fault}; give {wanted}") from error
 
 
 def network_in(path: Path, prm: str | None) -> Network:
