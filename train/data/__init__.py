@@ -38,6 +38,7 @@ _FORMS = (
     "pass a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
     "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
 )
+_ROOT = "pass the root folder of torchvision's CIFAR10"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _EXPECTED = {"train": 50_000, "test": 10_000}
 _PART = " (part)"
@@ -117,7 +118,7 @@ def open_source(name: str) -> ImageSource:
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; {_FORMS}") from error
     if root != name:
-        raise UserError(f"{name}: {path} is not a folder; pass the root folder of torchvision's CIFAR10")
+        raise UserError(f"{name}: {path} is not a folder; {_ROOT}")
     if path.name.endswith(_ARCHIVES):
         return find_archive(path)
     if path.suffix == ".parquet":
@@ -128,7 +129,7 @@ def open_source(name: str) -> ImageSource:
 def _open_folder(path: Path, name: str, *, only_batches: bool) -> ImageSource:
     source = find_batches(path, name)
     if source is None and only_batches:
-        raise UserError(f"{name}: no folder cifar-10-batches-py there; pass the root folder of torchvision's CIFAR10")
+        raise UserError(f"{name}: no folder cifar-10-batches-py there; {_ROOT}")
     if source is None:
         from train.data.parquet import find_parquet  # late as above
 
@@ -138,21 +139,20 @@ def _open_folder(path: Path, name: str, *, only_batches: bool) -> ImageSource:
     return source
 
 
-def _decode(contents: ImageFiles, name: str) -> dict[str, NDArray[np.uint8] | NDArray[np.int64]]:
-    arrays: dict[str, NDArray[np.uint8] | NDArray[np.int64]] = {}
-    for split, rows in (("train", contents.train), ("test", contents.test)):
+def _decode(contents: ImageFiles, name: str) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
+    for split, rows in zip(_SPLITS, (contents.train, contents.test), strict=True):
         if not len(rows.labels):
             raise UserError(f"{name}: the {split} split holds no images")
         arrays |= {f"{split}_images": rows.decode(), f"{split}_labels": rows.labels}
     return arrays
 
 
-def _fault(label: str, train: NDArray[np.int64], test: NDArray[np.int64]) -> str | None:
-    """Return a message if the counts are wrong; generated data may have any counts."""
+def _fault(label: str, *splits: NDArray[np.int64]) -> str | None:
+    """Return a message if the counts are wrong; generated data may have any counts. Args: splits: their labels."""
     if label == SYNTHETIC:
         return None
-    for split, labels in (("train", train), ("test", test)):
-        expected = _EXPECTED[split]
+    for (split, expected), labels in zip(_EXPECTED.items(), splits, strict=True):
         if len(labels) != expected:
             return f"the {split} split has {len(labels):,} images, CIFAR-10 has {expected:,}; get the whole data set"
         counts = np.bincount(labels, minlength=CLASSES)
@@ -184,9 +184,8 @@ def open_cache(folder: Path) -> Cifar10:
         return Cifar10(label=str(meta["label"]), sha256=str(meta["sha256"]), folder=folder, **arrays)
     except (OSError, EOFError, ValueError, KeyError, TypeError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(
-            f"{folder}: not a complete cache of CIFAR-10: {reason}; delete it and load the data again"
-        ) from error
+        more = "delete it and load the data again"
+        raise UserError(f"{folder}: not a complete cache of CIFAR-10: {reason}; {more}") from error
 
 
 def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray[Any]]) -> None:
@@ -216,9 +215,8 @@ def write_cache(folder: Path, label: str, origin: str, arrays: dict[str, NDArray
     except (OSError, UserError) as error:
         if find_cache(folder) is None:  # otherwise another process was faster
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UserError(
-                f"{folder}: cannot be written: {reason}; free space, or set LEMUR_CURATOR_CACHE to a writable folder"
-            ) from error
+            more = "free space, or set LEMUR_CURATOR_CACHE to a writable folder"
+            raise UserError(f"{folder}: cannot be written: {reason}; {more}") from error
 
 
 def find_cache(folder: Path) -> Cifar10 | None:
@@ -251,11 +249,6 @@ def _map(path: Path, shape: tuple[int, ...], dtype: str) -> Tensor:
 
 def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return indices to train on and indices held out: a seeded permutation cut in two, each part sorted.
-
-    Args:
-        count: the number of images.
-        held_out: the number of these that are held out; may be 0.
-        seed: seed of the permutation; the same seed gives the same split.
 
     Returns: two int64 tensors, disjoint, together 0..count-1.
     Raises: UserError if nothing would be left to train on.

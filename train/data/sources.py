@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 
 #: Names of the data in records. Results on the JPEG copy are compared only with each other.
@@ -42,7 +43,6 @@ _LARGEST_BYTES = 1 << 28  # a batch has 31 MB; sizes in an archive are not trust
 
 _SPEC = re.compile(r"synthetic(?::(?P<count>[0-9]{1,9}))?")
 _TRAIN, _LEAST, _MOST = 2_000, 20, 100_000
-_PARTS_TEST = 4  # training images per test image
 _CYCLES = (1.0, 2.0, 3.0, 4.5, 6.5)  # across the image
 _NOISE = 0.2
 _CONTRAST = (0.03, 0.3)
@@ -84,8 +84,7 @@ def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
     digest = hashlib.sha256(kind.encode())
     for file in sorted(files):
         try:
-            with file.open("rb") as opened:
-                contents = hashlib.file_digest(opened, "sha256").hexdigest()
+            contents = sha256_file(file)
         except OSError as error:
             raise UserError(f"{file}: {error.strerror}; make it readable") from error
         digest.update(f"\0{file.relative_to(root).as_posix()}\0{contents}".encode())
@@ -117,9 +116,7 @@ def find_synthetic(spec: str) -> ImageSource:
         raise UserError(f"{spec}: write synthetic, or synthetic:COUNT with COUNT from {_LEAST} to {_MOST:,}")
     name = f"synthetic:{count}"
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return ImageSource(
-        spec, name, digest, lambda: ImageFiles(SYNTHETIC, _rows(count, 1), _rows(count // _PARTS_TEST, 2))
-    )
+    return ImageSource(spec, name, digest, lambda: ImageFiles(SYNTHETIC, _rows(count, 1), _rows(count // 4, 2)))
 
 
 def _rows(count: int, seed: int) -> ImageRows:
@@ -204,7 +201,8 @@ def find_batches(folder: Path, name: str) -> ImageSource | None:
                 _check_names(version, present, location)
                 digest = digest_files(version.kind, location, list(paths.values()))
                 origin = f"{version.kind} version: {version.folder}"
-                return ImageSource(name, origin, digest, partial(_read_folder, version, location))
+                read = partial(_contents, version, lambda path: path.read_bytes(), location)
+                return ImageSource(name, origin, digest, read)
     return None
 
 
@@ -221,10 +219,6 @@ def _check_names(version: _Version, present: set[str], where: Path) -> None:
     missing = [name for name in version.files if name not in present]
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} missing; get the complete {version.kind} version of CIFAR-10")
-
-
-def _read_folder(version: _Version, location: Path) -> ImageFiles:
-    return _contents(version, lambda name: (location / name).read_bytes(), location)
 
 
 def _read_archive(path: Path) -> ImageFiles:
@@ -249,13 +243,13 @@ def _read_archive(path: Path) -> ImageFiles:
     for version in _VERSIONS:
         if names := batches.keys() & {*version.files}:
             _check_names(version, names, path)
-            return _contents(version, batches.__getitem__, path)
+            return _contents(version, lambda batch: batches[batch.name], path)
     raise UserError(f"{path}: no data_batch_1 in it; pass cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
 
 
-def _contents(version: _Version, read: Callable[[str], bytes], where: Path) -> ImageFiles:
+def _contents(version: _Version, read: Callable[[Path], bytes], where: Path) -> ImageFiles:
     def rows(names: Sequence[str]) -> ImageRows:
-        parsed = [version.parse(read(name), where / name) for name in names]
+        parsed = [version.parse(read(where / name), where / name) for name in names]
         labels = np.concatenate([labels for _, labels in parsed])
         return ImageRows(labels, lambda: np.concatenate([images for images, _ in parsed]))
 
