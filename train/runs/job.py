@@ -60,8 +60,7 @@ class TrainingJob:
 class TrainingReport:
     """The answer of the job: how it ended, and its figures as far as it came.
 
-    A figure that is None has no value, or was not reached; the files of the run say more in the second case. `notes`:
-    lines for the user.
+    A figure that is None has no value, or was not reached; the files of the run say more in the second case.
     """
 
     status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
@@ -77,28 +76,27 @@ class TrainingReport:
     device: str | None = None
     precision: Literal["float32", "bfloat16"] | None = None
     weights_sha256: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # lines for the user
 
 
 class ProgressWriter:
     """Keeps two small files in the scratch folder up to date: the epochs so far, and once a second the step."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
-        self._last, self._done = clock(), 0
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._last, self._done = folder, time.monotonic(), 0
         (folder / PROGRESS).unlink(missing_ok=True)
 
     def step(self, figures: Callable[[], Json], images: int) -> None:
         """Count a step of this many images; write the progress at most once a second."""
         self._done += images
-        passed = self._clock() - self._last
+        passed = time.monotonic() - self._last
         if passed >= _EVERY_SECONDS:
             self._write(PROGRESS, json.dumps({**figures(), "images_per_second": self._done / passed}))
-            self._last, self._done = self._clock(), 0
+            self._last, self._done = time.monotonic(), 0
 
     def epochs(self, history: list[Json]) -> None:
         """Write the figures of all epochs so far, one per line, and restart the pace, which excludes validation."""
-        self._last, self._done = self._clock(), 0
+        self._last, self._done = time.monotonic(), 0
         self._write(HISTORY, "".join(json.dumps(epoch) + "\n" for epoch in history))
 
     def _write(self, name: str, text: str) -> None:
@@ -128,11 +126,9 @@ def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         stored_key = state.pop("key")
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return (
-            None,
-            f"the checkpoint cannot be read, so training starts from scratch ({type(error).__name__}: {reason:.200})",
-        )
+        reason = (str(error).strip().splitlines() or [""])[0]
+        fault = f"{type(error).__name__}: {reason:.200}"
+        return None, f"the checkpoint cannot be read, so training starts from scratch ({fault})"
     if stored_key != key:
         return None, "the checkpoint belongs to another run, so training starts from scratch"
     return state, ""
@@ -174,13 +170,11 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-# -- the figures of the epochs: reading, progress display, plots --------------------------------------------
-
 Number = Annotated[float, Field(allow_inf_nan=False)]
 _MAX_TEXT = 16 * 2**20
 _CHUNK = 1 << 20
 _LOOK_SECONDS = 0.5
-_LINES = (("train", "training, augmented", BLUE, "--"), ("val", "held out", ORANGE, "-"))
+_LOOKS = ((BLUE, "--"), (ORANGE, "-"))
 
 
 class EpochFigures(Record):
@@ -214,14 +208,12 @@ def open_plain(folder: Path, name: str) -> BinaryIO | None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         parent = os.open(folder, flags | os.O_DIRECTORY)
+        try:
+            number = os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # a pipe without a writer does not block
+        finally:
+            os.close(parent)
     except OSError:
         return None
-    try:
-        number = os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # a pipe without a writer does not block
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         return None
@@ -233,7 +225,7 @@ def read_history(folder: Path) -> list[EpochFigures]:
     epochs: list[EpochFigures] = []
     for line in _read(folder, HISTORY).splitlines():
         try:
-            epoch = EpochFigures.model_validate(_loads(line))
+            epoch = EpochFigures.model_validate(loads_or_none(line))
         except ValidationError:
             break
         if epoch.epoch != len(epochs) + 1:
@@ -244,12 +236,10 @@ def read_history(folder: Path) -> list[EpochFigures]:
 
 def read_progress(folder: Path) -> StepFigures:
     """Read the progress of the run; all zero if it cannot be read."""
-    data = _loads(_read(folder, PROGRESS))
-    if not isinstance(data, dict):
-        return StepFigures()
     try:
-        return StepFigures.model_validate({name: data[name] for name in StepFigures.model_fields if name in data})
-    except ValidationError:
+        data = loads_or_none(_read(folder, PROGRESS)).items()
+        return StepFigures.model_validate({name: value for name, value in data if name in StepFigures.model_fields})
+    except (ValidationError, AttributeError):  # AttributeError: it is not an object
         return StepFigures()
 
 
@@ -281,7 +271,8 @@ def _read(folder: Path, name: str) -> bytes:
         return b"".join(_chunks(source, _MAX_TEXT))
 
 
-def _loads(text: bytes) -> Any:
+def loads_or_none(text: bytes) -> Any:
+    """Parse JSON; return None if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -342,6 +333,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def list_curves(history: Sequence[EpochFigures], kind: str) -> dict[str, list[tuple[float, float]]]:
+    """Return the points (epoch, value) of "loss" or "accuracy", on training images and on held-out images."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for split, label in (("train", "training, augmented"), ("val", "held out")):
+        values = [(float(epoch.epoch), getattr(epoch, f"{split}_{kind}")) for epoch in history]
+        curves[label] = [(epoch, value) for epoch, value in values if value is not None]
+    return curves
+
+
 def draw_curves(history: Sequence[EpochFigures], title: str, path: Path) -> None:
     """Plot loss and accuracy by epoch, on training images and on held-out images."""
 
@@ -351,9 +351,7 @@ def draw_curves(history: Sequence[EpochFigures], title: str, path: Path) -> None
         figure.set_size_inches(8.0, 3.2)
         figure.suptitle(title, fontsize=11)
         for axes, kind in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-            for which, label, color, dash in _LINES:
-                values = [(epoch.epoch, getattr(epoch, f"{which}_{kind}")) for epoch in history]
-                points = [(epoch, value) for epoch, value in values if value is not None]
+            for (label, points), (color, dash) in zip(list_curves(history, kind).items(), _LOOKS, strict=True):
                 if points:
                     axes.plot(*zip(*points, strict=True), dash, color=color, label=label, marker=".", markersize=4)
             axes.set_xlabel("epoch")

@@ -12,30 +12,22 @@ from manifests.folders.manifest import Manifest
 from manifests.folders.reading import read_json_record, read_text
 from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
-from train.runs.job import HISTORY, read_history
+from train.runs.job import HISTORY, list_curves, read_history
 
 RUNS = "runs"
 RECORD, NET = "record.json", "net.py"
-_LINES = (("train", "training, augmented"), ("val", "held out"))
 
 
 def read_record(folder: Path) -> TrainingRecord:
-    """Read the record in a run's folder.
-
-    Args: folder: of one run, finished or failed.
-    Returns: the record, validated.
-    Raises: OSError, or ValueError if it is not a record.
-    """
+    """Read the record of a run, finished or failed, in its folder. Raises: OSError; ValueError if it is invalid."""
     return read_json_record(folder / RECORD, TrainingRecord)
 
 
 def run_page(folder: Path, manifest: Manifest) -> Page:
     """Return the page of one training run."""
     record = read_record(folder)
-    setup = (
-        f"{record.data}, {plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
-    )
-    lead = f"{setup}: {result_text(record)}."
+    setup = f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
+    lead = f"{record.data}, {setup}: {result_text(record)}."
     files = [NET, "recipe.json", HISTORY, RECORD, "manifest.json"]
     views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
     return Page(record.name, manifest.kind, lead, views)
@@ -85,16 +77,14 @@ def _percent(value: float | None) -> float | None:
 
 
 def _views(folder: Path, record: TrainingRecord) -> list[View]:
+    training = f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s"
     rows: list[tuple[str, Any]] = [
         ("network", record.name),
         ("status", record.status if record.status == "ok" else f"{record.status}: {record.error}"),
         ("test images", None if record.test_accuracy is None else percent_text(record.test_accuracy)),
         ("held out", None if record.val_accuracy is None else percent_text(record.val_accuracy)),
         ("data", f"{record.data}, {count(record.train_images)} images to train on"),
-        (
-            "training",
-            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
-        ),
+        ("training", training),
         ("parameters", None if record.parameters is None else count(record.parameters)),
         ("device", f"{record.device}, {record.precision}, torch {record.torch}"),
         ("hyperparameters", ", ".join(f"{name} {value}" for name, value in json.loads(record.prm).items())),
@@ -104,14 +94,10 @@ def _views(folder: Path, record: TrainingRecord) -> list[View]:
 
 
 def _curves(folder: Path) -> list[View]:
-    history = read_history(folder)
-    charts = []
+    history, charts = read_history(folder), []
     for kind, factor, unit in (("loss", 1.0, ""), ("accuracy", 100.0, ", %")):
-        lines = []
-        for split, label in _LINES:
-            values = [(epoch.epoch, getattr(epoch, f"{split}_{kind}")) for epoch in history]
-            points = [(float(epoch), factor * value) for epoch, value in values if value is not None]
-            lines += [(label, points)] if points else []
+        points = list_curves(history, kind).items()
+        lines = [(label, [(epoch, factor * value) for epoch, value in curve]) for label, curve in points if curve]
         charts += [(f"{kind}{unit}", lines)] if lines else []
     return [curves("Curves", "epoch", charts)] if charts else []
 

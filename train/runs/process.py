@@ -174,12 +174,7 @@ class MeanScore:
 def evaluate(
     net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, context: DeviceContext, tick: Callable[[], None]
 ) -> MeanScore:
-    """Evaluate a network in eval mode, then restore its mode.
-
-    Args:
-        images: (N, 3, H, W) uint8, at least one.
-        tick: called before each batch.
-    """
+    """Evaluate a network in eval mode on images (N, 3, H, W) uint8, then restore its mode; ticks before each batch."""
     was_training = net.training
     net.eval()
     loss, correct = 0.0, 0

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 from collections.abc import Generator, Mapping
@@ -34,9 +33,9 @@ from train.runs.register import (
     write_lemur_files,
 )
 from train.runs.run_folder import (
+    FINAL,
     canonical_json,
     find_finished,
-    is_final,
     open_scratch,
     own_folder,
     put_in_place,
@@ -196,15 +195,11 @@ def train_once(
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
-    While it runs, its files are in `OUT.partial`; after an interruption or a time limit the same call resumes there. At
-    the end `OUT` has net.py, recipe.json, record.json, run.json, history.jsonl, curves.png, weights.pt (foreign code
-    wrote it: read it with `torch.load(..., weights_only=True)`), manifest.json and, on real CIFAR-10, its files for
-    LEMUR below `lemur`. If `OUT` already has this run, it is not trained again.
+    While it runs, its files are in `OUT.partial`; after an interruption or a time limit the same call resumes there. If
+    `OUT` already has this run, it is not trained again. `docs/training.md` lists the files of `OUT`.
 
     Args:
         run: the run; its network's code is foreign, and is executed only in the sandbox.
-        out: the folder of the run.
-        resources: threads, device, and limits of memory and time.
         force: replace another run in `out`, or the same one if it failed.
         library: the extraction folder of the network's blocks, to be named in the manifest.
         quiet: hide progress, which is otherwise reported on stderr.
@@ -238,7 +233,7 @@ def train_once(
 
 def _note_overrides(run: TrainingRun) -> None:
     """Report the values of the recipe that override the network's own hyperparameters."""
-    prm, used = run.network.prm, read_training_values(json.loads(run.recipe.to_json()))
+    prm, used = run.network.prm, read_training_values(run.recipe.model_dump(mode="json"))
     for name in sorted(used.keys() & prm.keys()):
         if prm[name] != used[name]:
             message = f"{name} {prm[name]!r} only reaches the constructor; training uses {used[name]!r} (recipe)"
@@ -268,7 +263,7 @@ def training(
     if finished_record is not None:
         if not quiet:
             note(f"{out}: already has this run; not trained again")
-        if is_final(finished_record):
+        if finished_record.status in FINAL:
             remove_leftovers(out, identity)
         renew_parents(out, finished_record, library)
         return finished_record
@@ -278,16 +273,29 @@ def training(
         done = len(read_history(scratch))
         if done and not quiet:
             note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
-        job = _build_job(run, resources, _sha256(canonical_json(identity)))
+        job = TrainingJob(
+            code=run.network.code,
+            prm=dict(run.network.prm),
+            recipe=run.recipe.to_json(),
+            seed=run.seed,
+            data=str(run.data.folder),
+            held_out=run.held_out,
+            images=run.image_count,
+            tested=run.tested,
+            device=resources.device,
+            threads=resources.threads or 1,
+            time_limit=resources.time_limit,
+            step_limit=resources.step_limit,
+            key=_sha256(canonical_json(identity)),
+        )
         outcome = yield Job(str(out), ENTRY, asdict(job), resources.limits(), scratch=str(scratch.resolve()))
         report = TRAIN.read(outcome).answer
         for line in report.notes if report and not quiet else ():
             note(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
+        weights = report.weights_sha256 if report else None
         try:
-            result = write_result(
-                partial, run.network.code, record, identity, report.weights_sha256 if report else None
-            )
+            result = write_result(partial, run.network.code, record, identity, weights)
             history = read_history(result)
             if alone and not why_refused(record, run.network.code, history):
                 write_lemur_files(result / LEMUR, record, run.network.code, history)
@@ -298,24 +306,6 @@ def training(
         if not _can_resume(outcome, report):
             put_in_place(partial, out)
     return record
-
-
-def _build_job(run: TrainingRun, resources: Resources, key: str) -> TrainingJob:
-    return TrainingJob(
-        code=run.network.code,
-        prm=dict(run.network.prm),
-        recipe=run.recipe.to_json(),
-        seed=run.seed,
-        data=str(run.data.folder),
-        held_out=run.held_out,
-        images=run.image_count,
-        tested=run.tested,
-        device=resources.device,
-        threads=resources.threads or 1,
-        time_limit=resources.time_limit,
-        step_limit=resources.step_limit,
-        key=key,
-    )
 
 
 def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRecord:
@@ -360,19 +350,17 @@ def _record(
     }
     if report is not None:
         reached = {name: value for name in left if (value := getattr(report, name)) is not None}
+        ended = {"status": report.status, "error": report.error}
         with contextlib.suppress(ValidationError):  # a loss that is not a number, an accuracy of 2
-            return TrainingRecord.model_validate(
-                {**known, **left, **reached, "status": report.status, "error": report.error}
-            )
-    if outcome.status == Status.OK:
-        status, error = "error", "its report cannot be read"
-    else:
-        status, error = _judge(outcome, resources.step_limit)
+            return TrainingRecord.model_validate({**known, **left, **reached, **ended})
+    status, error = _judge(outcome, resources.step_limit)
     return TrainingRecord.model_validate({**known, **left, "status": status, "error": error})
 
 
 def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
     """Return status and reason, in one line, of a run that ended without a report."""
+    if outcome.status == Status.OK:
+        return "error", "its report cannot be read"
     line = (outcome.error.strip().splitlines() or ["no reason reported"])[0]
     if outcome.status in (Status.OUT_OF_MEMORY, Status.TIMEOUT):
         return outcome.status.value, line

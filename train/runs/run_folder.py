@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lemur_core.files.atomic import check_ours, own, write_text
@@ -24,17 +24,17 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.reading import read_json
-from manifests.records import Ingredient, TrainingRecord
+from manifests.records import TrainingRecord
 from train.compose.library import open_library
 from train.data import Cifar10
 from train.runs.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_history
-from train.runs.page import NET, RECORD, read_record, run_page
+from train.runs.page import NET, RECORD, percent_text, read_record, run_page
 
 KIND = "run"
 IDENTITY, RESULT, SCRATCH = "run.json", "result", "scratch"
 _LOCK, _OLDER = "lock", "older"
 _OF_PARTIAL = frozenset({IDENTITY, RESULT, SCRATCH, _LOCK, _OLDER})
-_FINAL = ("ok", "diverged")  # running it again would end in the same way
+FINAL = ("ok", "diverged")  # running it again would end in the same way
 _MOST_WEIGHTS = 4 * 2**30
 _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
 
@@ -43,6 +43,14 @@ def read_identity(folder: Path) -> dict[str, object]:
     """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
     identity: dict[str, object] = read_json(folder / IDENTITY)["identity"]
     return identity
+
+
+def _find_identity(folder: Path) -> dict[str, object] | None:
+    """Return the identity of a folder's run; None if there is none that can be read."""
+    try:
+        return read_identity(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def find_finished(
@@ -63,7 +71,7 @@ def find_finished(
         identity, record = read_identity(out), read_record(out)
     except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
         raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
-    same, final = identity == dict(wanted), is_final(record)
+    same, final = identity == dict(wanted), record.status in FINAL
     if same and (keep_failed or final):
         return record
     if force or not (same or final):
@@ -74,11 +82,6 @@ def find_finished(
     raise UserError(
         f"{out}: contains another run ({_difference(identity, wanted)}); choose another --out, or add --force"
     )
-
-
-def is_final(record: TrainingRecord) -> bool:
-    """Return whether the same run would end in the same way again."""
-    return record.status in _FINAL
 
 
 @contextlib.contextmanager
@@ -108,10 +111,7 @@ def _partial_folder(out: Path) -> Path:
 
 def open_scratch(partial: Path, wanted: Mapping[str, object], *, quiet: bool) -> Path:
     """Return the job's folder, with the files of an earlier part of the same run; those of another run are removed."""
-    scratch = partial / SCRATCH
-    identity: object = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        identity = read_identity(partial)
+    scratch, identity = partial / SCRATCH, _find_identity(partial)
     if identity != dict(wanted):
         if identity is not None and not quiet:
             note(f"{partial}: belongs to another run ({_difference(identity, wanted)}); training starts from scratch")
@@ -172,10 +172,7 @@ def remove_leftovers(out: Path, wanted: Mapping[str, object]) -> None:
     partial = _partial_folder(out)
     if not partial.is_dir():
         return
-    identity: object = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        identity = read_identity(partial)
-    if identity == dict(wanted) or {path.name for path in partial.iterdir()} <= {_LOCK}:
+    if _find_identity(partial) == dict(wanted) or {path.name for path in partial.iterdir()} <= {_LOCK}:
         with own_folder(out):
             _remove_partial(partial)
 
@@ -237,7 +234,16 @@ def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) ->
 
 
 def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
-    return parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
+    """Return the extraction folder of a run's blocks as its parent, unless it lacks the code of one of them."""
+    if library is None or not record.ingredients:
+        return []
+    known = open_library(library)
+    codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
+    for part in record.ingredients:
+        if (part.block, part.code_sha256) not in codes:
+            note(f"{library}: has no {part.block} with that code; the folder is not named as a parent")
+            return []
+    return parents_in(library)
 
 
 def parents_in(library: Path | None) -> list[Parent]:
@@ -266,18 +272,6 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _holds(library: Path | None, parts: Sequence[Ingredient]) -> bool:
-    """Return whether an extraction folder has exactly the code of all these blocks."""
-    if library is None:
-        return False
-    known = open_library(library)
-    codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
-    other = next((part.block for part in parts if (part.block, part.code_sha256) not in codes), None)
-    if other is not None:
-        note(f"{library}: has no {other} with that code; the folder is not named as a parent")
-    return other is None
-
-
 def _difference(stored: object, wanted: Mapping[str, object]) -> str:
     """Describe the first difference."""
     if not isinstance(stored, dict):
@@ -295,10 +289,9 @@ def _difference(stored: object, wanted: Mapping[str, object]) -> str:
 
 
 def run_text(record: TrainingRecord, out: Path) -> str:
-    """Summarize the result of a run in a few lines.
+    """Summarize the result of a run in a few lines; if training failed, one with the reason and what to do.
 
-    Args: record, out: the record, and the folder of the run as the user named it.
-    Returns: a table of the result; one line with the reason and what to do if training failed.
+    Args: out: the folder of the run as the user named it.
     """
     if record.status != "ok" and Path(f"{out}.partial").is_dir():
         return f"{record.name}: {record.error}; run again to resume from {out}.partial"
@@ -313,8 +306,8 @@ def run_text(record: TrainingRecord, out: Path) -> str:
         ),
         ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
         ("parameters", f"{record.parameters or 0:,}"),
-        ("held out", "–" if record.val_accuracy is None else f"{100 * record.val_accuracy:.2f} %"),
-        ("test", "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.2f} %"),
+        ("held out", percent_text(record.val_accuracy)),
+        ("test", percent_text(record.test_accuracy)),
         ("device", f"{record.device}, {record.precision}"),
     ]
     lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]

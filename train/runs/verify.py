@@ -13,7 +13,7 @@ from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_bytes
 from manifests.provenance import find_inlined_blocks
 from manifests.records import TrainingRecord
-from train.runs.job import HISTORY, read_history
+from train.runs.job import HISTORY, loads_or_none, read_history
 from train.runs.page import NET, RECORD, RUNS, read_record
 from train.runs.run_folder import IDENTITY, KIND, read_identity
 
@@ -99,7 +99,7 @@ def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -
     for name, value in stated.items():
         if getattr(record, name, None) != value:
             yield f"{name}: {value} stated, {getattr(record, name, None)} recorded"
-    if _read_json(folder / "recipe.json") != json.loads(record.recipe):
+    if _find_json(folder / "recipe.json") != json.loads(record.recipe):
         yield "recipe.json: is not the recipe of the record"
     try:
         other = read_identity(folder)["code_sha256"] != record.code_sha256
@@ -119,11 +119,11 @@ def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
             wrong.append(str(error))
             continue
         wrong += [f"{run.name}: {check.name}: {check.detail}" for check in checks if not check.ok]
-        records.append(_read_json(run / RECORD))
+        records.append(_find_json(run / RECORD))
     table, missing, rows = _TABLES[manifest.kind], [], 0
     lines = read_bytes(folder / table).splitlines() if (folder / table).is_file() else []
     for number, line in enumerate(lines, 1):
-        row = _loads(line)
+        row = loads_or_none(line)
         named = row.get("records") if manifest.kind == "search" and isinstance(row, dict) else [row]
         named = named if isinstance(named, list) else [named]
         rows += len(named)
@@ -136,12 +136,5 @@ def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
     ]
 
 
-def _read_json(path: Path) -> Any:
-    return _loads(path.read_bytes() if path.is_file() else b"")
-
-
-def _loads(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def _find_json(path: Path) -> Any:
+    return loads_or_none(path.read_bytes() if path.is_file() else b"")

@@ -156,18 +156,11 @@ def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, Training
 def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, tested: int) -> list[str]:
     """Return the table as Markdown, with a description of its figures; `tested` is the number of test images."""
     some = next((record for record in full.values() if record.status == "ok"), next(iter(full.values())))
-    cells = [
-        [
-            plain(row.variant),
-            _runs(row),
-            points(row.mean),
-            points(row.std),
-            "" if row.variant == FULL else points(row.against.mean, signed=True),
-            "" if row.variant == FULL else interval(row.against),
-            f"{row.train_seconds:.0f}",
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        against = ["", ""] if row.variant == FULL else [points(row.against.mean, signed=True), interval(row.against)]
+        figures = [_runs(row), points(row.mean), points(row.std), *against, f"{row.train_seconds:.0f}"]
+        cells.append([plain(row.variant), *figures])
     head = ["variant", "runs", "accuracy, %", "std", "against full, points", "95 % interval", "training, s"]
     return [
         f"# Ablation on {plain(label)}",
@@ -276,10 +269,9 @@ def folder_name(name: str) -> str:
 
 def _read_variant(text: str) -> tuple[str, dict[str, object]]:
     name, colon, rest = text.partition(":")
-    if not colon or not name.strip() or name.strip() == FULL:
-        raise UsageError(
-            f"variant {text!r}: write NAME: KEY=VALUE, for example 'no attention: slots.attention=\"none\"'"
-        )
+    if not colon or name.strip() in ("", FULL):
+        example = "'no attention: slots.attention=\"none\"'"
+        raise UsageError(f"variant {text!r}: write NAME: KEY=VALUE, for example {example}")
     return name.strip(), read_changes(rest)
 
 
@@ -293,11 +285,9 @@ def mean_difference(base: Mapping[int, float], other: Mapping[int, float], *, co
 
     differences = [other[seed] - base[seed] for seed in sorted(base.keys() & other.keys())]
     n = len(differences)
-    if n == 0:
-        return Difference(0, None, None, None)
-    mean = statistics.fmean(differences)
-    if n == 1:
-        return Difference(1, mean, None, None)
+    mean = statistics.fmean(differences) if n else None
+    if mean is None or n == 1:
+        return Difference(n, mean, None, None)
     half = float(t.ppf((1 + confidence) / 2, n - 1)) * statistics.stdev(differences) / math.sqrt(n)
     return Difference(n, mean, mean - half, mean + half)
 

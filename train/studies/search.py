@@ -163,8 +163,7 @@ def draw_compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget
             break
         draw = {slot: generator.choice(names) for slot, names in choices.items() if names}
         change = {f"slots__{slot}": name for slot, name in draw.items() if name != getattr(base.slots, slot).use}
-        recipe = base.changed(**change)
-        if recipe not in recipes:
+        if (recipe := base.changed(**change)) not in recipes:
             recipes.append(recipe)
     return recipes
 
@@ -239,10 +238,8 @@ def format_ranking(ranked: Sequence[SearchTrial], label: str, plan: SearchPlan) 
         filled = ", ".join(
             f"{slot.replace('_', ' ')} {code_span(value['use'].rpartition('.')[2])}" for slot, value in uses.items()
         )
-        result = (
-            "; ".join(map(summarize_record, trial.records[-2:])) if trial.records else f"not assembled: {trial.error}"
-        )
-        cells.append([str(rank), code_span(trial.name), filled, ", ".join(sorted(sources)), plain(result)])
+        rounds = "; ".join(map(summarize_record, trial.records[-2:])) or f"not assembled: {trial.error}"
+        cells.append([str(rank), code_span(trial.name), filled, ", ".join(sorted(sources)), plain(rounds)])
     return [
         f"# Search on {plain(label)}",
         "",

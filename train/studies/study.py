@@ -22,6 +22,7 @@ from manifests.folders.manifest import (
 )
 from manifests.records import TrainingRecord
 from train.data import Cifar10
+from train.runs.job import loads_or_none
 from train.runs.page import RUNS, result_text
 from train.runs.run import Resources, Training, TrainingRun, advance, open_sandbox, training
 from train.runs.run_folder import images_input, parents_in, torch_versions
@@ -32,11 +33,7 @@ PLAN = "plan.json"
 class Study:
     """The folder of a study, in four steps: check it (on construction), then `open`, `train` and `close` it.
 
-    Args:
-        out: the folder; it does not exist, is empty, or is a study.
-        data: the images of all runs.
-        resources: the resources of each run.
-        force: resume with another plan, and retrain failed runs.
+    Args: force: resume with another plan, and retrain failed runs.
     Raises: UserError if `out` has other content, or cannot be created.
     """
 
@@ -55,10 +52,7 @@ class Study:
 
         The manifest of another plan is removed: until this study is finished, the folder is not complete.
 
-        Args:
-            plan: JSON data that identify the study; `study` names the kind of the folder.
-            library: the extraction folder of its blocks.
-
+        Args: plan: JSON data that identify the study; `study` names the kind of the folder.
         Raises: UserError if it is a study with another plan and `force` is not set, or cannot be written.
         """
         self._plan, self._library = plan, library
@@ -161,10 +155,7 @@ class Study:
 
 def _is_study(folder: Path) -> bool:
     """Return whether the plan in a folder is one of a study; other programs use this file name, too."""
-    try:
-        plan = json.loads((folder / PLAN).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
+    plan = loads_or_none((folder / PLAN).read_bytes()) if (folder / PLAN).is_file() else None
     return isinstance(plan, dict) and "study" in plan
 
 
