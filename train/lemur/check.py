@@ -120,11 +120,7 @@ class CheckSettings:
 def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> Sandbox:
     """Return a sandbox for checks on these images, one at a time; it starts with the first check. Close it.
 
-    Args:
-        dataset: the images, whose folder the sandbox may read.
-        unsafe: run without the sandbox.
-        runtime: packages that the networks can import in addition to the declared runtime.
-
+    Args: unsafe: run without the sandbox. runtime: what networks can import besides the declared runtime.
     Returns: a sandbox that is not open yet; pass it as `box` of `check_nn`.
     """
     return Sandbox(entries=[CHECK.guest], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
@@ -197,10 +193,7 @@ def _run(box: Sandbox, name: str, entry: str, payload: Mapping[str, object], set
 def accuracy_to_time(accuracy: float, duration: int, chance: float = CHANCE) -> float:
     """Return LEMUR's measure of how fast a network learns: accuracy above chance, per 100 seconds.
 
-    Args:
-        duration: nanoseconds.
-        chance: accuracy of guessing.
-
+    Args: duration: nanoseconds. chance: accuracy of guessing.
     Source: `accuracy_to_time_metric` in `ab/nn/util/Util.py` of nn-dataset 2.1.0
     """
     return max(0.0, accuracy - chance) / (duration / _NANOSECONDS)
@@ -242,8 +235,7 @@ def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings
     if chance and accuracy <= chance * _GOOD:
         status = "low_accuracy"
         error = f"accuracy {accuracy:.4f} is at most {chance * _GOOD:g}: LEMUR would not store it"
-    quality = code_quality(code, name)
-    rate = accuracy_to_time(accuracy, duration, chance)
+    quality, rate = code_quality(code, name), accuracy_to_time(accuracy, duration, chance)
     return CheckResult(name, accuracy, rate, quality.score, status, error, duration, quality)
 
 
@@ -256,9 +248,7 @@ def _describe_end(outcome: Outcome, settings: CheckSettings) -> str:
     return f"the network {first}" if first[:1].islower() else first
 
 
-# -- smoke tests of the other tasks --------------------------------------------
-
-#: The label on every output.
+#: The label on every output of a smoke test.
 LABEL = f"generated (smoke test of nn-dataset {DEFAULT_VERSION}'s trainer; says nothing of the network's worth)"
 _SAMPLES = 32  # for training, and as many for test
 _CODE = ("ab/nn/util/", "ab/nn/metric/", "ab/nn/loader/", "ab/nn/transform/")
@@ -300,13 +290,9 @@ def check_task(
     settings: CheckSettings = CheckSettings(),
     unsafe: bool = False,
 ) -> CheckResult:
-    """Train and measure a network for a task on generated data, in the sandbox.
+    """Train and measure a network for a task on generated data, in the sandbox; the metric's value is its `accuracy`.
 
-    Args:
-        prm: as for `check_nn`; `transform` is a module of `ab.nn.transform`.
-        metric: one of the task's metrics; its first by default.
-
-    Returns: the result, with the metric's value as `accuracy`; if its status is not `ok`, `error` has the reason.
+    Args: prm: as for `check_nn`; `transform` is a module of `ab.nn.transform`.
     Raises: UserError if the task or metric cannot be smoke-tested, or `prm` lacks something; RetryableError if the
         package cannot be fetched.
     """
@@ -374,11 +360,7 @@ def check_file(
 ) -> dict[str, object]:
     """Check the network of a file on CIFAR-10, or by a smoke test of another task, and archive it if requested.
 
-    Args:
-        prm: JSON, or the path of a JSON file.
-        data: CIFAR-10, as for a run; not read for another task.
-        db: the LEMUR database to archive it in.
-
+    Args: prm: JSON, or the path of a JSON file. db: the LEMUR database to archive it in.
     Returns: its figures by name.
     Raises: UserError if the check fails, or the network cannot be archived.
     """
@@ -387,25 +369,24 @@ def check_file(
         if db is not None:
             raise UserError("--archive: a smoke test is not archived; omit --task or --archive")
         result, label = check_task(code, hyperparameters, task, metric=metric, settings=settings, unsafe=unsafe), LABEL
+        used = metric or TASKS[task].metrics[0]
+        figures: dict[str, object] = {"smoke_test": True, "task": task, "metric": used, used: result.accuracy}
     else:
         cifar10 = load_cifar10(data)
         label = cifar10.label
         if db is not None:
             check_enters(db, label, hyperparameters)
         result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
+        figures = {"accuracy": result.accuracy}
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
-    figures: dict[str, object] = {"name": result.name}
-    if task is None:
-        figures["accuracy"] = result.accuracy
-    else:
-        used = metric or TASKS[task].metrics[0]
-        figures |= {"smoke_test": True, "task": task, "metric": used, used: result.accuracy}
-    figures |= {"accuracy_to_time": result.accuracy_to_time, "code_quality": result.code_quality}
-    figures |= {"quality_by": result.quality and result.quality.owner, "data": label}
+    figures = {"name": result.name, **figures, "accuracy_to_time": result.accuracy_to_time}
+    figures |= {"code_quality": result.code_quality, "quality_by": result.quality and result.quality.owner}
+    figures["data"] = label
     if db is not None:
-        assert result.accuracy is not None
-        assert result.duration is not None
+        accuracy, duration = result.accuracy, result.duration
+        assert accuracy is not None
+        assert duration is not None
         new = archive(
             db,
             code,
@@ -413,8 +394,8 @@ def check_file(
             hyperparameters,
             data=label,
             epoch=settings.epochs,
-            accuracy=result.accuracy,
-            duration=result.duration,
+            accuracy=accuracy,
+            duration=duration,
         )
         figures["archived"] = f"{db}: {'1 trial added' if new else 'this trial is already there'}"
     return figures

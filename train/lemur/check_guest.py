@@ -68,10 +68,8 @@ class TrainData:
 def run_check(payload: Json) -> Json:
     """Train a network with its own `learn` and evaluate it on the test images.
 
-    Args:
-        payload: `code`; `prm`; `data`, a cache folder; `images`, the maximum number to train on, or null; `epochs`;
-            `seed`; `threads`.
-
+    Args: payload: `code`; `prm`; `data`, a cache folder; `images`, the maximum number to train on, or null; `epochs`;
+        `seed`; `threads`.
     Returns: `accuracy` and `duration` (nanoseconds), or `category` and `error`, the reason in one line.
     Raises: MemoryError and the like, which the sandbox reports.
     """
@@ -187,8 +185,6 @@ def _describe_error(error: NetError) -> str:
     return f"{line}{error.what.removesuffix(': ')} ({tried.get(error.step, error.tried)})"
 
 
-# -- smoke tests of the other tasks --------------------------------------------
-
 #: Mean and standard deviation as the COCO loaders pass them.
 _MEAN, _DEVIATION = (104.01362025, 114.03422265, 119.9165958), (73.6027665, 69.89082075, 70.9150767)
 _COCO_CLASSES = 6  # as many as LEMUR keeps; 0 is the background
@@ -201,12 +197,8 @@ _FOREVER = 10**6  # minutes allowed per epoch: the sandbox sets the real limit
 def run_task(payload: Json) -> Json:
     """Train a network with nn-dataset's trainer on generated data for its task, and measure it with the task's metric.
 
-    Args:
-        payload: `code`; `prm`; `task`, `dataset` and `metric`; `package`, a folder with the package's code; `samples`;
-            `epochs`; `seed`; `threads`.
-
-    Returns: `accuracy` and `duration` (nanoseconds), or `category` and `error`, the reason in one line.
-    Raises: MemoryError and the like, which the sandbox reports.
+    Args: payload: as for `run_check`, but `task`, `dataset` and `metric`; `package`, a folder with the package's code;
+        `samples`.
     """
     stub_weights()
     sys.path.insert(0, payload["package"])
@@ -323,11 +315,9 @@ class _Targets:
 
 def _captions(count: int, transform: Any, name: str) -> _Items:
     """Return images with captions as word ids: 1 is `<SOS>`, 2 `<EOS>`, 0 padding."""
-    items = []
-    for image, _ in _pictures(count, transform, name):
-        words = torch.randint(4, _WORDS, (_CAPTIONS, _TOKENS))
+    items = [(image, torch.randint(4, _WORDS, (_CAPTIONS, _TOKENS))) for image, _ in _pictures(count, transform, name)]
+    for _, words in items:
         words[:, 0], words[:, -2], words[:, -1] = 1, 2, 0
-        items.append((image, words))
     return _Items(items)
 
 

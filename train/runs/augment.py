@@ -33,12 +33,7 @@ class Pixels:
 
 
 def measure_pixels(images: Tensor, chosen: Tensor) -> Pixels:
-    """Measure the mean and deviation of the chosen images, from exact counts of the 256 values.
-
-    Args:
-        images: (N, C, H, W) uint8.
-        chosen: indices of the images that count.
-    """
+    """Measure the mean and deviation of the chosen images (N, C, H, W) uint8, from exact counts of the 256 values."""
     counts = torch.zeros(images.shape[1], 256, dtype=torch.int64)
     for rows in torch.split(chosen, 4096):
         part = images[rows]
@@ -71,14 +66,7 @@ class Augment:
     """Turns a batch of uint8 images into the input of a training step. Draws only from torch's global generator."""
 
     def __init__(self, settings: Augmentation, pixels: Pixels, size: int, steps: int) -> None:
-        """Build the transforms.
-
-        Args:
-            settings: the recipe's augmentation.
-            pixels: statistics of the training images.
-            size: height and width of the images.
-            steps: steps of the whole run; the last `plain_fraction` of them use only crop and flip.
-        """
+        """Build the transforms for images of this height and width, and a run of so many steps."""
         self._settings, self._pixels = settings, pixels
         self._first_plain = steps - round(settings.plain_fraction * steps)
         color = [round(255 * value) for value in pixels.mean]

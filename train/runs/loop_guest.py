@@ -197,9 +197,8 @@ class Loop:
         kept = tensors_only(final.state_dict())
         learned = {name for name, _ in final.named_parameters()}
         for name, value in kept.items():
-            if not value.is_floating_point():
-                continue
-            wrong = ~value.isfinite() if name in learned else value.isnan()  # a mask may contain infinities
+            # A mask may contain infinities. Integers are finite.
+            wrong = ~value.isfinite() if name in learned else value.isnan()
             if bool(wrong.any()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
         accuracy = None
@@ -269,15 +268,13 @@ class Loop:
     def _end_epoch(self) -> None:
         """Validate, and keep the epoch's results."""
         self._metrics.settle()
-        measured = None
-        if len(self._held):
-            measured = self._measure(self._data.train_images[self._held], self._data.train_labels[self._held])
+        images, labels = self._data.train_images[self._held], self._data.train_labels[self._held]
+        measured = self._measure(images, labels) if len(labels) else None
         self._metrics.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
         self._tick()
-        state = {name: part.state_dict() for name, part in self._parts().items()}
-        loose = [loose_buffers(module) for module in self._modules()]
-        kept = {**state, "loose": loose, "ledger": self._metrics.to_state()}
-        save_whole({"key": self._job.key, **kept}, self._folder / CHECKPOINT)
+        state: dict[str, object] = {name: part.state_dict() for name, part in self._parts().items()}
+        state |= {"loose": [loose_buffers(module) for module in self._modules()], "ledger": self._metrics.to_state()}
+        save_whole({"key": self._job.key, **state}, self._folder / CHECKPOINT)
         self._report.epochs(self._metrics.history)
 
     def _parts(self) -> dict[str, Any]:

@@ -71,13 +71,11 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
     or linearly, or remain constant.
     """
     if training.schedule == "onecycle":
-        return OneCycleLR(
-            optimizer,
-            max_lr=[group["lr"] for group in optimizer.param_groups],
-            total_steps=steps + 1,  # it refuses the call after its last step, whose rate is never used
-            pct_start=_not_one_step(training.warmup_fraction, steps + 1),
-            cycle_momentum=False,
-        )
+        total = steps + 1  # it refuses the call after its last step, whose rate is never used
+        rates, start = [group["lr"] for group in optimizer.param_groups], training.warmup_fraction
+        if start * total == 1:  # torch divides by the steps of the warm-up minus 1
+            start *= 1 - 1e-6
+        return OneCycleLR(optimizer, max_lr=rates, total_steps=total, pct_start=start, cycle_momentum=False)
     warm = min(steps, round(training.warmup_fraction * steps))
     rest = max(1, steps - warm)
     after: LRScheduler
@@ -91,11 +89,6 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
         return after
     rising = LinearLR(optimizer, 1 / (warm + 1), 1.0, total_iters=warm)
     return SequentialLR(optimizer, [rising, after], milestones=[warm])
-
-
-def _not_one_step(fraction: float, steps: int) -> float:
-    """Return the warm-up fraction, slightly reduced if it is exactly one step: torch divides by its steps minus 1."""
-    return fraction * (1 - 1e-6) if fraction * steps == 1 else fraction
 
 
 def make_average(net: nn.Module, decay: float) -> AveragedModel:
@@ -123,7 +116,6 @@ class MuonWithSgd(Optimizer):
     """Muon and SGD under one list of parameter groups, so that one schedule sets both."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], training: Training) -> None:
-        """Assign the parameters to the two optimizers."""
         weights = self._every = list(parameters)
         self._rows = [(each, rows) for each in weights if (rows := _as_rows(each)) is not None]
         taken = {id(each) for each, _ in self._rows}
@@ -185,7 +177,6 @@ class Muon(Optimizer):
     """Steps along the orthogonalised Nesterov momentum of matrices, with decoupled weight decay."""
 
     def __init__(self, matrices: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
-        """Train these (rows, columns) parameters."""
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
