@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -135,7 +136,9 @@ class CachedSandbox:
         for outcome in self.run(track(), attempts=1):
             job = pending.pop(outcome.key)
             if is_transient(outcome, _WIDENED):
-                again.append(replace(job, limits=_widen(job.limits or self.limits)))
+                limits = job.limits or self.limits
+                wall, cpu = limits.wall_seconds * _WIDER, limits.cpu_seconds * _WIDER
+                again.append(replace(job, limits=replace(limits, wall_seconds=wall, cpu_seconds=cpu)))
             else:
                 yield outcome
         for job in again:
@@ -156,12 +159,7 @@ class CachedSandbox:
             return
         if self._box is None:
             self._box = self._open.enter_context(Sandbox(limits=self.limits, **self._options))
-
-        def all_jobs() -> Iterator[Job]:
-            yield first
-            yield from jobs
-
-        yield from self._box.run(all_jobs())
+        yield from self._box.run(chain([first], jobs))
 
     def key_of(self, job: Job) -> str:
         """Return a key that covers everything the outcome depends on, but not the job's own key."""
@@ -195,14 +193,6 @@ def is_transient(outcome: Outcome, transient: frozenset[Status] = TRANSIENT) -> 
     return outcome.status in transient and not outcome.waited
 
 
-def _widen(limits: Limits) -> Limits:
-    return replace(
-        limits,
-        wall_seconds=limits.wall_seconds * _WIDER,
-        cpu_seconds=limits.cpu_seconds * _WIDER,
-    )
-
-
 class OutcomeStore:
     """Outcomes in one SQLite database in a room of the user's cache folder, which concurrent runs may share."""
 
@@ -229,10 +219,9 @@ class OutcomeStore:
 
 
 def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of what foreign code can import.
+    """Return the versions of what foreign code can import, with dependencies, by distribution.
 
     Args: runtime: further distributions, by name or named set.
-    Returns: the versions of the declared runtime, of `runtime`, and of their dependencies, by distribution.
     """
     return dict(find_runtime(tuple(runtime)).versions)
 

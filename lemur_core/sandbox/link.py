@@ -153,20 +153,12 @@ class Setup:
         """Return the bwrap command: a file system with only the readable paths, and the writable scratch root."""
         # bwrap mounts its own /proc and /dev below.
         visible = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
-        visible += [
-            sys.executable,
-            str(Path(__file__).parent / "server"),
-            *self.sys_path,
-            *self.modules(self.own_packages()).values(),
-        ]
+        own = self.modules(self.own_packages()).values()
+        visible += [sys.executable, str(Path(__file__).parent / "server"), *self.sys_path, *own]
         command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
         command += ["--proc", "/proc", "--dev", "/dev"]
-        command += [
-            "--perms",
-            "0111",
-            "--dir",
-            str(self.home),
-        ]  # an interpreter may be in it, but it must not be listed
+        # An interpreter may be in the home folder, but that must not be listed.
+        command += ["--perms", "0111", "--dir", str(self.home)]
         for path in dict.fromkeys(visible):
             command += ["--ro-bind", path, path]
         for path in (str(self.root), *([self.scratch] if self.scratch else [])):

@@ -103,7 +103,11 @@ class SandboxStage(Generic[Answer]):
         Raises: UserError if no sandbox is available.
         """
         jobs = (self.job(key, payload, names.get(key, "")) for key, payload in payloads.items())
-        with progress(self.label, len(payloads), self.unit) if self.label else nullcontext(_ignore) as advance:
+        with (
+            progress(self.label, len(payloads), self.unit)
+            if self.label
+            else nullcontext(lambda _count: None) as advance
+        ):
             for reply in self.run_jobs(box, jobs):
                 yield reply
                 advance(1)
@@ -163,7 +167,3 @@ class SandboxStage(Generic[Answer]):
 @cache
 def _adapter(answer: Any) -> TypeAdapter[Any]:
     return TypeAdapter(answer)
-
-
-def _ignore(_count: int) -> None:
-    """Show no progress."""

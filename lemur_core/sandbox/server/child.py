@@ -146,9 +146,7 @@ def _leave_server(server_id: int) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
-        confine.die_with_parent()
-        confine.die_first()
-        confine.show_files()
+        confine.prepare_job()
     if os.getppid() != server_id:  # the server died before the lines above took effect
         _exit(1)
 

@@ -83,30 +83,19 @@ def confine(backend: str, readable: Sequence[str], scratch: str) -> None:
     install_filter()
 
 
-def die_first() -> None:
-    """Make this process the first that the kernel kills when the machine runs out of memory; irreversible."""
-    with contextlib.suppress(OSError):  # no /proc
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+def prepare_server() -> None:
+    """Deny other processes of the user the server's memory, and make it the parent of what jobs leave behind."""
+    prctl(_PR_SET_DUMPABLE, 0)  # nor core dumps; children inherit it
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # to be able to find these processes, and end them
 
 
-def die_with_parent() -> None:
-    """Make the kernel kill this process when the server, its parent, dies."""
+def prepare_job() -> None:
+    """Let a job end with its server, before anything else, and show the server its open files."""
     prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-
-
-def hide_memory() -> None:
-    """Deny other processes of the user this one's memory and environment; no core dumps. Children inherit it."""
-    prctl(_PR_SET_DUMPABLE, 0)
-
-
-def show_files() -> None:
-    """Let the server see the open files of this job; other jobs are kept from it by files and system calls."""
-    prctl(_PR_SET_DUMPABLE, 1)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every process that a job leaves behind, to be able to find and end it."""
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    with contextlib.suppress(OSError):  # no /proc
+        # The first that the kernel kills when the machine runs out of memory; irreversible.
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+    prctl(_PR_SET_DUMPABLE, 1)  # other jobs are kept from them by files and system calls
 
 
 def drop_capabilities() -> None:

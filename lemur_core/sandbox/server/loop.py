@@ -149,13 +149,6 @@ def _first_message(channel: Channel) -> Message:
                 sys.exit(0)
 
 
-def _add_site_builtins() -> None:
-    """Add `exit`, `quit` and the like, which an interpreter without the `site` module lacks."""
-    site.setquit()
-    site.setcopyright()
-    site.sethelper()
-
-
 class _Server:
     """The loop and its state: the waiting and the running jobs."""
 
@@ -184,8 +177,7 @@ class _Server:
         self._selector.register(self._wake[0], selectors.EVENT_READ, "wake")
         self._selector.register(self._channel, selectors.EVENT_READ, "caller")
         if sys.platform == "linux":
-            confine.hide_memory()
-            confine.adopt_orphans()
+            confine.prepare_server()
         if not self._is_ready():
             return
         while not self._channel.closed or self._channel.pending:
@@ -200,7 +192,10 @@ class _Server:
                 self._self_test()
             stage = "failed"
             sys.path.extend(path for path in self._settings["sys_path"] if path not in sys.path)
-            _add_site_builtins()
+            # An interpreter that is started without the `site` module lacks `exit`, `quit` and the like.
+            site.setquit()
+            site.setcopyright()
+            site.sethelper()
             self._loader.preload(self._settings["preload"], self._settings["entries"])
             self._base_bytes = address_space()
         except Exception as error:  # noqa: BLE001 (the caller reports whatever an import raises)

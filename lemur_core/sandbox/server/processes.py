@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .child import KEY_BYTES, LENGTH_BYTES, MAX_VALUE_BYTES
 from .jobs import Limits, Status
-from .usage import OverLimitError, Scratch, SleepMeter, count_threads, list_processes
+from .usage import OverLimitError, Scratch, SleepMeter, count_threads, list_processes, read_stat
 
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
@@ -158,15 +158,8 @@ def end_orphans(spare: set[int]) -> None:
 
 
 def _list_children() -> set[int]:
-    own, children = os.getpid(), set()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                # After the name, which is in parentheses and may contain anything, even parentheses.
-                fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if int(fields[1]) == own:
-                    children.add(int(folder.name))
-    return children
+    folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return {int(folder.name) for folder in folders if read_stat(folder)[1:2] == [str(os.getpid())]}
 
 
 def address_space() -> int:

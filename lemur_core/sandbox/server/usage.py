@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from .jobs import Limits
 
@@ -131,7 +130,7 @@ def available_memory() -> int:
 
 def has_ended(process: int) -> bool:
     """Return whether a process has ended or is exiting, even if nobody has waited for it yet."""
-    fields = _split_stat(_read(f"/proc/{process}/stat"))
+    fields = read_stat(f"/proc/{process}")
     return not fields or bool(int(fields[6]) & _EXITING)
 
 
@@ -169,50 +168,37 @@ class SleepMeter:
         """Sample the job at most once a second; more frequent calls do nothing."""
         if now - self._sampled < _SAMPLE_SECONDS:
             return
-        activity = read_activity(processes)
+        cpu_seconds, states = _read_activity(processes)
         # If the server itself was held up, it does not know what the job did in the meantime.
         elapsed = min(now - self._sampled, 2 * _SAMPLE_SECONDS)
-        used = max(0.0, activity.cpu_seconds - self._cpu_seconds)
-        self._sampled, self._cpu_seconds = now, activity.cpu_seconds
+        used = max(0.0, cpu_seconds - self._cpu_seconds)
+        self._sampled, self._cpu_seconds = now, cpu_seconds
         self.watched += elapsed
-        if activity.runnable:
+        if "R" in states:  # it computes, or would if the machine were not busy
             self.runnable += elapsed
-        elif activity.sleeps:
+        elif states and "D" not in states:  # nor does it wait for a disk; without /proc there are no states
             self.asleep += elapsed
         self.asleep = max(0.0, self.asleep - _SLEEP_PER_CPU * used)
 
 
-class Activity(NamedTuple):
-    """A job at one moment: the CPU seconds that it has used so far, and the states of its threads."""
-
-    cpu_seconds: float
-    states: str
-
-    @property
-    def runnable(self) -> bool:
-        """Return whether the job computes, or would if the machine were not busy."""
-        return "R" in self.states
-
-    @property
-    def sleeps(self) -> bool:
-        """Return whether the job neither computes nor waits for a disk; False without /proc."""
-        return bool(self.states) and not self.runnable and "D" not in self.states
-
-
-def read_activity(processes: Sequence[int]) -> Activity:
-    """Return the current activity of these processes."""
+def _read_activity(processes: Sequence[int]) -> tuple[float, str]:
+    """Return the CPU seconds that these processes have used so far, and the states of their threads, a letter each."""
     ticks, states = 0, ""
     for process in processes:
         # The CPU time of threads and children that have ended is only in the figures of the whole process.
-        ticks += sum(map(int, _split_stat(_read(f"/proc/{process}/stat"))[11:15]))
+        ticks += sum(map(int, read_stat(f"/proc/{process}")[11:15]))
         for thread in _list_threads(process):
-            states += "".join(_split_stat(_read(thread / "stat"))[:1])
-    return Activity(ticks / os.sysconf("SC_CLK_TCK"), states)
+            states += "".join(read_stat(thread)[:1])
+    return ticks / os.sysconf("SC_CLK_TCK"), states
 
 
-def _split_stat(text: str) -> list[str]:
-    """Return the fields of a stat file after the process name, which is in parentheses and may hold anything."""
-    return text.rpartition(")")[2].split()
+def read_stat(folder: Path | str) -> list[str]:
+    """Return the fields of a process or thread after its name, which is in parentheses and may hold anything.
+
+    Args: folder: in /proc.
+    Returns: from the state on; none if it has ended.
+    """
+    return _read(f"{folder}/stat").rpartition(")")[2].split()
 
 
 def _list_threads(process: int) -> list[Path]:
