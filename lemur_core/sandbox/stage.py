@@ -103,11 +103,8 @@ class SandboxStage(Generic[Answer]):
         Raises: UserError if no sandbox is available.
         """
         jobs = (self.job(key, payload, names.get(key, "")) for key, payload in payloads.items())
-        with (
-            progress(self.label, len(payloads), self.unit)
-            if self.label
-            else nullcontext(lambda _count: None) as advance
-        ):
+        shown = progress(self.label, len(payloads), self.unit) if self.label else nullcontext(lambda _count: None)
+        with shown as advance:
             for reply in self.run_jobs(box, jobs):
                 yield reply
                 advance(1)

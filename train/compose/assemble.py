@@ -12,7 +12,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.provenance.licenses import combine_licenses
-from manifests.records import Block, Ingredient
+from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
     FitsNot,
@@ -49,6 +49,7 @@ _OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "h
 _HEADING = "The network."
 #: The observed facts about a filler that the text of the network depends on.
 _TEXT_FACTS = ("branch_end", "empty_end", "changes_channels")
+_STATED = set(Ingredient.model_fields) - {"slot"}
 _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 
 
@@ -89,8 +90,11 @@ def assemble(
     name = recipe.model.name
     if isinstance(ran, FitsNot):
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
-    ingredients = tuple(_ingredient(slot, block) for slot in chosen if (block := settled[slot].block))
-    return Network(name, code, prm, ingredients, recipe)
+    blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
+    ingredients = [
+        Ingredient.model_validate({"slot": slot, **block.model_dump(include=_STATED)}) for slot, block in blocks
+    ]
+    return Network(name, code, prm, tuple(ingredients), recipe)
 
 
 def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
@@ -184,10 +188,6 @@ def _about(settled: Fillers) -> str:
     return f"Its blocks: {', '.join(parts)}." if parts else "All its parts are built in."
 
 
-def _ingredient(slot: str, block: Block) -> Ingredient:
-    return Ingredient(slot=slot, **{name: getattr(block, name) for name in Ingredient.model_fields if name != "slot"})
-
-
 def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
     """Return the file's header comment; it has no time and no path, so the same recipe and blocks give the same bytes.
 
@@ -203,20 +203,17 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
         f"Recipe:  SHA-256 {recipe.sha256}",
         f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",
-        *(f"{slot:<17} {_describe_filler(fillers.get(slot))}" for slot in SLOTS),
     ]
+    for slot in SLOTS:
+        filler = fillers.get(slot)
+        origin = f" ({filler.block.license if filler.block else 'built in'})" if filler else ""
+        lines.append(f"{slot:<17} {filler.use if filler else NONE}{origin}")
     wrapped = [
         piece
         for line in lines
         for piece in ([line] if line.startswith("SPDX") else textwrap.wrap(line, _WRAP, break_on_hyphens=False)) or [""]
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
-
-
-def _describe_filler(filler: Filler | None) -> str:
-    if filler is None:
-        return NONE
-    return f"{filler.use} ({filler.block.license})" if filler.block else f"{filler.use} (built in)"
 
 
 def provenance(slot: str, filler: Filler) -> tuple[str, ...]:

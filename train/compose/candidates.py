@@ -235,12 +235,9 @@ class SlotCandidate:
         """Return one line to print."""
         if not self.fits:
             return f"no   {self.block}: {self.reason}"
-        facts = "".join(f", {_fact(name, value)}" for name, value in self.facts.items() if value not in ("", False))
-        return f"fits {self.block}({self.binding}): {self.parameters:,} parameters{facts}"
-
-
-def _fact(name: str, value: object) -> str:
-    return name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {value}"
+        facts = {name.replace("_", " "): value for name, value in self.facts.items() if value not in ("", False)}
+        texts = [f", {name}" if value is True else f", {name} {value}" for name, value in facts.items()]
+        return f"fits {self.block}({self.binding}): {self.parameters:,} parameters{''.join(texts)}"
 
 
 def candidates(
@@ -257,7 +254,6 @@ def candidates(
     Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
     contract at all these widths, or why it does not. Outcomes are cached.
 
-    Args: prober: probes the blocks; a new one by default.
     Raises: UserError for an unknown slot or folder, or if no sandbox is available.
     """
     if slot not in SLOTS:

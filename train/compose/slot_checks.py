@@ -89,22 +89,20 @@ def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None 
     """
     expected = shape if expected is None else expected
     for mode in ("eval mode", "train mode", "bfloat16 and channels_last"):
-        module = make().train(mode != "eval mode")
-        inputs = random_input(shape)
-        narrow = mode.startswith("bfloat16")
+        training, narrow = mode != "eval mode", mode.startswith("bfloat16")
+        module, inputs = make().train(training), random_input(shape)
         if narrow:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        inputs.requires_grad_(mode != "eval mode")
-        if narrow:
             module = module.to(memory_format=torch.channels_last)
-        with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
+        inputs.requires_grad_(training)
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(training):
             # Times one: a module that works in place cannot take a leaf that requires gradients.
             output = _output(module, inputs * 1.0, shape, f" in {mode}")
         if tuple(output.shape) != tuple(expected):
             raise SlotMismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
         if not bool(torch.isfinite(output).all()):
             raise SlotMismatch(3, f"gives values that are not finite in {mode}")
-        if mode != "eval mode":
+        if training:
             _backward(module, output, inputs, mode, gradients)
 
 
@@ -252,7 +250,8 @@ def check_attention(make: Make, values: Mapping[str, int]) -> Json:
         if torch.equal(output, inputs):
             raise SlotMismatch(3, "gives its input back unchanged")
         for small, large in _SCALES:
-            if _are_close(module(inputs * large), module(inputs * small)):
+            one, other = module(inputs * large), module(inputs * small)
+            if float((one - other).abs().max()) <= _CLOSE * float(other.abs().max()):
                 raise SlotMismatch(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
         zero = module(torch.zeros_like(inputs))
         gates, sees_all = _gates(module, inputs, output), _sees_all(module, inputs, output)
@@ -268,19 +267,13 @@ def _gates(module: nn.Module, inputs: Tensor, output: Tensor) -> bool:
     some = torch.zeros_like(inputs, dtype=torch.bool)
     some[:, ::2, ::3, ::3] = True
     without = module(inputs.masked_fill(some, 0.0))
-    if bool(without[some].any()):
-        return False
-    return not torch.equal(without[~some], output[~some])
+    return not bool(without[some].any()) and not torch.equal(without[~some], output[~some])
 
 
 def _sees_all(module: nn.Module, inputs: Tensor, output: Tensor) -> bool:
     moved = inputs.clone()
     moved[:, :, 0, 0] += 10.0
     return not torch.equal(module(moved)[:, :, -1, -1], output[:, :, -1, -1])
-
-
-def _are_close(one: Tensor, other: Tensor) -> bool:
-    return float((one - other).abs().max()) <= _CLOSE * float(other.abs().max())
 
 
 def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:

@@ -53,7 +53,8 @@ def find_parquet(folder: Path, name: str) -> ImageSource | None:
     Raises: UserError if only one split has files, or a file cannot be read.
     """
     for location in (folder / subfolder for subfolder in _PLACES):
-        matches = [(match[1], file) for file in _listing(location) if (match := _NAME.fullmatch(file.name))]
+        paths = sorted(file for file in location.glob("*") if file.is_file())
+        matches = [(match[1], file) for file in paths if (match := _NAME.fullmatch(file.name))]
         files = {split: [file for of, file in matches if of == split] for split in _SPLITS}
         for split, other in (_SPLITS, _SPLITS[::-1]):
             if files[split] and not files[other]:
@@ -131,10 +132,6 @@ def _choose_columns(names: Sequence[str], where: str) -> tuple[str, str]:
                 f"{where}: no column {wanted}; it has {', '.join(names) or 'none'}: is it another data set?"
             )
     return images[0], "label"
-
-
-def _listing(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
 
 
 def _read_table(file: Path) -> Any:

@@ -212,8 +212,11 @@ def train_once(
     resources = resources.resolve()
     if run.data.label in REAL_IMAGES:
         check_storable(run.network.prm)
-    if not quiet:
-        _note_overrides(run)
+    prm, used = run.network.prm, read_training_values(run.recipe.model_dump(mode="json"))
+    for name in sorted(used.keys() & prm.keys()) if not quiet else ():
+        if prm[name] != used[name]:
+            message = f"{name} {prm[name]!r} only reaches the constructor; training uses {used[name]!r} (recipe)"
+            note(f"{run.network.name}: {message}. Change it with --set training.…")
     with contextlib.ExitStack() as stack:
         steps = training(run, out, resources, force=force, library=library, alone=True, quiet=quiet)
         job = advance(stack.enter_context(contextlib.closing(steps)))
@@ -229,15 +232,6 @@ def train_once(
         record = advance(steps, outcome)
         assert isinstance(record, TrainingRecord)
         return record
-
-
-def _note_overrides(run: TrainingRun) -> None:
-    """Report the values of the recipe that override the network's own hyperparameters."""
-    prm, used = run.network.prm, read_training_values(run.recipe.model_dump(mode="json"))
-    for name in sorted(used.keys() & prm.keys()):
-        if prm[name] != used[name]:
-            message = f"{name} {prm[name]!r} only reaches the constructor; training uses {used[name]!r} (recipe)"
-            note(f"{run.network.name}: {message}. Change it with --set training.…")
 
 
 def training(
