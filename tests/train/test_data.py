@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets.exceptions import DatasetNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import UserError
 from tests.builders import cifar_files
 from train.data import Cifar10, load_cifar10, open_cache, split
 
@@ -188,36 +187,6 @@ def test_synthetic_is_the_same_everywhere(tmp_path: Path, curator_cache: Path) -
     assert load_cifar10("synthetic:2000", cache=tmp_path).folder == data.folder
 
 
-@pytest.mark.slow
-def test_synthetic_is_learned_by_a_small_network_and_not_by_a_linear_one(tmp_path: Path) -> None:
-    data = load_cifar10("synthetic", cache=tmp_path)
-    torch.manual_seed(0)
-    layers: list[torch.nn.Module] = []
-    for before, after in ((3, 16), (16, 32), (32, 64)):
-        layers += [torch.nn.Conv2d(before, after, 3, 2, 1), torch.nn.BatchNorm2d(after), torch.nn.ReLU()]
-    small = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
-    assert accuracy_after(small, data, epochs=1, learning_rate=1e-2) > 0.6
-    assert accuracy_after(linear, data, epochs=5, learning_rate=1e-4) < 0.4
-
-
-def accuracy_after(net: torch.nn.Module, data: Cifar10, *, epochs: int, learning_rate: float) -> float:
-    optimizer = torch.optim.Adam(net.parameters(), learning_rate)
-    for _ in range(epochs):
-        for rows in torch.randperm(len(data.train_labels)).split(64):
-            loss = torch.nn.functional.cross_entropy(net(scale(data.train_images[rows])), data.train_labels[rows])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    net.eval()
-    with torch.no_grad():
-        return float((net(scale(data.test_images)).argmax(1) == data.test_labels).float().mean())
-
-
-def scale(images: torch.Tensor) -> torch.Tensor:
-    return images.float() / 64 - 2
-
-
 # --- the Hub ----------------------------------------------------------------------------------------------------
 
 
@@ -252,32 +221,6 @@ def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve(monkeypatch, lambda *_, **__: {"train": hub_split("train"), "dev": hub_split("test")})
     with pytest.raises(UserError, match=r"^hf://datasets/o/n: no split test; it has dev, train$"):
         load_cifar10("hf://datasets/o/n", cache=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "said"),
-    [
-        (
-            ConnectionError("no route"),
-            RetryableError,
-            "the Hub cannot be read: no route; check the network and run again",
-        ),
-        (TimeoutError("too slow"), RetryableError, "the Hub cannot be read: too slow"),
-        (DatasetNotFoundError("not there"), UserError, "not there; check the name, the revision"),
-        (ValueError("no such revision"), UserError, "no such revision; check the name, the revision"),
-    ],
-)
-def test_errors_of_the_hub(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, kind: type[UserError], said: str
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    serve(monkeypatch, fail)
-    with pytest.raises(UserError) as caught:
-        load_cifar10("hf://datasets/o/n", cache=tmp_path)
-    assert type(caught.value) is kind
-    assert str(caught.value).startswith(f"hf://datasets/o/n: {said}")
 
 
 # --- held-out images --------------------------------------------------------------------------------------------

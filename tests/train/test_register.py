@@ -1,9 +1,7 @@
 """Runs for LEMUR: files of a checkout in the package's own names and format; trials in its database, added once."""
 
 import json
-import os
 import sqlite3
-import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -274,52 +272,3 @@ def test_a_trial_states_what_trained_it_whatever_the_networks_hyperparameters_sa
     (trial,) = json.loads(written(tmp_path)[f"{STATS}/1.json"])
     used = {"lr": 0.05, "momentum": 0.9, "batch": 64, "transform": "norm_flip", "dropout": 0.3}
     assert {name: trial[name] for name in used} == used
-
-
-# --- the package itself -------------------------------------------------------------------------------------------------
-
-#: Reads our database by `ab.nn.api.data`; then has the package import our files into a database of its own.
-READER = """
-import json, sys
-from pathlib import Path
-import ab.nn.api as api
-import ab.nn.util.db.Init as init
-import ab.nn.util.db.Write as write
-tree = Path(sys.argv[1])
-rows = api.data().to_dict("records")
-names, own = write.nn_path, Path("db", "own.db").absolute()
-init.db_file = own
-write.stat_train_dir = tree / "ab" / "nn" / "stat" / "train"
-write.nn_path = lambda folder: tree / "ab" / "nn" / "nn" if folder == "nn" else names(folder)
-init.init_db()
-write.json_n_code_to_db()
-Path("rows.json").write_text(json.dumps(rows, default=str))
-"""
-
-
-@pytest.mark.slow
-def test_the_package_reads_it_and_makes_the_same_rows_of_the_files(tmp_path: Path, folder: Path) -> None:
-    """LEMUR_PYTHON: an interpreter with nn-dataset 2.1.0 and what it imports."""
-    python = os.environ.get("LEMUR_PYTHON")
-    if not python:
-        pytest.skip("LEMUR_PYTHON is not set: an interpreter with nn-dataset 2.1.0")
-    work = tmp_path / "work"
-    (work / "db").mkdir(parents=True)
-    write_lemur_files(folder, made_up_record(), TINY, history())
-    register(work / "db" / "ab.nn.db", [folder])
-    done = subprocess.run(
-        [python, "-P", "-c", READER, str(folder)], cwd=work, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    read = json.loads((work / "rows.json").read_text())
-    found = sorted((row["epoch"], row["accuracy"], row["prm"]["accuracy_on"]) for row in read)
-    held_out = [(epoch, accuracy, "held-out training images") for epoch, accuracy in ((1, 0.25), (2, 0.5))]
-    assert found == [*held_out, (3, 0.5512, "test images")]
-    assert {(row["nn"], row["nn_code"], row["dataset"]) for row in read} == {(NAME, TINY, "cifar-10")}
-    assert all("def transform" in row["transform_code"] and "create_metric" in row["metric_code"] for row in read)
-    for query in (
-        "SELECT * FROM stat ORDER BY id",
-        "SELECT * FROM nn",
-        "SELECT DISTINCT * FROM prm ORDER BY uid, name",
-    ):
-        assert rows(work / "db" / "ab.nn.db", query) == rows(work / "db" / "own.db", query)

@@ -1,11 +1,7 @@
 """Whole training runs in the real sandbox: how each one ends, what it leaves, how it goes on, and that it repeats."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -302,36 +298,6 @@ def _wait_for_epoch(scratch: Path) -> None:
     deadline = time.monotonic() + 60
     while not read_history(scratch) and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-_SCRIPT = """
-import sys
-from pathlib import Path
-from tests_run import LONGER, SLOW, run
-from train.data import open_cache
-
-run(open_cache(Path(sys.argv[1])), None, Path(sys.argv[2]), SLOW, recipe=LONGER)
-"""
-
-
-def test_a_killed_caller_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
-    out = tmp_path / "out"
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "tests_run.py").symlink_to(__file__)
-    paths = os.pathsep.join([str(tmp_path / "modules"), str(Path(__file__).parents[2])])
-    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-P", "-c", _SCRIPT, str(data.folder), str(out)]
-    with subprocess.Popen(command, env=environment, start_new_session=True) as caller:
-        _wait_for_epoch(tmp_path / "out.partial" / "scratch")
-        family = psutil.Process(caller.pid).children(recursive=True)
-        os.killpg(caller.pid, signal.SIGKILL)
-    psutil.wait_procs(family, timeout=5)
-    assert (tmp_path / "out.partial").is_dir()
-    assert not out.exists()
-    record = run(data, box, out, SLOW, recipe=LONGER)
-    assert (record.status, record.steps) == ("ok", 24)
-    assert digest(out) == digest(whole)
-    assert epochs(out) == epochs(whole)
 
 
 def test_a_result_that_cannot_be_written_loses_no_epoch(

@@ -91,10 +91,8 @@ def assemble(
     if isinstance(ran, FitsNot):
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
-    ingredients = [
-        Ingredient.model_validate({"slot": slot, **block.model_dump(include=_STATED)}) for slot, block in blocks
-    ]
-    return Network(name, code, prm, tuple(ingredients), recipe)
+    stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
+    return Network(name, code, prm, tuple(map(Ingredient.model_validate, stated)), recipe)
 
 
 def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
