@@ -102,11 +102,6 @@ class TrainingRun:
             "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
         }
 
-    def size(self) -> tuple[str, int, int, int]:
-        """Return name, epochs, steps, and images per step."""
-        epochs, batch = self.recipe.training.epochs, min(self.recipe.training.batch_size, self.image_count)
-        return self.network.name, epochs, epochs * (self.image_count // batch), batch
-
 
 #: A run in progress: yields its job for the sandbox, receives the outcome, returns the record.
 Training = Generator[Job, Outcome, TrainingRecord]
@@ -227,7 +222,9 @@ def train_once(
         elif not box.is_open:
             # It is the caller's, so it is not closed here.
             box.__enter__()
-        with contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), *run.size()):
+        epochs, batch = run.recipe.training.epochs, min(run.recipe.training.batch_size, run.image_count)
+        size = (epochs, epochs * (run.image_count // batch), batch)
+        with contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), run.network.name, *size):
             (outcome,) = box.run([job])
         record = advance(steps, outcome)
         assert isinstance(record, TrainingRecord)

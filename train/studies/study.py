@@ -77,45 +77,37 @@ class Study:
         Returns: their records, in that order.
         """
         resources = self._resources.resolve()
-        under_way: deque[tuple[str, Training, Job | TrainingRecord]] = deque()
-        records: list[TrainingRecord] = []
+        under_way: deque[tuple[str, Training]] = deque()
+        records: dict[str, TrainingRecord] = {}
+
+        def advance_run(name: str, steps: Training, outcome: Outcome | None = None) -> Job | None:
+            """Return the job of a run that starts; None for one that is finished, with its outcome or at once."""
+            step = advance(steps, outcome)
+            if isinstance(step, Job):
+                return step
+            records[name] = step
+            note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(step)}")
+            return None
 
         def jobs() -> Iterator[Job]:
             for name, run in runs.items():
-                folder = self._out / RUNS / name
-                keep = not self._force
+                folder, keep = self._out / RUNS / name, not self._force
                 steps = training(run, folder, resources, force=True, library=self._library, keep_failed=keep)
-                under_way.append((name, steps, step := advance(steps)))
-                if isinstance(step, Job):
-                    yield step
+                if job := advance_run(name, steps):
+                    under_way.append((name, steps))
+                    yield job
 
-        def end_runs(outcome: Outcome | None = None) -> None:
-            """Finish the oldest run with its outcome, and the following ones that were already complete."""
-            while under_way:
-                name, steps, step = under_way[0]
-                record = step if isinstance(step, TrainingRecord) or outcome is None else advance(steps, outcome)
-                if not isinstance(record, TrainingRecord):
-                    return
-                outcome = None
-                under_way.popleft()
-                records.append(record)
-                note(f"{len(records)} of {len(runs)}  {name}: {summarize_record(record)}")
-
-        # The first job decides whether a sandbox is needed: starting one takes seconds.
         left = jobs()
-        first = next(left, None)
-        end_runs()
-        if first is None:
-            return records
+        first = next(left, None)  # it decides whether a sandbox is needed: starting one takes seconds
         try:
-            with open_sandbox(self._data.folder, resources) as box:
-                for outcome in box.run(chain([first], left)):
-                    end_runs(outcome)
-            end_runs()
+            if first is not None:
+                with open_sandbox(self._data.folder, resources) as box:
+                    for outcome in box.run(chain([first], left)):
+                        advance_run(*under_way.popleft(), outcome)
         finally:
-            for _, steps, _ in under_way:
+            for _, steps in under_way:
                 steps.close()
-        return records
+        return [records[name] for name in runs]
 
     def close(
         self, records: Sequence[TrainingRecord], rows: Mapping[str, int], page: Callable[[Path, Manifest], Page]
