@@ -316,10 +316,7 @@ def register_(
 
 
 def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
-    """Parse whole numbers from `1,2,3`.
-
-    Raises: UsageError if an entry is not a whole number, or is below `least`.
-    """
+    """Parse whole numbers from `1,2,3`. Raises: UsageError if an entry is not a whole number, or is below `least`."""
     numbers = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:

@@ -63,10 +63,7 @@ class Flow:
         self._alone = False  # only a suspect is running
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """Yield the outcomes, in the order of the jobs.
-
-        Raises: UserError if a dead server cannot be restarted.
-        """
+        """Yield the outcomes, in the order of the jobs. Raises: UserError if a dead server cannot be restarted."""
         source = enumerate(jobs)
         sent, yielded, exhausted = 0, 0, False
         while True:

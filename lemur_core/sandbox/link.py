@@ -290,10 +290,7 @@ class Link:
 
 
 def start_all(links: Iterable[Link]) -> None:
-    """Start the servers that are not running, in parallel.
-
-    Raises: StartError if one does not start.
-    """
+    """Start the servers that are not running, in parallel. Raises: StartError if one does not start."""
     fresh = [link for link in links if not link.running]
     for link in fresh:
         link.start()

@@ -259,10 +259,7 @@ def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
-    """Return the number of training images.
-
-    Raises: UserError if there are fewer than requested.
-    """
+    """Return the number of training images. Raises: UserError if there are fewer than requested."""
     count = len(data.train_labels)
     _check_held_out(held_out, count)
     if images is not None and not 1 <= images <= count - held_out:

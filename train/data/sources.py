@@ -92,10 +92,7 @@ def digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
 
 
 def check_labels(labels: NDArray[np.integer], where: str) -> NDArray[np.int64]:
-    """Return the labels as int64.
-
-    Raises: UserError that names the first row (from 0) whose label is not 0..9.
-    """
+    """Return the labels as int64. Raises: UserError that names the first row (from 0) whose label is not 0..9."""
     wrong = np.flatnonzero((labels < 0) | (labels >= CLASSES))
     if len(wrong):
         row = int(wrong[0])
@@ -207,10 +204,7 @@ def find_batches(folder: Path, name: str) -> ImageSource | None:
 
 
 def find_archive(path: Path) -> ImageSource:
-    """Find the batches in a tar archive, compressed or not.
-
-    Raises: UserError if it cannot be read.
-    """
+    """Find the batches in a tar archive, compressed or not. Raises: UserError if it cannot be read."""
     digest = digest_files("archive", path.parent, [path])
     return ImageSource(str(path), f"archive: {path.name}", digest, lambda: _read_archive(path))
 

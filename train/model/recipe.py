@@ -339,10 +339,7 @@ def read_prm(text: str) -> dict[str, object]:
 
 
 def read_code(path: Path) -> str:
-    """Read the text of a network's file.
-
-    Raises: UserError if it cannot be read.
-    """
+    """Read the text of a network's file. Raises: UserError if it cannot be read."""
     return _read_text(path, "a network's file (NET.py)")
 
 

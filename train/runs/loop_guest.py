@@ -145,10 +145,7 @@ class Loop:
         self._resume()
 
     def train(self) -> None:
-        """Train the remaining epochs.
-
-        Raises: DivergedError, TimeIsUpError, and anything that the network raises.
-        """
+        """Train the remaining epochs. Raises: DivergedError, TimeIsUpError, and anything that the network raises."""
         self._report.epochs(self._metrics.history)
         while self._metrics.steps < self.steps:
             for _ in range(self._steps_an_epoch):
@@ -157,10 +154,7 @@ class Loop:
             self._end_epoch()
 
     def step(self) -> None:
-        """Take one training step.
-
-        Raises: DivergedError, and anything that the network raises.
-        """
+        """Take one training step. Raises: DivergedError, and anything that the network raises."""
         self._tick()
         started = time.perf_counter()
         images, targets = self._load()

@@ -230,10 +230,7 @@ class RunMetrics:
             self.settle()
 
     def settle(self) -> None:
-        """Read the pending losses.
-
-        Raises: DivergedError if one is not finite.
-        """
+        """Read the pending losses. Raises: DivergedError if one is not finite."""
         unseen = self._unseen
         self._unseen = []
         for step, loss, right in unseen:
