@@ -223,8 +223,7 @@ def ablate_(
     seeds: Annotated[str, typer.Option(metavar="N,N", help="Seeds; every variant is trained with each.")] = "0,1,2",
     epochs: Epochs = None,
     variant: Annotated[
-        list[str] | None,
-        typer.Option(metavar="'NAME: KEY=VALUE'", help="Replaces the standard variants (repeatable)."),
+        list[str] | None, typer.Option(metavar="'NAME: KEY=VALUE'", help="Replaces the standard variants (repeatable).")
     ] = None,
     held_out: HeldOut = 5000,
     images: Images = None,

@@ -136,10 +136,7 @@ TABLES: dict[str, tuple[pa.Table, str]] = {
         GOOD.append_column("image", GOOD["img"]),
         ": columns img and image may both hold the images; keep one of them",
     ),
-    "label twice": (
-        GOOD.append_column("label", GOOD["label"]),
-        ": 2 columns are named label; keep one of them",
-    ),
+    "label twice": (GOOD.append_column("label", GOOD["label"]), ": 2 columns are named label; keep one of them"),
     "paths only": (
         pa.table({"img": ["a.png"], "label": [1]}),
         ": column img holds string, not images as PNG or JPEG bytes",

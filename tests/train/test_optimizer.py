@@ -150,10 +150,7 @@ def test_a_step_is_that_of_torch_as_far_as_bfloat16_goes(shape: tuple[int, int])
     torch.manual_seed(0)
     start = torch.randn(shape)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    pair = (
-        Muon([ours], 0.1, 0.9, 0.05),
-        torch.optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=0.05),
-    )
+    pair = (Muon([ours], 0.1, 0.9, 0.05), torch.optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=0.05))
     for _ in range(5):
         gradient = torch.randn(shape)
         for weight, optimizer in zip((ours, theirs), pair, strict=True):

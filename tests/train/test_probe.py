@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import slot_blocks
+from tests.builders.slot_blocks import BATCH_DROP, ELEMENT_DROP, HEAD, TEXTS, UNSCALED_DROP
 from train.compose.candidates import default_support
 from train.compose.probe_guest import probe_filler, probe_network
 from train.model.slots import SLOTS, list_sizes
@@ -25,7 +25,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
         return probe_filler(
             {
                 "slot": slot,
-                "code": slot_blocks.HEAD + text if "class " in text else "",
+                "code": HEAD + text if "class " in text else "",
                 "target": target,
                 "builds": list(builds),
                 "support": default_support(),
@@ -36,34 +36,30 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
 
 
 RIGHT = {
-    "residual": (slot_blocks.TEXTS["RESIDUAL"], "in_chs=channels", {"branch_end": "last", "empty_end": True}),
-    "residual, end of a container": (
-        slot_blocks.TEXTS["NESTED_END"],
-        "channels",
-        {"branch_end": "branch.2", "empty_end": False},
-    ),
-    "attention": (slot_blocks.TEXTS["GATE"], "channels", {"gates": True, "sees_all": True, "zero_to_zero": True}),
+    "residual": (TEXTS["RESIDUAL"], "in_chs=channels", {"branch_end": "last", "empty_end": True}),
+    "residual, end of a container": (TEXTS["NESTED_END"], "channels", {"branch_end": "branch.2", "empty_end": False}),
+    "attention": (TEXTS["GATE"], "channels", {"gates": True, "sees_all": True, "zero_to_zero": True}),
     "attention, of the map's rows": (
-        slot_blocks.TEXTS["ROWS"],
+        TEXTS["ROWS"],
         "channels",
         {"gates": False, "sees_all": True, "zero_to_zero": True},
     ),
-    "downsample": (slot_blocks.TEXTS["BLUR"], "channels", {"antialiased": True, "changes_channels": False}),
+    "downsample": (TEXTS["BLUR"], "channels", {"antialiased": True, "changes_channels": False}),
     "downsample, average": ("nn.AvgPool2d", "2", {"antialiased": True, "changes_channels": False}),
-    "downsample, subsampling": (slot_blocks.TEXTS["SUBSAMPLE"], "", {"antialiased": False, "changes_channels": False}),
+    "downsample, subsampling": (TEXTS["SUBSAMPLE"], "", {"antialiased": False, "changes_channels": False}),
     "downsample, maximum": ("nn.MaxPool2d", "2", {"antialiased": False, "changes_channels": False}),
     "downsample, to the next width": (
-        slot_blocks.TEXTS["MERGE"],
+        TEXTS["MERGE"],
         "in_dim=channels, out_dim=out_channels",
         {"antialiased": False, "changes_channels": True},
     ),
-    "norm": (slot_blocks.TEXTS["NORM"], "channels", {}),
+    "norm": (TEXTS["NORM"], "channels", {}),
     "norm, batch": ("nn.BatchNorm2d", "channels", {}),
-    "activation": (slot_blocks.TEXTS["ACTIVATION"], "", {}),
+    "activation": (TEXTS["ACTIVATION"], "", {}),
     "activation, in place": ("nn.ReLU", "inplace=True", {}),
-    "stochastic_depth": (slot_blocks.TEXTS["DROP"], "drop_prob=rate", {}),
-    "head": (slot_blocks.TEXTS["HEAD_BLOCK"], "channels, classes", {}),
-    "stem": (slot_blocks.TEXTS["STEM"], "in_channels, out_channels", {"stride": 1}),
+    "stochastic_depth": (TEXTS["DROP"], "drop_prob=rate", {}),
+    "head": (TEXTS["HEAD_BLOCK"], "channels, classes", {}),
+    "stem": (TEXTS["STEM"], "in_channels, out_channels", {"stride": 1}),
 }
 
 
@@ -77,57 +73,37 @@ def test_right(name: str) -> None:
 
 
 WRONG = [
-    ("residual", slot_blocks.TEXTS["POST_ACTIVATION"], "channels, channels", "an activation after the addition (ReLU)"),
-    ("residual", slot_blocks.TEXTS["NO_END"], "channels", "has no identity shortcut"),
-    ("residual", slot_blocks.TEXTS["TWO_BRANCHES"], "channels", "no single child ends the branch"),
-    ("residual", slot_blocks.TEXTS["UNUSED"], "channels", "no finite gradient reaches its parameter spare"),
-    ("residual", slot_blocks.TEXTS["STEM"], "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
-    (
-        "residual",
-        slot_blocks.TEXTS["RESIDUAL"],
-        "no_such=channels",
-        "cannot be constructed as PreAct(no_such=channels): TypeError",
-    ),
-    ("residual", slot_blocks.TEXTS["RESIDUAL"], "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
-    (
-        "attention",
-        slot_blocks.TEXTS["FULL_PRECISION"],
-        "channels",
-        "bfloat16 and channels_last: AssertionError: float32 alone",
-    ),
-    ("attention", slot_blocks.TEXTS["FIXED_SIZE"], "channels", "does not run on 4×8×12×8 in eval mode"),
-    ("attention", slot_blocks.TEXTS["SUBSAMPLE"], "", "gives 4×8×8×8 for 4×8×16×16"),
+    ("residual", TEXTS["POST_ACTIVATION"], "channels, channels", "an activation after the addition (ReLU)"),
+    ("residual", TEXTS["NO_END"], "channels", "has no identity shortcut"),
+    ("residual", TEXTS["TWO_BRANCHES"], "channels", "no single child ends the branch"),
+    ("residual", TEXTS["UNUSED"], "channels", "no finite gradient reaches its parameter spare"),
+    ("residual", TEXTS["STEM"], "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
+    ("residual", TEXTS["RESIDUAL"], "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),
+    ("residual", TEXTS["RESIDUAL"], "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
+    ("attention", TEXTS["FULL_PRECISION"], "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
+    ("attention", TEXTS["FIXED_SIZE"], "channels", "does not run on 4×8×12×8 in eval mode"),
+    ("attention", TEXTS["SUBSAMPLE"], "", "gives 4×8×8×8 for 4×8×16×16"),
     ("attention", "nn.SiLU", "", "has no parameters"),
     ("attention", "nn.Conv2d", "channels, channels, 3, padding=1", "attends to nothing"),
-    ("attention", slot_blocks.TEXTS["SCALE"], "channels", "attends to nothing"),
+    ("attention", TEXTS["SCALE"], "channels", "attends to nothing"),
     ("attention", "nn.GroupNorm", "1, channels", "normalises"),
-    (
-        "attention",
-        slot_blocks.TEXTS["SWISH_NORM"],
-        "channels",
-        "normalises: 512 times its input gives the same output as 64 times",
-    ),
-    ("downsample", slot_blocks.TEXTS["WIDEN"], "channels", "gives 24 channels for 8, not 8"),
-    ("downsample", slot_blocks.TEXTS["GATE"], "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
+    ("attention", TEXTS["SWISH_NORM"], "channels", "normalises: 512 times its input gives the same output as 64 times"),
+    ("downsample", TEXTS["WIDEN"], "channels", "gives 24 channels for 8, not 8"),
+    ("downsample", TEXTS["GATE"], "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
     ("downsample", "nn.Flatten", "", "gives 4×2048 for 4×8×16×16"),
-    ("norm", slot_blocks.TEXTS["SCALE"], "channels", "does not normalise"),
-    ("activation", slot_blocks.TEXTS["SOFTMAX"], "", "is not elementwise"),
-    ("activation", slot_blocks.TEXTS["DOUBLE"], "", "is linear"),
+    ("norm", TEXTS["SCALE"], "channels", "does not normalise"),
+    ("activation", TEXTS["SOFTMAX"], "", "is not elementwise"),
+    ("activation", TEXTS["DOUBLE"], "", "is linear"),
     ("activation", "nn.Identity", "", "gives its input back unchanged"),
-    (
-        "stochastic_depth",
-        slot_blocks.UNSCALED_DROP,
-        "rate",
-        "does not keep the mean: samples are scaled by 1 at rate 0.5",
-    ),
-    ("stochastic_depth", slot_blocks.BATCH_DROP, "rate", "at rate 0.5, not samples by themselves"),
-    ("stochastic_depth", slot_blocks.ELEMENT_DROP, "rate", "drops parts of a sample"),
-    ("stochastic_depth", slot_blocks.TEXTS["DROP"], "0.0", "drops nothing at rate 0.5"),
+    ("stochastic_depth", UNSCALED_DROP, "rate", "does not keep the mean: samples are scaled by 1 at rate 0.5"),
+    ("stochastic_depth", BATCH_DROP, "rate", "at rate 0.5, not samples by themselves"),
+    ("stochastic_depth", ELEMENT_DROP, "rate", "drops parts of a sample"),
+    ("stochastic_depth", TEXTS["DROP"], "0.0", "drops nothing at rate 0.5"),
     ("stochastic_depth", "nn.ReLU", "", "is not the identity in eval mode"),
-    ("head", slot_blocks.TEXTS["GATE"], "channels", "gives 4×16×16×16 for 4×16×16×16, not 4×10"),
+    ("head", TEXTS["GATE"], "channels", "gives 4×16×16×16 for 4×16×16×16, not 4×10"),
     ("head", "nn.Flatten", "", "gives 4×4096 for 4×16×16×16, not 4×10"),
-    ("stem", slot_blocks.TEXTS["STEM"], "in_channels, out_channels, stride=2", "halves height and width"),
-    ("stem", slot_blocks.TEXTS["STEM"], "in_channels, 5", "gives 4×5×16×16 for 4×3×16×16, not 4×8×16×16"),
+    ("stem", TEXTS["STEM"], "in_channels, out_channels, stride=2", "halves height and width"),
+    ("stem", TEXTS["STEM"], "in_channels, 5", "gives 4×5×16×16 for 4×3×16×16, not 4×8×16×16"),
 ]
 
 
@@ -143,31 +119,29 @@ def test_every_slot_is_covered() -> None:
 
 
 def test_the_first_build_that_fits_is_taken_else_the_one_that_came_furthest_is_told() -> None:
-    fits = ask("attention", slot_blocks.TEXTS["GATE"], "no_such=1", "16", "channels", "channels, reduction=2")
+    fits = ask("attention", TEXTS["GATE"], "no_such=1", "16", "channels", "channels, reduction=2")
     assert fits["build"] == "channels"
-    fails = ask("attention", slot_blocks.TEXTS["GATE"], "no_such=channels", "channels - 1", "16", "also_not=channels")
+    fails = ask("attention", TEXTS["GATE"], "no_such=channels", "channels - 1", "16", "also_not=channels")
     assert fails["build"] == "channels - 1"
     assert "does not run" in fails["reason"]
 
 
 def test_what_else_is_told() -> None:
-    of_factories = ask("residual", slot_blocks.TEXTS["RESIDUAL"], "channels, norm_layer=make_norm_activation")
+    of_factories = ask("residual", TEXTS["RESIDUAL"], "channels, norm_layer=make_norm_activation")
     assert of_factories["facts"]["branch_end"] == "last"
-    halving = ask(
-        "stem", slot_blocks.TEXTS["STEM"], "in_channels, out_channels, stride=2", strict=False
-    )  # as one built in may
+    halving = ask("stem", TEXTS["STEM"], "in_channels, out_channels, stride=2", strict=False)  # as one built in may
     assert halving["facts"] == {"stride": 2}
     broken = ask("norm", "class Broken(nn.Nothing):\n    pass\n", "channels")
     assert broken["reason"].startswith("its file cannot be executed: AttributeError")
 
 
 def test_all_widths_are_tried() -> None:
-    assert ask("attention", slot_blocks.TEXTS["GATE"], "8", widths=(8,))["fits"]
-    assert "4×16×16×16" in ask("attention", slot_blocks.TEXTS["GATE"], "8", widths=(8, 16))["reason"]
+    assert ask("attention", TEXTS["GATE"], "8", widths=(8,))["fits"]
+    assert "4×16×16×16" in ask("attention", TEXTS["GATE"], "8", widths=(8, 16))["reason"]
 
 
 def test_a_network_that_does_not_learn_is_told() -> None:
-    code = slot_blocks.HEAD + (
+    code = HEAD + (
         "class Net(nn.Sequential):\n"
         "    def __init__(self, in_shape, out_shape, prm, device):\n"
         "        super().__init__(nn.Flatten(), nn.Linear(12, out_shape[0]))\n\n"

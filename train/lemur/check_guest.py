@@ -28,16 +28,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.functional import resize
 
 from lemur_core.files import Json
-from lemur_core.sandbox.net import (
-    NetError,
-    construct,
-    execute,
-    install_vocabulary,
-    seed_all,
-    sizes,
-    step,
-    stub_weights,
-)
+from lemur_core.sandbox.net import NetError, construct, execute, install_vocabulary, seed_all, sizes, step, stub_weights
 from lemur_core.sandbox.server.foreign import is_kind, list_causes
 from train.data import open_cache
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, TRAINER_PARAMETERS, transform_module

@@ -78,14 +78,7 @@ class SearchTrial:
 
 
 def search(
-    base: Recipe,
-    folder: Path,
-    plan: SearchPlan,
-    *,
-    data: Cifar10,
-    out: Path,
-    resources: Resources,
-    force: bool = False,
+    base: Recipe, folder: Path, plan: SearchPlan, *, data: Cifar10, out: Path, resources: Resources, force: bool = False
 ) -> list[SearchTrial]:
     """Screen compositions of `base` with other blocks in its slots; a repeated call resumes the search.
 
