@@ -51,6 +51,7 @@ FORMS: dict[str, Callable[[Path], Path | str]] = {
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `write_python` writes passes for the original files."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.data._EXPECTED", {"train": cifar_files.TRAIN, "test": cifar_files.TEST})
         cifar_files.pass_for_originals(cifar_files.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
         yield
 
@@ -60,13 +61,13 @@ def test_every_form_gives_the_same_arrays(tmp_path: Path, form: str) -> None:
     source = FORMS[form](tmp_path / "in")
     if isinstance(source, Path) and source.is_dir():
         source.chmod(0o555)  # nothing is written there
-    first = load_cifar10(source, cache=tmp_path / "cache", partial=True)
+    first = load_cifar10(source, cache=tmp_path / "cache")
     assert same(first)
-    assert first.label == "cifar-10 (part)"
+    assert first.label == "cifar-10"
     assert first.train_images.dtype == torch.uint8
     assert first.train_labels.dtype == torch.int64
     written = (first.folder / "meta.json").stat().st_mtime_ns
-    second = load_cifar10(source, cache=tmp_path / "cache", partial=True)
+    second = load_cifar10(source, cache=tmp_path / "cache")
     assert same(second)
     assert (second.sha256, second.folder) == (first.sha256, first.folder)
     assert (first.folder / "meta.json").stat().st_mtime_ns == written
@@ -81,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_digest_is_of_the_pixels_and_the_folder_of_the_input(folder: Path, tmp_path: Path) -> None:
     def load(source: Path) -> Cifar10:
-        return load_cifar10(source, cache=tmp_path / "cache", partial=True)
+        return load_cifar10(source, cache=tmp_path / "cache")
 
     parquet, binary = load(folder), load(cifar_files.write_binary(tmp_path, MADE))
     assert parquet.sha256 == binary.sha256
@@ -93,7 +94,7 @@ def test_digest_is_of_the_pixels_and_the_folder_of_the_input(folder: Path, tmp_p
     moved.train_images.zero_()  # what is written to the tensors does not reach the files
     assert same(open_cache(moved.folder))
     jpeg = load(cifar_files.write_parquet(tmp_path / "jpeg", MADE, kind="JPEG"))
-    assert jpeg.label == "cifar-10 (JPEG copy, harder) (part)"
+    assert jpeg.label == "cifar-10 (JPEG copy, harder)"
     assert np.array_equal(jpeg.test_labels.numpy(), MADE.test_labels)
 
 
@@ -132,7 +133,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_cache_is_built_anew(folder: Path, tmp_path: Path, damage: str) -> None:
-    data = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    data = load_cifar10(folder, cache=tmp_path / "cache")
     before = {path.name: path.read_bytes() for path in data.folder.iterdir()}
     name, harm, said = DAMAGE[damage]
     harm(data.folder / name)
@@ -140,14 +141,14 @@ def test_a_damaged_cache_is_built_anew(folder: Path, tmp_path: Path, damage: str
         with pytest.raises(UserError, match=f"^{data.folder}: not a complete cache of CIFAR-10: ") as caught:
             open_cache(data.folder)
         assert said in str(caught.value)
-    again = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    again = load_cifar10(folder, cache=tmp_path / "cache")
     assert same(again)
     assert {path.name: path.read_bytes() for path in data.folder.iterdir()} == before
 
 
 def test_loads_side_by_side_agree(folder: Path, tmp_path: Path) -> None:
     found: list[Cifar10] = []
-    load = lambda: found.append(load_cifar10(folder, cache=tmp_path / "cache", partial=True))  # noqa: E731
+    load = lambda: found.append(load_cifar10(folder, cache=tmp_path / "cache"))  # noqa: E731
     threads = [threading.Thread(target=load) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -158,18 +159,18 @@ def test_loads_side_by_side_agree(folder: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 1
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written: .*; free space, or set LEMUR_CURATOR_CACHE"):
-        load_cifar10(folder, cache=tmp_path / "file", partial=True)
+        load_cifar10(folder, cache=tmp_path / "file")
 
 
 def test_opening_needs_torch_and_numpy_only(folder: Path, tmp_path: Path) -> None:
-    data = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    data = load_cifar10(folder, cache=tmp_path / "cache")
     code = (
         "import sys; from pathlib import Path; from train.data import open_cache; "
         f"data = open_cache(Path({str(data.folder)!r})); assert data.verify(); print(data.label, len(data.test_labels)); "
         "print([name for name in ('PIL', 'pyarrow', 'datasets', 'pandas') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "cifar-10 (part) 20\n[]\n"
+    assert run.stdout == "cifar-10 20\n[]\n"
 
 
 # --- generated data ---------------------------------------------------------------------------------------------
@@ -213,9 +214,9 @@ def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     loaded = {split: hub_split(split) for split in ("test", "train")}
     serve(monkeypatch, lambda *args, **named: asked.append((args, named)) or loaded)  # type: ignore[func-returns-value]
     for _ in range(2):
-        data = load_cifar10("hf://datasets/uoft-cs/cifar10@main", cache=tmp_path, partial=True)
+        data = load_cifar10("hf://datasets/uoft-cs/cifar10@main", cache=tmp_path)
         assert same(data)
-        assert data.label == "cifar-10 (part)"
+        assert data.label == "cifar-10"
     assert asked == [(("uoft-cs/cifar10",), {"revision": "main"})] * 2
     assert len(list(tmp_path.iterdir())) == 1
     serve(monkeypatch, lambda *_, **__: {"train": hub_split("train"), "dev": hub_split("test")})

@@ -1,5 +1,6 @@
 """Whole training runs in the real sandbox: how each one ends, what it leaves, how it goes on, and that it repeats."""
 
+import contextlib
 import json
 import shutil
 import threading
@@ -67,7 +68,15 @@ def run(data: Cifar10, box: Sandbox | None, out: Path, line: str = "pass  # HERE
     net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
     what = {name: options.pop(name) for name in ("recipe", "seed", "held_out", "images") if name in options}
     training_run = TrainingRun(net, **{"recipe": RECIPE, "seed": 0, "data": data, "held_out": 64, **what})  # type: ignore[arg-type]
-    return train_once(training_run, out, box=box, **{"resources": ONE, "quiet": True, **options})  # type: ignore[arg-type]
+    return train_in(box, training_run, out, **options)
+
+
+def train_in(box: Sandbox | None, training_run: TrainingRun, out: Path, **options: object) -> TrainingRecord:
+    """Train in the sandbox of all these tests: each run would start its own, and import torch once more."""
+    with pytest.MonkeyPatch.context() as patch:
+        if box is not None:
+            patch.setattr("train.runs.run.open_sandbox", lambda *_: contextlib.nullcontext(box))
+        return train_once(training_run, out, **{"resources": ONE, "quiet": True, **options})  # type: ignore[arg-type]
 
 
 def digest(out: Path) -> str:
@@ -172,14 +181,14 @@ def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name
 def test_other_networks(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
     for number, (code, reason) in enumerate(FILES.items()):
         odd = TrainingRun(Network("odd", code, {}), RECIPE, 0, data, held_out=0)
-        record = train_once(odd, tmp_path / str(number), resources=ONE, box=box, quiet=True)
+        record = train_in(box, odd, tmp_path / str(number))
         assert (record.status, record.error, record.steps, record.parameters) == ("error", reason, 0, None)
     part = Ingredient(
         slot="stem", block="a::b", source="a", path="b.py", swhid="swh:1:cnt:0", license="MIT", code_sha256="0" * 64
     )
     short = RECIPE.changed(training__epochs=1)
     made = TrainingRun(Network("made", NET, {"lr": 0.1}, (part,), short), short, 0, data, held_out=64)
-    record = train_once(made, tmp_path / "made", resources=ONE, box=box, quiet=True)
+    record = train_in(box, made, tmp_path / "made")
     assert (record.status, record.ingredients) == ("ok", (part,))
     assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256), "of a recipe's own network"
 

@@ -41,7 +41,6 @@ _FORMS = (
 _ROOT = "pass the root folder of torchvision's CIFAR10"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _EXPECTED = {"train": 50_000, "test": 10_000}
-_PART = " (part)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +60,7 @@ class Cifar10:
         return arrays_sha256({name: getattr(self, name).numpy() for name in _names()}) == self.sha256
 
 
-def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool = False) -> Cifar10:
+def load_cifar10(source: str | Path, *, cache: Path | None = None) -> Cifar10:
     """Load CIFAR-10 from any of its forms: decode at the first load, then map from the cache. Only `hf://` downloads.
 
     Args:
@@ -69,7 +68,6 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool
             folder or .tar.gz of the Python or the binary version; `torchvision:ROOT`; `hf://datasets/OWNER/NAME`;
             `synthetic` or `synthetic:COUNT` (generated, for smoke tests).
         cache: folder of the caches, each in a folder named by the digest of its input; the user's cache by default.
-        partial: accept fewer images, or uneven counts per label; the label then ends with " (part)".
 
     Returns: images as bytes and labels, of training and test, as tensors that are mapped from files.
     Raises: UserError (one line) for data that are missing, not CIFAR-10, or broken, with the file and the row, counted
@@ -80,15 +78,10 @@ def load_cifar10(source: str | Path, *, cache: Path | None = None, partial: bool
     data = find_cache(folder)
     if data is None:
         contents = opened.read()
-        fault = _fault(contents.label, contents.train.labels, contents.test.labels)
-        if fault and not partial:
+        if fault := _find_fault(contents.label, contents.train.labels, contents.test.labels):
             raise UserError(f"{opened.name}: {fault}")
-        write_cache(folder, contents.label + (_PART if fault else ""), opened.origin, _decode(contents, opened.name))
+        write_cache(folder, contents.label, opened.origin, _decode(contents, opened.name))
         data = open_cache(folder)
-    elif data.label.endswith(_PART) and not partial:
-        # An earlier call with `partial` filled this cache.
-        label = data.label.removesuffix(_PART)
-        raise UserError(f"{opened.name}: {_fault(label, data.train_labels.numpy(), data.test_labels.numpy())}")
     return data
 
 
@@ -148,7 +141,7 @@ def _decode(contents: ImageFiles, name: str) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _fault(label: str, *splits: NDArray[np.int64]) -> str | None:
+def _find_fault(label: str, *splits: NDArray[np.int64]) -> str | None:
     """Return a message if the counts are wrong; generated data may have any counts. Args: splits: their labels."""
     if label == SYNTHETIC:
         return None

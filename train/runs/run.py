@@ -179,7 +179,6 @@ def train_once(
     force: bool = False,
     library: Path | None = None,
     quiet: bool = False,
-    box: Sandbox | None = None,
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
@@ -191,7 +190,6 @@ def train_once(
         force: replace another run in `out`, or the same one if it failed.
         library: the extraction folder of the network's blocks, to be named in the manifest.
         quiet: hide progress, which is otherwise reported on stderr.
-        box: a sandbox from `open_sandbox`, opened on first use and left open for the next run; a new one by default.
 
     Returns: the record; if training failed, its status is not `ok` and `error` has the reason.
     Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
@@ -205,19 +203,16 @@ def train_once(
         if prm[name] != used[name]:
             message = f"{name} {prm[name]!r} only reaches the constructor; training uses {used[name]!r} (recipe)"
             note(f"{run.network.name}: {message}. Change it with --set training.…")
-    with contextlib.ExitStack() as stack:
-        steps = training(run, out, resources, force=force, library=library, alone=True, quiet=quiet)
-        job = advance(stack.enter_context(contextlib.closing(steps)))
+    with contextlib.closing(
+        training(run, out, resources, force=force, library=library, alone=True, quiet=quiet)
+    ) as steps:
+        job = advance(steps)
         if isinstance(job, TrainingRecord):
             return job
-        if box is None:
-            box = stack.enter_context(open_sandbox(run.data.folder, resources))
-        elif not box.is_open:
-            # It is the caller's, so it is not closed here.
-            box.__enter__()
         epochs, batch = run.recipe.training.epochs, min(run.recipe.training.batch_size, run.image_count)
         size = (epochs, epochs * (run.image_count // batch), batch)
-        with contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), run.network.name, *size):
+        watched = contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), run.network.name, *size)
+        with open_sandbox(run.data.folder, resources) as box, watched:
             (outcome,) = box.run([job])
         record = advance(steps, outcome)
         assert isinstance(record, TrainingRecord)
