@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Interpreter:
     readable: tuple[str, ...]
 
 
-def build_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def build_environment(home: Path) -> dict[str, str]:
     """Return the full environment of the server and its jobs: from the caller's, only the path of libraries."""
     clean = {
         "PATH": "/usr/bin:/bin",
@@ -64,8 +64,8 @@ def build_environment(home: Path, environment: Mapping[str, str] = os.environ) -
         "MALLOC_ARENA_MAX": "2",  # each arena reserves 128 MiB of a job's address space
     }
     clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-    if "LD_LIBRARY_PATH" in environment:
-        clean["LD_LIBRARY_PATH"] = environment["LD_LIBRARY_PATH"]
+    if "LD_LIBRARY_PATH" in os.environ:
+        clean["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     return clean
 
 

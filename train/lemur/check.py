@@ -286,7 +286,6 @@ def check_task(
     task: str,
     *,
     metric: str | None = None,
-    prefix: str = "",
     settings: CheckSettings = CheckSettings(),
     unsafe: bool = False,
 ) -> CheckResult:
@@ -298,7 +297,7 @@ def check_task(
     """
     known = _find_task(task, metric)
     hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
-    name = lemur_name(code, prefix)
+    name = lemur_name(code)
     if (reason := check_contract(code)) is not None:
         return CheckResult(name, status="contract", error=reason)
     package = package_code()

@@ -275,10 +275,10 @@ def _read_variant(text: str) -> tuple[str, dict[str, object]]:
     return name.strip(), read_changes(rest)
 
 
-def mean_difference(base: Mapping[int, float], other: Mapping[int, float], *, confidence: float = 0.95) -> Difference:
-    """Return the mean difference over the common seeds, with its interval by Student's t.
+def mean_difference(base: Mapping[int, float], other: Mapping[int, float]) -> Difference:
+    """Return the mean difference over the common seeds, with its two-sided 95 % interval by Student's t.
 
-    Args: base, other: value by seed. confidence: of the two-sided interval, between 0 and 1.
+    Args: base, other: value by seed.
     Source: https://en.wikipedia.org/wiki/Student%27s_t-test#Dependent_t-test_for_paired_samples
     """
     from scipy.stats import t
@@ -288,7 +288,7 @@ def mean_difference(base: Mapping[int, float], other: Mapping[int, float], *, co
     mean = statistics.fmean(differences) if n else None
     if mean is None or n == 1:
         return Difference(n, mean, None, None)
-    half = float(t.ppf((1 + confidence) / 2, n - 1)) * statistics.stdev(differences) / math.sqrt(n)
+    half = float(t.ppf(0.975, n - 1)) * statistics.stdev(differences) / math.sqrt(n)
     return Difference(n, mean, mean - half, mean + half)
 
 
