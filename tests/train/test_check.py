@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +10,12 @@ from PIL import Image
 
 from lemur_core.files.errors import UserError
 from tests.builders.suites import table
+from tests.builders.training import TINY
 from train.data import Cifar10, load_cifar10
 from train.lemur.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
 from train.lemur.check_guest import TrainData, prepare, read_steps
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 
-TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}
 QUICK = CheckSettings(threads=1, images=640, wall_seconds=60, memory_bytes=2**30)
 

@@ -1,13 +1,10 @@
 """LEMUR's contract, read from the code: what meets it, and the reason in one line for each way not to."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.builders.suites import Case, suite
+from tests.builders.training import TINY
 from train.model.contract import check_contract, lemur_digest, lemur_name
-
-TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 
 INIT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
 REST = "    def train_setup(self, prm): ...\n    def learn(self, train_data): ...\n    def forward(self, x): return x\n"

@@ -11,12 +11,12 @@ import torch
 from torchvision import transforms
 
 from lemur_core.files.errors import UserError
+from tests.builders.training import TINY
 from train.lemur.check import LABEL, TASKS, CheckSettings, check_file, check_task, package_code
 from train.lemur.check_guest import _GENERATORS
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import archive
 
-TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}
 CIFAR10 = "cifar-10 (JPEG copy, harder)"
 
