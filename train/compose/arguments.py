@@ -69,7 +69,7 @@ def _fill_channels(
 ) -> Mapping[str, str]:
     """Return the recorded values, with `channels` for equal values if no parameter name identifies the channels."""
     names = {parameter.name for parameter in parameters}
-    if "channels" not in SLOTS[slot].values or any(_find_role(slot, name, names) == "in" for name in names):
+    if SLOTS[slot].get("channels") != "channels" or any(_find_role(slot, name, names) == "in" for name in names):
         return values
     return {name: "channels" if value == str(channels) else value for name, value in values.items()}
 
@@ -135,11 +135,10 @@ def build_from_recipe(slot: str, arguments: Mapping[str, object], where: str) ->
 
 def _format(slot: str, value: Any, where: str) -> str:
     if isinstance(value, str) and value.startswith("$"):
-        expression = SLOTS[slot].expression(value[1:])
-        if expression is None:
-            known = ", ".join(SLOTS[slot].all_placeholders) or "none"
+        if value[1:] not in SLOTS[slot]:
+            known = ", ".join(f"${name}" for name in SLOTS[slot]) or "none"
             raise UserError(f"{where}: no placeholder {value!r} in slot {slot}; there are: {known}")
-        return expression
+        return SLOTS[slot][value[1:]]
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_format(slot, item, where) for item in value) + "]"
     if isinstance(value, dict):

@@ -12,7 +12,7 @@ from torch import nn
 from lemur_core.files import Json
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from lemur_core.sandbox.server.foreign import load
-from train.compose.slot_checks import CHECKS, SlotMismatch, error_text
+from train.compose.slot_checks import CHECKS, Make, SlotMismatch, error_text
 
 _SEED = 0
 #: Messages for failures of the sandbox's own steps.
@@ -56,10 +56,11 @@ def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> dict[
     """Return the answer for a build that fits at all sizes. Raises: SlotMismatch."""
     facts: Json = {}
     for values in payload["sizes"]:
-        construct = FillerConstructor(payload["target"], build, scope, values)
-        observed = CHECKS[payload["slot"]](construct, values | {"strict": payload["strict"]})
+        make = _constructor(payload["target"], build, scope, values)
+        more = {"strict": payload["strict"], "names": names_in(build)}
+        observed = CHECKS[payload["slot"]](make, values | more)
         facts = _common(facts, observed) if facts else observed
-    count = sum(parameter.numel() for parameter in construct().parameters())
+    count = sum(parameter.numel() for parameter in make().parameters())
     return {"fits": True, "build": build, "parameters": count, "facts": facts}
 
 
@@ -71,25 +72,22 @@ def _common(facts: Json, observed: Json) -> Json:
     return {name: value and facts[name] if isinstance(value, bool) else value for name, value in observed.items()}
 
 
-class FillerConstructor:
-    """Constructs a new instance of one filler on each call, with the same seed."""
+def _constructor(target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> Make:
+    """Return a function that constructs a new instance of one filler, each with the same seed."""
+    text = f"{target}({build})"
 
-    def __init__(self, target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> None:
-        self.text = f"{target}({build})"
-        self.names = names_in(build)
-        self._scope, self._values = scope, dict(values)
-
-    def __call__(self, rate: float = 0.0) -> nn.Module:
-        """Return a new instance. Raises: SlotMismatch."""
+    def make(rate: float = 0.0) -> nn.Module:
         random.seed(_SEED)
         torch.manual_seed(_SEED)
         try:
-            module = eval(self.text, self._scope, {**self._values, "rate": rate})
+            module = eval(text, scope, {**values, "rate": rate})
         except Exception as error:
-            raise SlotMismatch(0, f"cannot be constructed as {self.text}: {error_text(error)}") from error
+            raise SlotMismatch(0, f"cannot be constructed as {text}: {error_text(error)}") from error
         if not isinstance(module, nn.Module):
-            raise SlotMismatch(0, f"{self.text} gives {type(module).__name__}, which is not a torch.nn.Module")
+            raise SlotMismatch(0, f"{text} gives {type(module).__name__}, which is not a torch.nn.Module")
         return module
+
+    return make
 
 
 def names_in(build: str) -> set[str]:

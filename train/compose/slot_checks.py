@@ -4,7 +4,7 @@ Each check returns its observations, or raises a SlotMismatch.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -139,7 +139,7 @@ def with_nonzero_parameters(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
+def check_stem(make: Make, values: Json) -> Facts:
     """Check that images become maps with the channels of the first stage, and keep height and width."""
     into, out = values["in_channels"], values["out_channels"]
     halved = output_shape(make(), (BATCH, into, 16, 16))[2] == 8
@@ -151,7 +151,7 @@ def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
     return {"stride": divisor}
 
 
-def check_residual(make: Make, values: Mapping[str, int]) -> Json:
+def check_residual(make: Make, values: Json) -> Json:
     """Check that it keeps the shape, and that zeroing the output of one child, the branch's end, makes it the identity.
 
     Then the shortcut is the identity and nothing follows the addition: the pre-activation form.
@@ -160,7 +160,7 @@ def check_residual(make: Make, values: Mapping[str, int]) -> Json:
     channels = values["channels"]
     for height, width in SQUARES:
         run_filler(make, (BATCH, channels, height, width))
-    if "rate" in getattr(make, "names", ()):
+    if "rate" in values["names"]:
         run_filler(lambda: make(rate=_RATE), (BATCH, channels, *SQUARES[0]))
     module = with_nonzero_parameters(make())
     inputs = random_input((2, channels, 8, 8))
@@ -231,7 +231,7 @@ def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
         raise SlotMismatch(3, f"nothing can follow its branch's end {name}: the output changes")
 
 
-def check_attention(make: Make, values: Mapping[str, int]) -> Json:
+def check_attention(make: Make, values: Json) -> Json:
     """Check that it keeps the shape of maps of several sizes, has parameters, and attends.
 
     It attends if it gates (each output value is the input value times a factor from 0 to 2 that depends on other
@@ -276,7 +276,7 @@ def _sees_all(module: nn.Module, inputs: Tensor, output: Tensor) -> bool:
     return not torch.equal(module(moved)[:, :, -1, -1], output[:, :, -1, -1])
 
 
-def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
+def check_downsample(make: Make, values: Json) -> Facts:
     """Check that it halves height and width and keeps the channels or changes to those of the next stage.
 
     Returns: also whether it aliases.
@@ -285,7 +285,7 @@ def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
     """
     channels = values["channels"]
     out = output_shape(make(), (BATCH, channels, 16, 16))[1]
-    changes = "out_channels" in getattr(make, "names", ())
+    changes = "out_channels" in values["names"]
     wanted = values["out_channels" if changes else "channels"]
     if out != wanted:
         raise SlotMismatch(2, f"gives {out} channels for {channels}, not {wanted}")
@@ -318,7 +318,7 @@ def _responses(module: nn.Module, channels: int) -> tuple[float | None, list[flo
     return (size if same else None), [float(output.abs().mean()) for output in outputs[1:]]
 
 
-def check_norm(make: Make, values: Mapping[str, int]) -> Facts:
+def check_norm(make: Make, values: Json) -> Facts:
     """Check that it keeps the shape, and that its output hardly depends on the scale of its input."""
     channels = values["channels"]
     for height, width in SIZES:
@@ -331,7 +331,7 @@ def check_norm(make: Make, values: Mapping[str, int]) -> Facts:
     return {}
 
 
-def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
+def check_activation(make: Make, values: Json) -> Facts:
     """Check that it keeps the shape, works elementwise, and is not linear."""
     shape = (BATCH, values["channels"], 8, 8)
     run_filler(make, shape)
@@ -352,7 +352,7 @@ def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
     return {}
 
 
-def check_stochastic_depth(make: Make, values: Mapping[str, int]) -> Facts:
+def check_stochastic_depth(make: Make, values: Json) -> Facts:
     """Check that it is the identity in eval mode and at rate 0, and in train mode drops samples but keeps the mean.
 
     Source: Huang et al. 2016, arXiv:1603.09382
@@ -394,14 +394,14 @@ def _check_dropping(inputs: Tensor, output: Tensor, rate: float) -> None:
         raise SlotMismatch(3, f"drops {share:.0%} of the samples at rate {rate}")
 
 
-def check_head(make: Make, values: Mapping[str, int]) -> Facts:
+def check_head(make: Make, values: Json) -> Facts:
     """Check that maps of any size become one value per class."""
     for height, width in SQUARES:
         run_filler(make, (BATCH, values["channels"], height, width), (BATCH, values["classes"]))
     return {}
 
 
-CHECKS: dict[str, Callable[[Make, Mapping[str, int]], Facts]] = {
+CHECKS: dict[str, Callable[[Make, Json], Facts]] = {
     "stem": check_stem,
     "residual": check_residual,
     "attention": check_attention,

@@ -42,40 +42,18 @@ class Filler:
     full: "Filler | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotKind:
-    """One kind of slot: the values that its factory takes, and a recipe's placeholders for them."""
-
-    values: tuple[str, ...]
-    placeholders: dict[str, str]
-    factories: tuple[str, ...] = tuple(FACTORIES)
-
-    def expression(self, placeholder: str) -> str | None:
-        """Return the Python name for `$placeholder` here; None if there is none."""
-        if placeholder in self.factories:
-            return FACTORIES[placeholder]
-        return self.placeholders.get(placeholder)
-
-    @property
-    def all_placeholders(self) -> list[str]:
-        """All placeholders of this slot, in the form of a recipe."""
-        return [f"${name}" for name in (*self.placeholders, *self.factories)]
-
-
 _CHANNELS = {"channels": "channels", "in_channels": "channels", "out_channels": "channels"}
 
-SLOTS = {
-    "stem": SlotKind(
-        ("in_channels", "out_channels"),
-        {"channels": "in_channels", "in_channels": "in_channels", "out_channels": "out_channels"},
-    ),
-    "residual": SlotKind(("channels", "rate"), _CHANNELS | {"rate": "rate"}),
-    "attention": SlotKind(("channels",), _CHANNELS),
-    "downsample": SlotKind(("channels", "out_channels"), _CHANNELS | {"out_channels": "out_channels"}),
-    "norm": SlotKind(("channels",), _CHANNELS, factories=()),
-    "activation": SlotKind((), {}, factories=()),
-    "stochastic_depth": SlotKind(("rate",), {"rate": "rate"}, factories=()),
-    "head": SlotKind(("channels", "classes"), _CHANNELS | {"classes": "classes"}),
+#: By slot, the Python names that a recipe's placeholders stand for: `$channels`, `$norm` and the like.
+SLOTS: dict[str, dict[str, str]] = {
+    "stem": {"channels": "in_channels", "in_channels": "in_channels", "out_channels": "out_channels", **FACTORIES},
+    "residual": {**_CHANNELS, "rate": "rate", **FACTORIES},
+    "attention": {**_CHANNELS, **FACTORIES},
+    "downsample": {**_CHANNELS, "out_channels": "out_channels", **FACTORIES},
+    "norm": _CHANNELS,
+    "activation": {},
+    "stochastic_depth": {"rate": "rate"},
+    "head": {**_CHANNELS, "classes": "classes", **FACTORIES},
 }
 
 
