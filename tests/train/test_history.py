@@ -56,7 +56,7 @@ def test_lines_an_epoch_each_told_once(tmp_path: Path, capsys: pytest.CaptureFix
     def told(*epochs: dict[str, object]) -> list[str]:
         with watching(tmp_path, "tiny", 2, 16, 32):
             (tmp_path / "history.jsonl").write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
-            (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
+            (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "more": 1.0}))
         return capsys.readouterr().err.splitlines()
 
     assert told(LINE) == ["tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left"]

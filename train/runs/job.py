@@ -195,7 +195,6 @@ class StepFigures(Record):
     """The last progress that a run reported."""
 
     steps: int = Field(default=0, ge=0)
-    loss: Number | None = None
     images_per_second: Number = 0.0
     parameters: int | None = Field(default=None, ge=0)
     train_seconds: Seconds = 0.0

@@ -172,7 +172,7 @@ class Loop:
         if self._ema is not None:
             self._ema.update_parameters(self._net)
         self._metrics.end_step(time.perf_counter() - started, loaded - started)
-        self._report.step(lambda: {**self.figures(), "loss": self._metrics.last_loss}, self.batch)
+        self._report.step(self.figures, self.batch)
 
     def bare_step(self, images: Tensor, labels: Tensor) -> None:
         """Run only forward and backward of the same network: the baseline for the time of a step."""

@@ -214,11 +214,6 @@ class RunMetrics:
         self._losses: list[float] = []
         self._begin_epoch()
 
-    @property
-    def last_loss(self) -> float | None:
-        """The loss of the last step of this epoch whose loss was read."""
-        return self._losses[-1] if self._losses else None
-
     def note(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """Record the loss of the current step, and the number of correct images if the batch was not mixed.
 
