@@ -254,11 +254,6 @@ class Link:
         log = self._log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
         return f"exit code {self._process.returncode}" + (f": {log.splitlines()[-1]}" if log else "")
 
-    @property
-    def process_id(self) -> int:
-        """The process ID of the server (or of bubblewrap, if that runs it)."""
-        return int(self._process.pid)
-
     def release(self, number: int) -> Job:
         """Return a held job that is done, and forget it."""
         self.started.pop(number, None)

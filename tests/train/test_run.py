@@ -299,7 +299,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_
 def _kill_child(box: Sandbox, scratch: Path) -> None:
     _wait_for_epoch(scratch)
     (link,) = box._links
-    (child,) = psutil.Process(link.process_id).children()
+    (child,) = psutil.Process(link._process.pid).children()
     child.kill()
 
 

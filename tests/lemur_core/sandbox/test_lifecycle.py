@@ -96,7 +96,7 @@ def test_server_that_dies_is_started_again(box: Sandbox, caplog: pytest.LogCaptu
     outcomes = box.run(jobs)
     values = [next(outcomes).value]
     victim = box._links[0]
-    os.killpg(victim.process_id, signal.SIGKILL)  # its jobs are in sessions of their own, and die with it
+    os.killpg(victim._process.pid, signal.SIGKILL)  # its jobs are in sessions of their own, and die with it
     values += [outcome.value for outcome in outcomes]
     assert values == list(range(8))
     assert "server died" in caplog.text
@@ -107,10 +107,10 @@ def test_jobs_die_with_their_server(box: Sandbox) -> None:
     outcomes = box.run(Job(str(i), "attacks:sleep", {"seconds": each}) for i, each in enumerate(seconds))
     assert next(outcomes).status == Status.OK
     time.sleep(0.3)
-    family = [child for link in box._links for child in psutil.Process(link.process_id).children(recursive=True)]
+    family = [child for link in box._links for child in psutil.Process(link._process.pid).children(recursive=True)]
     assert len(family) >= 2
     for link in box._links:
-        os.killpg(link.process_id, signal.SIGKILL)
+        os.killpg(link._process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 2
     while (alive := [process for process in family if runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.02)

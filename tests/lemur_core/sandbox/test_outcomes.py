@@ -50,7 +50,7 @@ def test_a_job_that_gets_no_cpu_does_not_wait() -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
         with Sandbox(preload=(), sys_path=[Path(__file__).parent], workers=1) as opened:
-            server = psutil.Process(opened._links[0].process_id)
+            server = psutil.Process(opened._links[0]._process.pid)
             server.nice(19)
             for process in (*busy, server):
                 os.sched_setaffinity(process.pid, {core})
@@ -237,7 +237,7 @@ def test_whatever_code_leaves_behind_the_job_ends_with_an_outcome(
     """The server's process goes on: nothing returns into its loop."""
     sandbox = open_box if unsafe else box
     assert [outcome.value for outcome in sandbox.run([Job("", "attacks:double", {"x": 1})])] == [{"doubled": 2}]
-    servers = [link.process_id for link in sandbox._links]
+    servers = [link._process.pid for link in sandbox._links]
     kinds = list_hostile()
     jobs = (Job(name, "attacks:run_statements", {"code": code}) for name, code in kinds.items())
     outcomes = {outcome.key: outcome for outcome in sandbox.run(jobs)}
@@ -249,7 +249,7 @@ def test_whatever_code_leaves_behind_the_job_ends_with_an_outcome(
         assert outcome.value == ("done" if outcome.status is Status.OK else None), (name, outcome)
         assert outcome.error or outcome.status is Status.OK, (name, outcome)
     assert [outcome.value for outcome in sandbox.run([Job("", "attacks:double", {"x": 2})])] == [{"doubled": 4}]
-    assert [link.process_id for link in sandbox._links] == servers
+    assert [link._process.pid for link in sandbox._links] == servers
 
 
 def test_an_exception_is_described_by_what_it_really_is(run: Run) -> None:
