@@ -219,9 +219,10 @@ class OutcomeStore:
 
 
 def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of what foreign code can import, with dependencies, by distribution.
+    """Return the versions of what foreign code can import.
 
     Args: runtime: further distributions, by name or named set.
+    Returns: the versions of the declared runtime, of `runtime`, and of their dependencies, by distribution.
     """
     return dict(find_runtime(tuple(runtime)).versions)
 

@@ -19,7 +19,12 @@ RECORD, NET = "record.json", "net.py"
 
 
 def read_record(folder: Path) -> TrainingRecord:
-    """Read the record of a run, finished or failed, in its folder. Raises: OSError; ValueError if it is invalid."""
+    """Read the record in a run's folder.
+
+    Args: folder: of one run, finished or failed.
+    Returns: the record, validated.
+    Raises: OSError, or ValueError if it is not a record.
+    """
     return read_json_record(folder / RECORD, TrainingRecord)
 
 

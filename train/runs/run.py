@@ -252,21 +252,7 @@ def training(
         done = len(read_history(scratch))
         if done and not quiet:
             note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
-        job = TrainingJob(
-            code=run.network.code,
-            prm=dict(run.network.prm),
-            recipe=run.recipe.to_json(),
-            seed=run.seed,
-            data=str(run.data.folder),
-            held_out=run.held_out,
-            images=run.image_count,
-            tested=run.tested,
-            device=resources.device,
-            threads=resources.threads or 1,
-            time_limit=resources.time_limit,
-            step_limit=resources.step_limit,
-            key=_sha256(canonical_json(identity)),
-        )
+        job = _build_job(run, resources, _sha256(canonical_json(identity)))
         outcome = yield Job(str(out), ENTRY, asdict(job), resources.limits(), scratch=str(scratch.resolve()))
         report = TRAIN.read(outcome).answer
         for line in report.notes if report and not quiet else ():
@@ -285,6 +271,24 @@ def training(
         if not _can_resume(outcome, report):
             put_in_place(partial, out)
     return record
+
+
+def _build_job(run: TrainingRun, resources: Resources, key: str) -> TrainingJob:
+    return TrainingJob(
+        code=run.network.code,
+        prm=dict(run.network.prm),
+        recipe=run.recipe.to_json(),
+        seed=run.seed,
+        data=str(run.data.folder),
+        held_out=run.held_out,
+        images=run.image_count,
+        tested=run.tested,
+        device=resources.device,
+        threads=resources.threads or 1,
+        time_limit=resources.time_limit,
+        step_limit=resources.step_limit,
+        key=key,
+    )
 
 
 def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRecord:

@@ -289,9 +289,10 @@ def _difference(stored: object, wanted: Mapping[str, object]) -> str:
 
 
 def run_text(record: TrainingRecord, out: Path) -> str:
-    """Summarize the result of a run in a few lines; if training failed, one with the reason and what to do.
+    """Summarize the result of a run in a few lines.
 
     Args: out: the folder of the run as the user named it.
+    Returns: a table of the result; one line with the reason and what to do if training failed.
     """
     if record.status != "ok" and Path(f"{out}.partial").is_dir():
         return f"{record.name}: {record.error}; run again to resume from {out}.partial"
