@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,8 @@ def find_parquet(folder: Path, name: str) -> ImageSource | None:
             paths = [*files["train"], *files["test"]]
             origin = "Parquet: " + ", ".join(file.name for file in paths)
             digest = digest_files("parquet", location, paths)
-            return ImageSource(name, origin, digest, partial(_read_tables, files, _read_table))
+            tables = {split: {str(file): partial(_read_table, file) for file in files[split]} for split in _SPLITS}
+            return ImageSource(name, origin, digest, partial(_read_tables, tables))
     return None
 
 
@@ -87,32 +88,29 @@ def find_hub(spec: str) -> ImageSource:
     marks = [f"{split}={loaded[split]._fingerprint}" for split in _SPLITS]
     digest = hashlib.sha256("\0".join(["hub", spec, *marks]).encode()).hexdigest()
 
-    def read(where: str) -> Any:
-        rows = loaded[where.rpartition(" ")[2]]
+    def read(split: str) -> Any:
+        rows = loaded[split]
         with hub_errors(spec, _ADVICE):
-            image, label = _choose_columns(rows.column_names, where)
+            image, label = _choose_columns(rows.column_names, f"{spec}, split {split}")
             rows = rows.select_columns([image, label])
             if isinstance(rows.features[image], datasets.Image):
                 rows = rows.cast_column(image, datasets.Image(decode=False))
             return rows.with_format("arrow")[:]
 
-    return ImageSource(
-        spec, spec, digest, lambda: _read_tables({split: [f"{spec}, split {split}"] for split in _SPLITS}, read)
-    )
+    tables = {split: {f"{spec}, split {split}": partial(read, split)} for split in _SPLITS}
+    return ImageSource(spec, spec, digest, partial(_read_tables, tables))
 
 
-Place = TypeVar("Place", Path, str)
+def _read_tables(tables: Mapping[str, Mapping[str, Callable[[], Any]]]) -> ImageFiles:
+    """Read labels and encoded images from Arrow tables.
 
-
-def _read_tables(places: Mapping[str, Sequence[Place]], read: Callable[[Place], Any]) -> ImageFiles:
-    """Read labels and encoded images of both splits from Arrow tables; their places are named in messages.
-
+    Args: tables: by split and by location, which messages name, a function that reads one.
     Raises: UserError for columns that are missing, ambiguous or of the wrong type, and for the first row without an
         image, or with a label that is not 0..9.
     """
     splits, jpeg = [], False
     for split in _SPLITS:
-        parts = [_cells(read(place), str(place)) for place in places[split]]
+        parts = [_cells(read(), where) for where, read in tables[split].items()]
         images = [image for _, part in parts for image in part]
         splits.append(ImageRows(np.concatenate([labels for labels, _ in parts]), partial(decode_images, images)))
         jpeg = jpeg or any(image.startswith(_JPEG) for image, _ in images)
