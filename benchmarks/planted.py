@@ -35,7 +35,7 @@ from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.minhash import jaccard
-from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.outline import outline_code
 from lemur_core.similarity.views import Views, compute_views
 
 _ENTRY = "benchmarks.planted_entry:results_of"

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from curate.compat.code import NnDupFeatures, nndup_features
 from curate.compat.rows import Rows, first_prefix, normalise_name, prepare_rows
 from curate.compat.stages import (
+    PERMUTATIONS,
     SKETCH_SCHEME,
-    NnDupOptions,
     Removed,
     remove_equal_code,
     remove_lexical,
@@ -32,7 +31,6 @@ from curate.model.options import CurateOptions
 from curate.model.records import find_left_out
 from curate.model.scores import rank_rows, score_codes
 from curate.published.outcome import CurationOutcome
-from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity.selection import Verdict
 from lemur_core.similarity.views import map_codes
@@ -101,7 +99,8 @@ def curate_nndup(
     accuracies: Sequence[float | None],
     features: Sequence[NnDupFeatures],
     code_sha: Sequence[str],
-    options: NnDupOptions,
+    options: CurateOptions,
+    filtered: Mapping[int, str] = {},
 ) -> NnDupResult:
     """Decide every row as nn-dup 2.2.4 does.
 
@@ -116,21 +115,22 @@ def curate_nndup(
         accuracies: the accuracy of each row; None or NaN ranks last.
         features: the features of each code.
         code_sha: digest of each code; rows with equal digests have equal code.
-
-    Raises: UserError if `keep_per_family` is below 1 (nn-dup fails then).
+        filtered: why options that nn-dup does not have leave out a row.
     """
-    if options.keep_per_family < 1:
-        raise UserError(f"keep_per_family is {options.keep_per_family}, but nn-dup keeps at least 1 record of a group")
     rows = prepare_rows(names, code_index, accuracies, features, code_sha)
     include = [normalise_name(prefix) for prefix in options.include]
     prefer = [normalise_name(prefix) for prefix in options.prefer] or include
-    selected = [row for row, name in enumerate(rows.names) if not include or first_prefix(name, include) is not None]
+    selected = [
+        row
+        for row, name in enumerate(rows.names)
+        if row not in filtered and (not include or first_prefix(name, include) is not None)
+    ]
     usable = [row for row in selected if code_index[row] >= 0]
 
     kept, exact = remove_equal_code(rows, usable, prefer)
     lexical = remove_lexical(rows, kept, include, options)
     kept = [row for row in kept if row not in lexical]
-    structural = remove_structural(rows, kept, options.structural_threshold)
+    structural = remove_structural(rows, kept, options.structural)
     kept = [row for row in kept if row not in structural]
     stages = {"exact": exact, "lexical": lexical, "structural": structural}
     removed = [*exact, *lexical, *structural]
@@ -140,6 +140,7 @@ def curate_nndup(
 
     # Later assignments win: a kept row was selected, and a removed row that was restored is kept.
     verdicts = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
+    verdicts.update({row: Verdict("filter", reason=reason) for row, reason in filtered.items()})
     verdicts.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
     for row in kept:
         verdicts[row] = Verdict(None, row, None, _REASONS.get(rescued.get(row, ""), "kept"), rescued.get(row))
@@ -169,37 +170,18 @@ def curate_like_nndup(corpus: LoadedRecords, options: CurateOptions, jobs: int |
     Unparsable code is treated as in nn-dup; only rows without any code are `invalid`.
     """
     filtered = find_left_out(corpus, options, corpus.code_of_row >= 0)
-    rows = [row for row in range(corpus.rows.num_rows) if row not in filtered]
-    features = _features(corpus, {code for row in rows if (code := int(corpus.code_of_row[row])) >= 0}, jobs)
-    code_of_row = [code if features[code] is not None else -1 for code in corpus.code_of_row.tolist()]
-    compared = corpus.rows.take(pa.array(rows, pa.int64()))
+    wanted = {code for row, code in enumerate(corpus.code_of_row.tolist()) if code >= 0 and row not in filtered}
+    features = _features(corpus, wanted, jobs)
     result = curate_nndup(
-        names=[nn or "" for nn in compared.column("nn").to_pylist()],
-        code_index=[code_of_row[row] for row in rows],
-        accuracies=compared.column("accuracy").to_pylist(),
+        names=[nn or "" for nn in corpus.rows.column("nn").to_pylist()],
+        code_index=[code if features[code] is not None else -1 for code in corpus.code_of_row.tolist()],
+        accuracies=corpus.rows.column("accuracy").to_pylist(),
         features=[item or _NOTHING for item in features],
         code_sha=corpus.ids,
-        options=_options(options),
+        options=options,
+        filtered=filtered,
     )
-    return _outcome(corpus, options, _extend_to_all(result, rows, filtered))
-
-
-def _extend_to_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, str]) -> NnDupResult:
-    """Extend a result on some rows to all rows, of which options left out the others."""
-    if not filtered:
-        return result
-    decisions = dict(zip(rows, result.decisions, strict=True)) | {
-        row: Verdict("filter", reason=reason) for row, reason in filtered.items()
-    }
-    for row in rows:
-        canonical = decisions[row].canonical
-        if canonical is not None:
-            decisions[row] = replace(decisions[row], canonical=rows[canonical])
-    return NnDupResult(
-        decisions=[decisions[row] for row in range(len(decisions))],
-        splits={rows[row]: split for row, split in result.splits.items()},
-        families={rows[row]: family for row, family in result.families.items()},
-    )
+    return _outcome(corpus, options, result)
 
 
 _NOTHING = NnDupFeatures("", 0, (), (), (), "generic")
@@ -220,23 +202,6 @@ def _features(corpus: LoadedRecords, wanted: set[int], jobs: int | None) -> list
         if corpus.features.problems.get(number) == "nn_code is empty":
             features[number] = None
     return features
-
-
-def _options(options: CurateOptions) -> NnDupOptions:
-    return NnDupOptions(
-        include=options.include,
-        prefer=options.prefer,
-        min_per_prefix=options.min_prefix,
-        keep_per_family=options.keep_per_family,
-        lexical_threshold=options.lexical_threshold,
-        fractal_threshold=options.fractal_threshold,
-        structural_threshold=options.structural,
-        topup_prefixes=options.topup_prefix,
-        topup_per_prefix=options.topup_per_prefix,
-        topup_lexical_max=options.topup_lexical_max,
-        topup_structural_max=options.topup_structural_max,
-        seed=options.seed,
-    )
 
 
 def _outcome(corpus: LoadedRecords, options: CurateOptions, result: NnDupResult) -> CurationOutcome:
@@ -260,7 +225,7 @@ def _outcome(corpus: LoadedRecords, options: CurateOptions, result: NnDupResult)
         families={code_of_row[row]: family for row, family in result.families.items()},
         scores={code: scores.get(code) for code in shown},
         weights={code: _weight(names[row], options) for code, row in shown.items()},
-        details={"sketch": {"scheme": f"datasketch {SKETCH_SCHEME}", "permutations": NnDupOptions().num_perm}},
+        details={"sketch": {"scheme": f"datasketch {SKETCH_SCHEME}", "permutations": PERMUTATIONS}},
     )
 
 

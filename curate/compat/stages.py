@@ -11,7 +11,6 @@ tied rows in the order of their removal (in nn-dup: hash order).
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,44 +20,30 @@ from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
 from curate.compat.rows import DistinctSets, Rows, first_prefix, normalise_name
+from curate.model.options import CurateOptions
 
 #: Removed row -> the rows that its stage kept instead, best first.
 Removed = dict[int, Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class NnDupOptions:
-    """The options and module constants of nn-dup, with its defaults."""
-
-    include: tuple[str, ...] = ()
-    prefer: tuple[str, ...] = ()  # among rows with the same code; empty: as include
-    min_per_prefix: int = 1
-    keep_per_family: int = 5
-    lexical_threshold: float = 0.90
-    fractal_threshold: float = 0.97
-    structural_threshold: float = 0.90
-    lsh_threshold: float = 0.85
-    num_perm: int = 256
-    topup_prefixes: tuple[str, ...] = ()  # empty: the included ones that begin with FractalNet
-    topup_per_prefix: int = 10
-    topup_lexical_max: float = 0.85
-    topup_structural_max: float = 0.60
-    seed: int = 42
-
-    def threshold_for(self, family: str) -> float:
-        """Return the Jaccard from which two records of a family are near-duplicates."""
-        return self.fractal_threshold if family.startswith("fractal") else self.lexical_threshold
-
+#: Module constants of nn-dup: the Jaccard for which its LSH is tuned, and the permutations of a sketch.
+LSH_THRESHOLD = 0.85
+PERMUTATIONS = 256
 
 #: The default sketch of the installed datasketch, which nn-dup uses: datasketch 2.0 changed its permutations, and with
 #: them the pairs that it proposes. https://github.com/ekzhu/datasketch/pull/323
 SKETCH_SCHEME = "affine32" if "scheme" in inspect.signature(MinHash.__init__).parameters else "legacy"
 
 
-def sketch_options(num_perm: int) -> dict[str, Any]:
-    """Return all options of a sketch explicitly, so that a later default cannot change it."""
-    scheme = {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
-    return {"num_perm": num_perm, "seed": 1, "hashfunc": sha1_hash32, **scheme}
+#: All options of a sketch, so that a later default cannot change it.
+SKETCH_OPTIONS: dict[str, Any] = {"num_perm": PERMUTATIONS, "seed": 1, "hashfunc": sha1_hash32} | (
+    {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
+)
+
+
+def _near_threshold(options: CurateOptions, family: str) -> float:
+    """Return the Jaccard from which two records of a family are near-duplicates."""
+    return options.fractal_threshold if family.startswith("fractal") else options.lexical_threshold
 
 
 def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
@@ -77,7 +62,7 @@ def remove_equal_code(rows: Rows, candidates: Sequence[int], prefer: Sequence[st
     return _best_of_each(list(groups.values()), rank)
 
 
-def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: NnDupOptions) -> Removed:
+def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: CurateOptions) -> Removed:
     """Remove all but the best few of each group of near-duplicates (chained, within one family).
 
     A group also keeps the best row of each included prefix that has none among these. Of rows that tie in quality, the
@@ -135,17 +120,15 @@ def _best_of_each(
 
 
 def _near_groups(
-    sets: DistinctSets, nodes: Sequence[tuple[int, str]], options: NnDupOptions
+    sets: DistinctSets, nodes: Sequence[tuple[int, str]], options: CurateOptions
 ) -> Iterator[list[tuple[int, str]]]:
     """Yield connected groups of (set number, family) nodes; also single nodes, since several rows may share one."""
-    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), options)
+    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}))
     candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, family in nodes:
         candidates[group_of[number], family].append(number)
     for (_, family), numbers in candidates.items():
-        threshold = options.threshold_for(family)
-        if threshold > 1.0:
-            continue  # not even equal sets are near
+        threshold = _near_threshold(options, family)
         own = np.array(numbers, dtype=np.int64)
         links = vstack([csr_matrix((block >= threshold).astype(np.int8)) for _, block in sets.jaccards(own, own)])
         count, labels = connected_components(links, directed=False)
@@ -155,13 +138,11 @@ def _near_groups(
         yield from groups
 
 
-def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDupOptions) -> dict[int, int]:
+def _candidate_groups(sets: DistinctSets, numbers: Sequence[int]) -> dict[int, int]:
     """Group sets chained by shared LSH buckets, as the installed datasketch does."""
-    if not numbers:
-        return {}
     texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
-    sketch_of = dict(zip(numbers, MinHash.generator(texts, **sketch_options(options.num_perm)), strict=True))
-    lsh = MinHashLSH(threshold=options.lsh_threshold, num_perm=options.num_perm)
+    sketch_of = dict(zip(numbers, MinHash.generator(texts, **SKETCH_OPTIONS), strict=True))
+    lsh = MinHashLSH(threshold=LSH_THRESHOLD, num_perm=PERMUTATIONS)
     for number, sketch in sketch_of.items():
         lsh.insert(number, sketch)
     group_of: dict[int, int] = {}
@@ -213,7 +194,7 @@ class _Screen:
         return self._empty_counts or bool(self._sets.sizes[self._number_of[row]])
 
 
-def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
+def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: CurateOptions) -> list[int]:
     """Return the best rows to restore so that each included prefix has its minimum of rows unlike each other.
 
     Rows without tokens are similar to none. A kept row counts for the first prefix that it begins with.
@@ -222,18 +203,17 @@ def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int],
         removed: in the order of removal.
     """
     rescued: list[int] = []
+    limits = [_near_threshold(options, family) for family in rows.families]
     beginnings = [normalise_name(prefix) for prefix in options.include]
     kept_prefixes = [first_prefix(rows.names[row], beginnings) for row in kept]
     for prefix, beginning in zip(options.include, beginnings, strict=True):
-        need = options.min_per_prefix - kept_prefixes.count(options.include.index(prefix))
-        screen = _Screen(
-            rows.shingles, rows.shingles_of, lambda row: options.threshold_for(rows.families[row]), empty_counts=False
-        )
+        need = options.min_prefix - kept_prefixes.count(options.include.index(prefix))
+        screen = _Screen(rows.shingles, rows.shingles_of, limits.__getitem__, empty_counts=False)
         rescued += _best_admitted(rows, removed, [*kept, *rescued], beginning, need, [screen])
     return rescued
 
 
-def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
+def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: CurateOptions) -> list[int]:
     """Return rows to add for diversity: per prefix, the best few that exceed neither limit to any of its kept rows.
 
     Rows without tokens count as lexically unlike all others.
@@ -242,13 +222,11 @@ def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnD
         removed: in the order of removal.
     """
     limits = (options.topup_lexical_max, options.topup_structural_max)
-    if min(limits) < 0.0:
-        return []
     # nn-dup rejects rows that exceed a limit, a screen those that reach it: the next larger number makes them agree.
     lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in limits)
     added: list[int] = []
     fractal_prefixes = [name for name in options.include if normalise_name(name).startswith("fractalnet")]
-    for beginning in map(normalise_name, options.topup_prefixes or fractal_prefixes):
+    for beginning in map(normalise_name, options.topup_prefix or fractal_prefixes):
         screens = [
             _Screen(rows.shingles, rows.shingles_of, lambda _: lexical, empty_counts=False),
             _Screen(rows.layers, rows.layers_of, lambda _: structural, empty_counts=True),

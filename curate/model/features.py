@@ -26,7 +26,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
 from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.parts import is_other_python, outline_code
+from lemur_core.similarity.outline import is_other_python, outline_code
 from lemur_core.similarity.views import Views, compute_views
 
 #: The first match wins, so specific designs come first.

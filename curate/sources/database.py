@@ -77,8 +77,10 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
     Args:
         where: its name in messages.
 
-    Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked.
+    Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked; or if it has runs, but a column is
+        null in all of them, or one in each.
     """
+    rows = 0
     with _database_errors(where), closing(_connect(path)) as connection:
         columns = _check_tables(connection, where)
         code_of, parameters_of = _code_reader(connection, columns), _parameter_reader(connection)
@@ -86,26 +88,15 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
             for run in _best_runs(connection):
                 code, arch_uid = code_of(run.nn)
                 yield read_row({**run._asdict(), "nn_code": code, "arch_uid": arch_uid, "prm": parameters_of(run.prm)})
+                rows += 1
                 advance(1)
+        if not rows:
+            _check_runs(connection, where)
 
 
-def read_some(path: Path, where: str) -> Iterator[SourceRow]:
-    """Yield the rows of a database, as `read_database` does.
-
-    Args: path, where: the database, and its name in messages.
-    Raises: UserError as `read_database` does, or if it has runs, but a column is null in all of them, or one in each.
-    """
-    row = None
-    for row in read_database(path, where):
-        yield row
-    if row is None:
-        _check_runs(path, where)
-
-
-def _check_runs(path: Path, where: str) -> None:
-    with _database_errors(where), closing(_connect(path)) as connection:
-        values = ", ".join(f"COUNT({name})" for name in _NEEDED)
-        total, *counts = connection.execute(f"SELECT COUNT(*), {values} FROM stat").fetchone()
+def _check_runs(connection: sqlite3.Connection, where: str) -> None:
+    values = ", ".join(f"COUNT({name})" for name in _NEEDED)
+    total, *counts = connection.execute(f"SELECT COUNT(*), {values} FROM stat").fetchone()
     if total:
         empty = next((name for name, count in zip(_NEEDED, counts, strict=True) if not count), None)
         columns = f"column {empty}" if empty else f"each of the columns {', '.join(_NEEDED)}"
@@ -154,21 +145,20 @@ _ADVICE = {
 
 def _check_tables(connection: sqlite3.Connection, where: str) -> set[str]:
     """Return the columns of table `nn`, if all required ones are present."""
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-    tables = sorted(name.decode() for (name,) in rows)
+    tables = sorted(_names(connection, "SELECT name FROM sqlite_master WHERE type='table'"))
     for table, wanted in _TABLES.items():
         if table not in tables:
             known = ", ".join(tables) or "none"
             raise UserError(f"{where}: no table {table!r}, so not a LEMUR database; it has {known}")
-        columns = _columns(connection, table)
+        columns = _names(connection, f"SELECT name FROM pragma_table_info('{table}')")
         missing = next((name for name in wanted if name not in columns), None)
         if missing is not None:
             raise UserError(f"{where}: table {table!r} has no column {missing!r}, so not a LEMUR database")
-    return _columns(connection, "nn")
+    return _names(connection, "SELECT name FROM pragma_table_info('nn')")
 
 
-def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    return {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+def _names(connection: sqlite3.Connection, query: str) -> set[str]:
+    return {name.decode() for (name,) in connection.execute(query)}
 
 
 def _code_reader(
@@ -207,7 +197,8 @@ def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]
     Runs of the same hyperparameters share the id, and their outcomes are mixed: those of a single run are read.
     """
     table = "prm"
-    if not any(_first_column(connection, name) == "uid" for name in _indexes(connection, "prm")):
+    first = "FROM pragma_index_list('prm') AS list, pragma_index_info(list.name) AS part WHERE part.seqno = 0"
+    if "uid" not in _names(connection, f"SELECT part.name {first} AND part.name IS NOT NULL"):
         connection.execute("CREATE TEMP TABLE by_uid AS SELECT uid, name, MAX(value) AS value FROM prm GROUP BY 1, 2")
         connection.execute("CREATE INDEX temp.of_uid ON by_uid (uid, name, value)")
         table = "by_uid"
@@ -229,15 +220,6 @@ def _is_shared(connection: sqlite3.Connection, uid: object) -> bool:
     connection.execute("CREATE TEMP TABLE IF NOT EXISTS runs AS SELECT CAST(prm AS TEXT) AS uid FROM stat")
     connection.execute("CREATE INDEX IF NOT EXISTS temp.runs_of_uid ON runs (uid)")
     return len(connection.execute("SELECT 1 FROM runs WHERE uid = CAST(? AS TEXT) LIMIT 2", (uid,)).fetchall()) > 1
-
-
-def _indexes(connection: sqlite3.Connection, table: str) -> list[str]:
-    return [name.decode() for (name,) in connection.execute("SELECT name FROM pragma_index_list(?)", (table,))]
-
-
-def _first_column(connection: sqlite3.Connection, index: str) -> str | None:
-    row = connection.execute("SELECT name FROM pragma_index_info(?) WHERE seqno = 0", (index,)).fetchone()
-    return None if row is None or row[0] is None else row[0].decode()
 
 
 def _text(value: Any) -> Any:
@@ -302,7 +284,7 @@ class DatabaseFile(FileSource):
         """
         with read_errors(self._path), self._path.open("rb") as file:
             packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
-        yield from read_some(self._find_unpacked() if packed else self._path, self.where)
+        yield from read_database(self._find_unpacked() if packed else self._path, self.where)
 
     def _find_unpacked(self) -> Path:
         with read_errors(self._path):

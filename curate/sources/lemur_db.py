@@ -15,7 +15,7 @@ from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from curate.sources.database import read_some, unpack
+from curate.sources.database import read_database, unpack
 from curate.sources.rows import RowSource, SourceRow
 from lemur_core.files.atomic import make_scratch, remove_dead, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
@@ -65,9 +65,9 @@ class LemurDatabase(RowSource):
         """Yield the rows of the cached database; fetch it first if necessary.
 
         Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, if a file differs from
-            the Hub's listing, or from `unpack` and `read_some`.
+            the Hub's listing, or from `unpack` and `read_database`.
         """
-        yield from read_some(self._database()[0], self.name)
+        yield from read_database(self._database()[0], self.name)
 
     def inputs(self) -> list[Input]:
         """Return the file on the Hub as an input."""

@@ -10,7 +10,7 @@ import sqlite3
 import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from curate.sources.database import parse_arch_uid
@@ -28,14 +28,11 @@ class _LibrariesService(RowSource):
     """A source without files: the manifest names it with the digest of its rows, as JSON, in order."""
 
     _input: Input | None = None
+    _label: str | None = None  # its name in the manifest, if not that of the source
 
     @abstractmethod
     def hand_over(self) -> Iterator[SourceRow]:
         """Request the rows again."""
-
-    def label(self) -> str:
-        """Return the name used in the manifest."""
-        return self.name
 
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows as they are returned."""
@@ -45,7 +42,7 @@ class _LibrariesService(RowSource):
             digest.update(line)
             size += len(line)
             yield row
-        self._input = Input(name=self.label(), sha256=digest.hexdigest(), bytes=size)
+        self._input = Input(name=self._label or self.name, sha256=digest.hexdigest(), bytes=size)
 
     def inputs(self) -> list[Input]:
         """Return the source, with the digest of its rows."""
@@ -85,7 +82,7 @@ class HubDataset(_LibrariesService):
         """
         import datasets
 
-        total = _ContentTotal(self.name, self._count_bytes)
+        size, packed = 0, -1  # of all rows, and of their files: requested once, if the rows are many enough to matter
         with hub_errors(self.name, _ADVICE), _bounded_decompression(self.name):
             splits = datasets.load_dataset(self._repo, revision=self._revision, streaming=True)
             for split in sorted(splits):
@@ -99,7 +96,10 @@ class HubDataset(_LibrariesService):
                         columns = list(record)
                         check_columns(where, columns)
                     row = read_row(record)
-                    total.add(row)
+                    size += sum(len(value) for value in row.values() if isinstance(value, str))
+                    if size > OF_ROWS["floor"]:
+                        packed = self._count_bytes() if packed < 0 else packed
+                        check_growth(self.name, packed, size, **OF_ROWS)
                     yield row
 
     def _count_bytes(self) -> int:
@@ -112,25 +112,6 @@ class HubDataset(_LibrariesService):
 
         with hub.session():
             return sum(hub.call(self.name, list_sizes, again="it is read from its beginning"))
-
-
-class _ContentTotal:
-    """The size of all rows, which must not be out of proportion to that of their files.
-
-    Args: count_bytes: requests the size of the files; called once, if the rows are many enough to matter.
-    """
-
-    def __init__(self, where: str, count_bytes: Callable[[], int]) -> None:
-        self._where, self._count_bytes = where, count_bytes
-        self._size, self._packed = 0, -1
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row. Raises: UserError if there is too much content."""
-        self._size += sum(len(value) for value in row.values() if isinstance(value, str))
-        if self._size > OF_ROWS["floor"]:
-            if self._packed < 0:
-                self._packed = self._count_bytes()
-            check_growth(self._where, self._packed, self._size, **OF_ROWS)
 
 
 @contextlib.contextmanager
@@ -173,6 +154,8 @@ class InstalledLemur(_LibrariesService):
     def __init__(self) -> None:
         super().__init__("installed")
         self._frame: Any = None
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            self._label = f"installed (nn-dataset {importlib.metadata.version('nn-dataset')})"
 
     def hand_over(self) -> Iterator[SourceRow]:
         """Yield the API's rows in its order.
@@ -183,24 +166,14 @@ class InstalledLemur(_LibrariesService):
             self._frame = _load()
         return _read_frame(self._frame)
 
-    def label(self) -> str:
-        """Return the installed release."""
-        return _describe()
-
 
 def _load() -> Any:
     # The API prints while it builds its database; standard output belongs to the summary of --json.
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            api = importlib.import_module("ab.nn.api")
+            frame = importlib.import_module("ab.nn.api").data(only_best_accuracy=True)
         except ImportError as error:
             raise UserError(_explain_import(error)) from error
-        except _FAILURES as error:
-            raise UserError(
-                f"installed: ab.nn.api fails while it is imported: {_line(error)}; mend it, {_INSTEAD}"
-            ) from error
-        try:
-            frame = api.data(only_best_accuracy=True)
         except _FAILURES as error:
             raise UserError(f"installed: ab.nn.api.data fails: {_line(error)}; mend it, {_INSTEAD}") from error
     columns = getattr(frame, "columns", None)
@@ -211,17 +184,15 @@ def _load() -> Any:
 
 
 def _explain_import(error: ImportError) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name in _OWN_MODULES:
-        return (
-            f"installed: ab.nn.api cannot be imported: {_line(error)}; "
-            f"pip install nn-dataset==2.1.0 in this environment, {_INSTEAD}"
-        )
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name not in _OWN_MODULES:
         return (
             f"installed: ab.nn.api needs {error.name}, which is not installed here; "
             f"pip install the package that holds it, or nn-dataset==2.1.0 with its dependencies, {_INSTEAD}"
         )
-    return f"installed: ab.nn.api cannot be imported: {_line(error)}; pip install nn-dataset==2.1.0 again, {_INSTEAD}"
+    return (
+        f"installed: ab.nn.api cannot be imported: {_line(error)}; "
+        f"pip install nn-dataset==2.1.0 in this environment, {_INSTEAD}"
+    )
 
 
 def _read_frame(frame: Any) -> Iterator[SourceRow]:
@@ -235,13 +206,6 @@ def _read_frame(frame: Any) -> Iterator[SourceRow]:
             if isinstance(code, str) and isinstance(id_, str):
                 record.setdefault("arch_uid", parse_arch_uid(code, id_))
             yield read_row(record)
-
-
-def _describe() -> str:
-    try:
-        return f"installed (nn-dataset {importlib.metadata.version('nn-dataset')})"
-    except importlib.metadata.PackageNotFoundError:
-        return "installed"
 
 
 def _line(error: BaseException) -> str:

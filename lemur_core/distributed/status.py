@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lemur_core.distributed.exchange import LOCK, Exchange
@@ -82,12 +82,45 @@ def read_status(work: str, *, lines: int) -> RunStatus:
         )
     jobs = list_jobs(files)
     holder = None if files.remote else find_holder(files.here / LOCK)
+    at_work = files.remote or holder is not None
     paths = {name: f"{STEPS}/{name}/{ABOUT}" for name in files.folders(STEPS)}
     steps = [(name, facts) for name, path in paths.items() if (facts := _read_facts(files, path, "number", "tasks"))]
     steps.sort(key=lambda step: step[1]["number"])
-    view = _RunView(files, jobs, files.remote or holder is not None, lines)
-    statuses = tuple(view.read_step(name, facts["tasks"]) for name, facts in steps)
+    statuses = tuple(_read_step(files, name, facts["tasks"], jobs, at_work, lines) for name, facts in steps)
     return RunStatus(str(files), holder, dict(Counter(jobs.values())), statuses)
+
+
+def _read_step(
+    files: Exchange, name: str, tasks: int, jobs: Mapping[str, str], at_work: bool, lines: int
+) -> StepStatus:
+    """Read the state of a step's tasks. Args: at_work: whether a process of the run may be running."""
+
+    def list_ranks(folder: str) -> set[int]:
+        names = (name.rpartition("/")[2] for name in files.names(f"{STEPS}/{name}/{folder}"))
+        return {int(name) for name in names if name.isdecimal()}
+
+    done = list_ranks(DONE)
+    started = [_read_task(files, name, rank, jobs, at_work, lines) for rank in sorted(list_ranks(STARTED) - done)]
+    shown = tuple(task for task in started if task is not None)
+    states = Counter(task.state for task in shown)
+    waiting = tasks - len(done) - len(shown)
+    return StepStatus(name, tasks, len(done), states["running"], states["failed"], waiting, shown)
+
+
+def _read_task(
+    files: Exchange, step: str, rank: int, jobs: Mapping[str, str], at_work: bool, lines: int
+) -> TaskStatus | None:
+    """Read the state of a task; None if it waits."""
+    facts = _read_facts(files, f"{STEPS}/{step}/{STARTED}/{rank:05d}", "host", "pid", "since")
+    queued = jobs.get(facts.get("job", "")) if facts is not None else None
+    if facts is None or (queued is not None and queued not in _RUNNING):  # Slurm has put it back into the queue
+        return None
+    alive = queued is not None if "job" in facts else at_work
+    reason = facts.get("failed", "" if alive else "its process was killed")
+    where = process_text(facts) + (f", job {facts['job']}" if "job" in facts else "")
+    name = f"{STEPS}/{step}/logs/task_{rank:05d}.log"
+    log = [line for line in files.read_text(name).splitlines() if line.strip()] if lines and files.has(name) else []
+    return TaskStatus(rank, "failed" if reason else "running", where, reason, tuple(log[-lines:]))
 
 
 def status_text(status: RunStatus) -> str:
@@ -110,51 +143,6 @@ def status_text(status: RunStatus) -> str:
 
 
 _LOG_WIDTH = 160
-
-
-@dataclass(frozen=True, slots=True)
-class _RunView:
-    files: Exchange
-    jobs: dict[str, str]
-    watched: bool
-    lines: int
-
-    def read_step(self, name: str, tasks: int) -> StepStatus:
-        """Read the state of a step's tasks."""
-        done = self._ranks(name, DONE)
-        started = tuple(self._read_task(name, rank) for rank in sorted(self._ranks(name, STARTED) - done))
-        states = Counter(task.state for task in started)
-        at_work = tuple(task for task in started if task.state != "waiting")
-        running, failed = states["running"], states["failed"]
-        return StepStatus(name, tasks, len(done), running, failed, tasks - len(done) - running - failed, at_work)
-
-    def _ranks(self, step: str, folder: str) -> set[int]:
-        names = (name.rpartition("/")[2] for name in self.files.names(f"{STEPS}/{step}/{folder}"))
-        return {int(name) for name in names if name.isdecimal()}
-
-    def _read_task(self, step: str, rank: int) -> TaskStatus:
-        facts = _read_facts(self.files, f"{STEPS}/{step}/{STARTED}/{rank:05d}", "host", "pid", "since")
-        if facts is None:
-            return TaskStatus(rank, "waiting", "", "", ())
-        job = facts.get("job")
-        where = process_text(facts) + (f", job {job}" if job else "")
-        state, reason = self._find_state(facts)
-        return TaskStatus(rank, state, where, reason, tuple(self._read_log(step, rank)) if state != "waiting" else ())
-
-    def _find_state(self, facts: Json) -> tuple[str, str]:
-        queued = self.jobs.get(facts.get("job", ""))
-        if queued is not None and queued not in _RUNNING:
-            return "waiting", ""  # Slurm has put it back into the queue
-        if "failed" in facts:
-            return "failed", facts["failed"]
-        alive = queued is not None if "job" in facts else self.watched
-        return ("running", "") if alive else ("failed", "its process was killed")
-
-    def _read_log(self, step: str, rank: int) -> Iterator[str]:
-        name = f"{STEPS}/{step}/logs/task_{rank:05d}.log"
-        if self.lines and self.files.has(name):
-            lines = self.files.read_text(name).splitlines()
-            yield from [line for line in lines if line.strip()][-self.lines :]
 
 
 def _read_facts(files: Exchange, name: str, *keys: str) -> Json | None:

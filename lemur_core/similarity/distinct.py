@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, banding_for
-from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.outline import outline_code
 from lemur_core.similarity.selection import KeptSet, Verdict, select
 from lemur_core.similarity.views import Views, compute_views, map_codes
 

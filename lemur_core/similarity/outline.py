@@ -5,7 +5,9 @@ digest.
 import ast
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -15,6 +17,22 @@ CONTRACT_FUNCTIONS = frozenset({"train_setup", "learn", "supported_hyperparamete
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SILENT_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+
+#: A network's code is tens of kilobytes at most; a file a hundred times larger is data, and is not parsed.
+MAX_CODE_BYTES = 1_000_000
+
+#: Line beginnings that are valid since a Python version: PEP 695 and 701; 696; 750 and 758.
+_LATER = tuple(
+    (since, re.compile(text))
+    for since, text in (
+        ((3, 12), r"\s*type\s+\w+\s*(?:\[.*\])?\s*="),
+        ((3, 12), r".*\b(?:[fF][rR]?|[rR][fF])['\"]"),
+        ((3, 13), r"\s*(?:class|(?:async\s+)?def)\s+\w+\s*\["),
+        ((3, 14), r".*\b(?:[tT][rR]?|[rR][tT])['\"]"),
+        ((3, 14), r"\s*except\*?\s[^:(]+,"),
+    )
+)
+_NEWER = f"not Python {sys.version_info.major}.{sys.version_info.minor}, but perhaps a newer one"
 
 #: The classes around a call (indices, outermost first).
 Owners = tuple[int, ...]
@@ -49,79 +67,60 @@ class Outline:
     docstrings: list[tuple[int, int]] = field(default_factory=list)  # (line, UTF-8 column) of a dropped string
     names: set[str] = field(default_factory=set)  # identifiers: names, attributes, classes, functions
     text: list[str] = field(default_factory=list)  # the tree in pre-order, one node after another: injective
-    parts: list["OutlineCut"] = field(default_factory=list)  # cached stretches of the source
 
     @property
     def tree_digest(self) -> bytes:
         """16 bytes; equal for codes that differ only in comments, docstrings and layout."""
         return hashlib.blake2b("\n".join(self.text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
-    def _add(self, other: "Outline", line: int, owners: Owners, glue: bool) -> None:
-        """Add the outline of a part that begins at `line`, inside the classes `owners`."""
-        before = len(self.classes)
-        for item in other.classes:
-            self.classes.append(
-                ClassOutline(item.name, item.bases, item.has_forward, item.first + line, item.last + line)
-            )
-        self.functions += [(name, first + line, last + line) for name, first, last in other.functions]
-        self.docstrings += [(at + line, column) for at, column in other.docstrings]
-        for inner, names in other.called.items():
-            self.called.setdefault((*owners, *(before + index for index in inner)), set()).update(names)
-        if not glue:
-            self.layers += other.layers
-            self.sizes += other.sizes
-        self.names |= other.names
-        self.text += other.text
 
+def outline_code(code: str) -> Outline | str:
+    """Return the outline of a code, or a short reason why it has none; never raises, whatever the text.
 
-@dataclass(slots=True)
-class OutlinePart:
-    """The outline of one class or function, its lines counted from 0."""
-
-    outline: Outline
-    function: str  # its name; empty for a class
-    last: int
-    tokens: list[str] | None = None  # computed at first use
-    alone: bool = True  # whether its tokens are independent of its context
-
-
-@dataclass(slots=True)
-class OutlineCut:
-    """A stretch of whole lines that seems to contain one class or function, and otherwise at most comments."""
-
-    line: int
-    start: int  # in characters, as `stop`
-    stop: int
-    text: str
-    part: OutlinePart | None  # the cached part, if known; the tree has a placeholder name then
-
-    def holds(self, statement: ast.stmt) -> bool:
-        """Return whether it contains only this statement, which begins on its first line."""
-        if not isinstance(statement, (ast.ClassDef, *_FUNCTIONS)):
-            return False
-        lines = self.text.removesuffix("\n").split("\n")
-        last = (statement.end_lineno or 0) - self.line
-        rest = lines[last + 1 :]
-        return last < len(lines) and all(not line.strip() or line.lstrip()[0] == "#" for line in rest)
-
-
-def outline_tree(tree: ast.Module, cuts: Mapping[int, OutlineCut] | None = None) -> Outline:
-    """Return the outline of a module. Iterative, so that deep nesting cannot exhaust the stack.
-
-    Args: cuts: by the line of their statement; for a known one, its last line, where the placeholder name is. An
-        unknown one gets its part here, if it really contains a class or function and nothing else.
+    Args: code: any text, also one with lone surrogates.
+    Returns: an Outline, or a reason in one line of at most 200 characters.
     """
-    return _walk(tree, 0, cuts or {})
+    size = len(code) if code.isascii() else len(code.encode("utf-8", "surrogatepass"))
+    if size > MAX_CODE_BYTES:
+        return f"too large: {size:,} bytes of code, limit {MAX_CODE_BYTES:,}"
+    if not code.strip():
+        return "nn_code is empty"
+    if "\0" in code:
+        return "not Python: contains a null byte"
+    try:
+        return outline_tree(ast.parse(code))
+    except SyntaxError as error:
+        line = error.lineno or 1
+        newer = any(since > sys.version_info[:2] and pattern.match(_line(code, line)) for since, pattern in _LATER)
+        return f"{_NEWER if newer else 'not Python'}: line {line}: {error.msg}"[:200]
+    except ValueError as error:
+        return f"not Python: {error}"[:200]
+    except (RecursionError, MemoryError):
+        return "nested too deeply for Python's parser"
 
 
-def _walk(tree: ast.AST, line: int, cuts: Mapping[int, OutlineCut]) -> Outline:
-    """Return the outline of a tree, with lines counted from `line`."""
+def _line(code: str, number: int) -> str:
+    """Return a line of a code, counted from 1; only the beginning of a long one."""
+    return next(iter(code.splitlines()[number - 1 : number]), "")[:1_000]
+
+
+def is_other_python(reason: str) -> bool:
+    """Return whether a reason came from another Python version, and need not hold for this one.
+
+    Args: reason: from `outline_code`, possibly recorded under another Python.
+    Returns: True only for `not Python 3.x, but perhaps a newer one` with another version than this one's.
+    """
+    return reason.startswith("not Python ") and not reason.startswith(_NEWER)
+
+
+def outline_tree(tree: ast.Module) -> Outline:
+    """Return the outline of a module. Iterative, so that deep nesting cannot exhaust the stack."""
     outline = Outline()
     names = outline.names
     owners: Owners = ()
     glue = False
     write = outline.text.append
-    stack: list[Any] = [tree]  # nodes, known parts, and the (owners, glue) to restore
+    stack: list[Any] = [tree]  # nodes, and the (owners, glue) to restore
     pop, push = stack.pop, stack.append
     while stack:
         node = pop()
@@ -154,31 +153,25 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, OutlineCut]) -> Outline:
         if kind is tuple:
             owners, glue = node
             continue
-        if kind is OutlineCut:
-            outline._add(node.part.outline, node.line - line, owners, glue)
-            outline.parts.append(node)
-            continue
         if kind is ast.ClassDef:
             push((owners, glue))
             owners = (*owners, len(outline.classes))
-            outline.classes.append(_outline_class(node, line, cuts))
+            outline.classes.append(_outline_class(node))
             names.add(node.name)
         elif kind in _FUNCTIONS:
             push((owners, glue))
             if kind is ast.FunctionDef:
-                outline.functions.append((node.name, node.lineno - line, (node.end_lineno or node.lineno) - line))
+                outline.functions.append((node.name, node.lineno, node.end_lineno or node.lineno))
             names.add(node.name)
             glue = glue or node.name in CONTRACT_FUNCTIONS
-        children = _write_fields(node, kind, outline, line, cuts)
+        children = _write_fields(node, kind, outline)
         children.reverse()
         stack += children
     return outline
 
 
-def _write_fields(
-    node: ast.AST, kind: type[ast.AST], outline: Outline, line: int, cuts: Mapping[int, OutlineCut]
-) -> list[Any]:
-    """Write the title and the plain fields of a node, and return its children and known parts, in order."""
+def _write_fields(node: ast.AST, kind: type[ast.AST], outline: Outline) -> list[Any]:
+    """Write the title and the plain fields of a node, and return its children, in order."""
     title, values = _FIELDS.get(kind) or _describe_kind(kind)
     children: list[Any] = []
     write = outline.text.append
@@ -186,9 +179,7 @@ def _write_fields(
     for value in values(node):
         if isinstance(value, list):
             if value and isinstance(value[0], ast.stmt):
-                if cuts:
-                    value = [_find_cut(statement, cuts) for statement in value]
-                _gather_docstrings(value, outline, line)
+                _gather_docstrings(value, outline)
                 if _is_docstring(node, value[0]):
                     value = value[1:]
                 write(f"[{len(value)}")
@@ -212,26 +203,6 @@ def last_name(node: ast.AST) -> str | None:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _find_cut(statement: ast.stmt, cuts: Mapping[int, OutlineCut]) -> ast.stmt | OutlineCut:
-    """Return the cut that a statement fills, or the statement itself."""
-    decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
-    line = min([statement.lineno, *(item.lineno for item in decorators)]) if decorators else statement.lineno
-    cut = cuts.get(line)
-    if cut is None:
-        return statement
-    if cut.part is not None:
-        is_placeholder = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name)
-        return cut if is_placeholder else statement
-    if not cut.holds(statement):
-        return statement
-    inner = _walk(statement, cut.line, {})
-    # One text instead of many: the part is cached.
-    inner.text = ["\n".join(inner.text)]
-    function = statement.name if isinstance(statement, _FUNCTIONS) else ""
-    cut.part = OutlinePart(inner, function, (statement.end_lineno or cut.line) - cut.line)
-    return cut
 
 
 #: Python may refuse to format an int with more decimal digits.
@@ -262,25 +233,17 @@ def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[
 _FIELDS: dict[type[ast.AST], tuple[str, Callable[[ast.AST], tuple[Any, ...]]]] = {}
 
 
-def _outline_class(node: ast.ClassDef, line: int, cuts: Mapping[int, OutlineCut]) -> ClassOutline:
+def _outline_class(node: ast.ClassDef) -> ClassOutline:
     return ClassOutline(
         name=node.name,
         bases=tuple(name for base in node.bases if (name := last_name(base)) is not None),
-        has_forward=any(_function_name(item, cuts) == "forward" for item in node.body),
-        first=node.lineno - line,
-        last=(node.end_lineno or node.lineno) - line,
+        has_forward=any(isinstance(item, _FUNCTIONS) and item.name == "forward" for item in node.body),
+        first=node.lineno,
+        last=node.end_lineno or node.lineno,
     )
 
 
-def _function_name(statement: ast.stmt, cuts: Mapping[int, OutlineCut]) -> str | None:
-    """Return the name of the function that a statement defines or represents."""
-    if isinstance(statement, _FUNCTIONS):
-        return statement.name
-    cut = cuts.get(statement.lineno)
-    return cut.part.function if cut is not None and cut.part is not None else None
-
-
-def _is_docstring(owner: ast.AST, statement: ast.stmt | OutlineCut) -> bool:
+def _is_docstring(owner: ast.AST, statement: ast.stmt) -> bool:
     return (
         isinstance(owner, (ast.Module, ast.ClassDef, *_FUNCTIONS))
         and isinstance(statement, ast.Expr)
@@ -289,7 +252,7 @@ def _is_docstring(owner: ast.AST, statement: ast.stmt | OutlineCut) -> bool:
     )
 
 
-def _gather_docstrings(body: Sequence[ast.stmt | OutlineCut], outline: Outline, line: int) -> None:
+def _gather_docstrings(body: Sequence[ast.stmt], outline: Outline) -> None:
     """Record strings where a docstring may be: first in a block, or on the line after a simple statement.
 
     This is where the published normalization drops a string (right after an INDENT or NEWLINE token); it counts a
@@ -300,12 +263,12 @@ def _gather_docstrings(body: Sequence[ast.stmt | OutlineCut], outline: Outline, 
             before = body[index - 1] if index else None
             if before is None:
                 dropped = statement.col_offset > 0 or statement.lineno == 1
-            elif isinstance(before, OutlineCut) or hasattr(before, "body"):
+            elif hasattr(before, "body"):
                 dropped = False
             else:
                 dropped = statement.lineno == (before.end_lineno or 0) + 1
             if dropped:
-                outline.docstrings.append((statement.lineno - line, statement.col_offset))
+                outline.docstrings.append((statement.lineno, statement.col_offset))
 
 
 #: Keywords whose numbers describe an architecture, as published.

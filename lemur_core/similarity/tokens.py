@@ -14,7 +14,6 @@ Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 
 import hashlib
 import re
-import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from keyword import iskeyword
@@ -32,8 +31,7 @@ from lemur_core.similarity.minhash import (
     jaccard,
     signature,
 )
-from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, OutlinePart
-from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, outline_code
 
 #: Tokens per shingle, as published.
 SHINGLE_TOKENS = 10
@@ -120,40 +118,7 @@ def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -
     starts = _line_starts(code)
     spans = [(first, min(last, len(starts) - 1)) for first, last in spans]
     docstrings = _docstring_spans(code, starts, outline.docstrings)
-    tokens: list[str] = []
-    plain = True
-    for first, last in spans:
-        at = starts[first - 1]
-        for cut in outline.parts:
-            if first <= cut.line and cut.part is not None and cut.line + cut.part.last <= last:
-                between = _cut_out(code, at, cut.start, docstrings)
-                own = _part_tokens(cut.text, cut.part)
-                plain = plain and not _has_triple(between) and own is not None
-                tokens += _lex(between)
-                tokens += own or ()
-                at = cut.stop
-        rest = _cut_out(code, at, starts[last], docstrings)
-        plain = plain and not _has_triple(rest)
-        tokens += _lex(rest)
-    if not plain and outline.parts:  # nested quotes in an f-string could look like the start of a multi-line string
-        tokens = _lex("\n".join(_cut_out(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
-    return tokens
-
-
-def _part_tokens(text: str, part: OutlinePart) -> list[str] | None:
-    """Return the tokens of a part; None if they depend on its context."""
-    if part.tokens is None and part.alone:
-        starts = _line_starts(text)
-        docstrings = [(line + 1, column) for line, column in part.outline.docstrings]
-        cut = _cut_out(text, 0, len(text), _docstring_spans(text, starts, docstrings))
-        part.alone = not _has_triple(cut)
-        if part.alone:
-            part.tokens = [sys.intern(token) for token in _lex(cut)]
-    return part.tokens
-
-
-def _has_triple(text: str) -> bool:
-    return '"""' in text or "'''" in text
+    return _lex("\n".join(_cut_out(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
 
 
 def _lex(text: str) -> list[str]:

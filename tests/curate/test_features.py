@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from curate.model.features import Features, FeatureStore, code_features
 from lemur_core.similarity import views
-from lemur_core.similarity.parts import MAX_CODE_BYTES  # noqa: F401 (the page names it)
+from lemur_core.similarity.outline import MAX_CODE_BYTES  # noqa: F401 (the page names it)
 from lemur_core.similarity.views import map_codes
 from tests.builders.suites import table
 

@@ -10,7 +10,7 @@ from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
-from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.outline import outline_code
 
 #: By the Python that brought it, PEP 695, 701, 696, 750 and 758.
 NEWER = {

@@ -4,6 +4,7 @@ The package runs untouched in a process of its own; only its supplier of rows is
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,12 +21,11 @@ import pyarrow as pa
 import pytest
 from datasketch import MinHash
 
-import curate.compat.code as text
 from curate.compat.code import NnDupFeatures, get_family, nndup_features
 from curate.compat.profile import NnDupResult, curate_nndup
-from curate.compat.stages import SKETCH_SCHEME, NnDupOptions, sketch_options
+from curate.compat.stages import SKETCH_OPTIONS, SKETCH_SCHEME
+from curate.model.options import CurateOptions
 from curate.sources.rows import RecordSource
-from lemur_core.files.errors import UserError
 
 PEER = """
 import json, pathlib, sys, types
@@ -57,7 +57,7 @@ ARGUMENT_OF = {
     "min_per_prefix": "min_per_prefix",
     "keep_per_family": "keep_per_family",
     "fractal_threshold": "lex_thresh_fractal",
-    "topup_prefixes": "topup_prefixes",
+    "topup_prefix": "topup_prefixes",
     "topup_per_prefix": "topup_per_prefix",
     "topup_lexical_max": "topup_lex_max",
     "topup_structural_max": "topup_struct_max",
@@ -65,8 +65,6 @@ ARGUMENT_OF = {
 CONSTANT_OF = {
     "lexical_threshold": "JACCARD_THRESH_LEX",
     "structural_threshold": "JACCARD_THRESH_STRUCT",
-    "lsh_threshold": "LSH_THRESH",
-    "num_perm": "NUM_PERM",
     "seed": "RANDOM_SEED",
 }
 STAGE_OF = {
@@ -75,27 +73,26 @@ STAGE_OF = {
     "structural_duplicate_exact": "structural",
     "structural_duplicate_near": "structural",
 }
+_options = functools.partial(CurateOptions, profile="nn-dup")
 RUNS = {
-    "defaults": NnDupOptions(),
-    "included": NnDupOptions(include=("rag", "FractalNet")),
-    "thresholds": NnDupOptions(
+    "defaults": _options(),
+    "included": _options(include=("rag", "FractalNet")),
+    "thresholds": _options(
         lexical_threshold=0.8, structural_threshold=0.8, fractal_threshold=0.9, keep_per_family=2, prefer=("GPT", "ga")
     ),
-    "candidates": NnDupOptions(
-        lexical_threshold=0.5, fractal_threshold=1.01, lsh_threshold=0.95, num_perm=128, seed=7, keep_per_family=1
-    ),
-    "rescued": NnDupOptions(
+    "candidates": _options(lexical_threshold=0.5, fractal_threshold=1.0, seed=7, keep_per_family=1),
+    "rescued": _options(
         include=("alt", "FractalNet", "rag", "ra", "RAG", "ga"),
         prefer=("ga", "FractalNet-", "alt"),
         min_per_prefix=6,
-        topup_prefixes=("alt", "-"),
+        topup_prefix=("alt", "-"),
         topup_per_prefix=4,
         topup_lexical_max=0.97,
         topup_structural_max=0.9,
         keep_per_family=1,
     ),
-    "spellings": NnDupOptions(include=("alt", "ALT"), min_per_prefix=2, keep_per_family=1),
-    "nothing": NnDupOptions(include=("absent",)),
+    "spellings": _options(include=("alt", "ALT"), min_per_prefix=2, keep_per_family=1),
+    "nothing": _options(include=("absent",)),
 }
 
 
@@ -107,7 +104,7 @@ class Row(NamedTuple):
     accuracy: float | None
 
 
-def run_ours(rows: list[Row], options: NnDupOptions) -> NnDupResult:
+def run_ours(rows: list[Row], options: CurateOptions) -> NnDupResult:
     codes = list(dict.fromkeys(row.code for row in rows))
     index = [codes.index(row.code) if row.code.strip() else -1 for row in rows]
     digests = [hashlib.sha256(code.encode()).hexdigest() for code in codes]
@@ -115,7 +112,7 @@ def run_ours(rows: list[Row], options: NnDupOptions) -> NnDupResult:
     return curate_nndup([row.name for row in rows], index, [row.accuracy for row in rows], features, digests, options)
 
 
-def run_peer(rows: list[Row], runs: dict[str, NnDupOptions], folder: Path) -> None:
+def run_peer(rows: list[Row], runs: dict[str, CurateOptions], folder: Path) -> None:
     """Run nn-dup once with each of the options; its output is then in folders of these names."""
     for package, bound in (("nn-dup", None), ("tqdm", None), ("pandas", 3)):
         try:
@@ -126,7 +123,7 @@ def run_peer(rows: list[Row], runs: dict[str, NnDupOptions], folder: Path) -> No
             pytest.skip(f"{package} {version} is installed; nn-dup 2.2.4 and pandas below 3 are needed")
     calls = {}
     for name, options in runs.items():
-        values = {key: value for key, value in dataclasses.asdict(options).items() if value != ()}
+        values = {key: value for key, value in dataclasses.asdict(options).items() if value not in ((), None)}
         arguments = {ARGUMENT_OF[key]: value for key, value in values.items() if key in ARGUMENT_OF}
         calls[name] = arguments, {CONSTANT_OF[key]: value for key, value in values.items() if key in CONSTANT_OF}
     (folder / "rows.json").write_text(json.dumps(rows))
@@ -381,7 +378,7 @@ def test_the_written_rows_reach_every_outcome() -> None:
 
 def test_sketches_are_those_that_their_scheme_names() -> None:
     """The default of datasketch changed once and may again; what is compared has the name that the manifest states."""
-    [made] = MinHash.generator([[b"a b", b"c"]], **sketch_options(256))
+    [made] = MinHash.generator([[b"a b", b"c"]], **SKETCH_OPTIONS)
     default = MinHash(num_perm=256)
     default.update_batch([b"a b", b"c"])
     assert made.hashvalues.tolist() == default.hashvalues.tolist()  # what nn-dup has with the installed release
@@ -446,20 +443,6 @@ def test_tokens_of_a_file(code: str, tokens: str) -> None:
     assert nndup_features(code).tokens == tokens
 
 
-def test_one_pass_and_two_passes_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = sorted({row.code for row in written_rows(300)})
-    fast = [nndup_features(code).tokens for code in codes]
-    slow_way = []
-
-    def refuse(part: str, declared: object) -> list[str]:
-        slow_way.append(part)
-        raise text._NotPlainError
-
-    monkeypatch.setattr(text, "_plain_stream", refuse)
-    assert [nndup_features(code).tokens for code in codes] == fast
-    assert len(slow_way) > len(codes) / 2
-
-
 def test_fingerprint() -> None:
     arguments = "kernel_size=3, stride=(2, s, 0.1)), padding=-1, groups=0, width=1e999, dim=True, other=3"
     features = nndup_features(f"f(Conv(1, {arguments})\n(lambda: 0)()\n")
@@ -492,17 +475,12 @@ def test_the_witness_is_kept_and_carries_the_similarity_of_the_stage() -> None:
         Row("alt-2", BODY + "        return gelu(x)\n", 0.9),
         Row("alt-1", BODY + "        return relu(x)\n", math.nan),
     ]
-    decisions = run_ours(rows, NnDupOptions(keep_per_family=1)).decisions
+    decisions = run_ours(rows, _options(keep_per_family=1)).decisions
     assert [(d.stage, d.canonical, d.similarity) for d in decisions] == [
         ("lexical", 1, 1.0),
         (None, 1, None),
         ("exact", 1, 1.0),
     ]
-
-
-def test_a_group_must_keep_something() -> None:
-    with pytest.raises(UserError, match="keep_per_family is 0"):
-        run_ours([Row("a", "x\n", 1.0)], NnDupOptions(keep_per_family=0))
 
 
 def test_features_of_unusual_text() -> None:
