@@ -131,30 +131,28 @@ def prepare_rows(
     features: Sequence[NnDupFeatures],
     code_sha: Sequence[str],
 ) -> Rows:
-    """Compute everything once per code, then assign it to the rows."""
-    usable = [code if code >= 0 else None for code in code_index]
+    """Compute everything once per code, then assign it to the rows; those without code get what the last one has."""
     plain = {name: normalise_name(name) for name in set(names)}
     shingles, layers = shingle_sets(features), layer_sets(features)
-    fingerprints = _number_items(code.fingerprint for code in features)
+    fingerprints: dict[Hashable, int] = {}
+    fingerprint_of = [fingerprints.setdefault(code.fingerprint, len(fingerprints)) for code in features]
+    pairs = list(zip(names, code_index, strict=True))
     keys = [
-        (_quality_key(accuracy), 0 if code is None else -features[code].length, name)
-        for name, code, accuracy in zip(names, usable, accuracies, strict=True)
+        (_quality_key(accuracy), -features[code].length, name)
+        for (name, code), accuracy in zip(pairs, accuracies, strict=True)
     ]
     rank_of = {key: rank for rank, key in enumerate(sorted(set(keys)))}
-    family = {
-        (name, code): "" if code is None else get_family(name, features[code])
-        for name, code in set(zip(names, usable, strict=True))
-    }
+    family_of = {(name, code): get_family(name, features[code]) for name, code in set(pairs)}
     return Rows(
         names=[plain[name] for name in names],
-        code=["" if code is None else code_sha[code] for code in usable],
-        families=[family[pair] for pair in zip(names, usable, strict=True)],
+        code=[code_sha[code] for code in code_index],
+        families=[family_of[pair] for pair in pairs],
         quality=[rank_of[key] for key in keys],
-        fingerprint=[-1 if code is None else fingerprints[code] for code in usable],
+        fingerprint=[fingerprint_of[code] for code in code_index],
         shingles=shingles,
-        shingles_of=_assign_to_rows(shingles, usable),
+        shingles_of=shingles.number[list(code_index)].tolist(),
         layers=layers,
-        layers_of=_assign_to_rows(layers, usable),
+        layers_of=layers.number[list(code_index)].tolist(),
     )
 
 
@@ -170,14 +168,3 @@ def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
 
 def _quality_key(accuracy: float | None) -> float:
     return math.inf if accuracy is None or math.isnan(accuracy) else -accuracy
-
-
-def _number_items(items: Iterable[Hashable]) -> list[int]:
-    """Return the number of each item among the distinct items."""
-    number_of: dict[Hashable, int] = {}
-    return [number_of.setdefault(item, len(number_of)) for item in items]
-
-
-def _assign_to_rows(sets: DistinctSets, codes: Sequence[int | None]) -> list[int]:
-    numbers = sets.number.tolist()
-    return [-1 if code is None else numbers[code] for code in codes]

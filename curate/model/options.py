@@ -140,9 +140,15 @@ class CurateOptions:
     topup_structural_max: Annotated[float, Option("The same for fingerprints.", panel=_NN_DUP_ONLY)] = 0.60
 
     def __post_init__(self) -> None:
-        for name, value in (("lexical", self.lexical_threshold), ("structural", self.structural)):
-            if not 0.5 <= value <= 1.0:
-                raise UsageError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
+        for option, value, low in (
+            ("lexical-threshold", self.lexical_threshold, 0.5),
+            ("structural-threshold", self.structural, 0.5),
+            ("fractal-threshold", self.fractal_threshold, 0),
+            ("topup-lexical-max", self.topup_lexical_max, 0),
+            ("topup-structural-max", self.topup_structural_max, 0),
+        ):
+            if not low <= value <= 1:
+                raise UsageError(f"--{option} {value}: must lie between {low} and 1")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
         for option, is_set in (
@@ -159,9 +165,6 @@ class CurateOptions:
             raise UsageError(f"--graph {self.graph}: profile nn-dup compares no graphs; leave it out or switch")
         if self.keep_per_family < 1:
             raise UsageError(f"--keep-per-family {self.keep_per_family}: must be at least 1")
-        for name in ("fractal_threshold", "topup_lexical_max", "topup_structural_max"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != MAX_TOKENS and not self.chat:

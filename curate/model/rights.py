@@ -71,7 +71,8 @@ class Rights:
 
     def get_license(self, code: int) -> str:
         """Return the SPDX expression of everything known about a code; NOASSERTION if any part is unknown."""
-        return _together(self.own.get(code, self.license), self.origin(code))
+        license_, origin = self.own.get(code, self.license), self.origin(code)
+        return license_ if origin is None else combine_licenses([license_, origin.license])
 
     def origin(self, code: int) -> Origin | None:
         """Return the origin of a code, if known."""
@@ -103,17 +104,12 @@ class Rights:
         counts: Json = {}
         if self.own or self.origins:
             counts["licenses"] = {name: _count_names(map(self.get_license, codes)) for name, codes in tables.items()}
-        if self.origins is not None:
-            of = {
-                name: [self.origins[code] for code in codes if code in self.origins] for name, codes in tables.items()
-            }
-            counts["origins"] = {
-                name: {
-                    "codes": len(origins),
-                    "licenses": _count_names(origin.license for origin in origins),
-                    "sources": _count_names(origin.source for origin in origins),
-                }
-                for name, origins in of.items()
+        for name, codes in tables.items() if self.origins is not None else ():
+            origins = [origin for code in codes if (origin := self.origin(code)) is not None]
+            counts.setdefault("origins", {})[name] = {
+                "codes": len(origins),
+                "licenses": _count_names(origin.license for origin in origins),
+                "sources": _count_names(origin.source for origin in origins),
             }
         return counts
 
@@ -121,10 +117,6 @@ class Rights:
 def is_withheld(license_: str, shared: str) -> bool:
     """Return True if code under a license is withheld when the others, under the shared license, are published."""
     return is_permissive(shared) and not is_permissive(license_)
-
-
-def _together(license_: str, origin: Origin | None) -> str:
-    return license_ if origin is None else combine_licenses([license_, origin.license])
 
 
 def _count_names(names: Iterable[str]) -> dict[str, int]:
@@ -200,9 +192,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             own[code] = own_license
         expected = Rights(shared, own, origins).get_license(code)
         if license_ != expected:
-            covered = combine_licenses(
-                [license_, *([own_license] if own_license is not None else []), *([under] if under else [])]
-            )
+            covered = combine_licenses([license_, *filter(None, (own_license, under))])
             by_row += covered == license_  # consistent with a row of the source that stated it
             own[code] = license_
             if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
@@ -212,18 +202,12 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     rights = Rights(shared, own, origins if "origins" in manifest.counts else None)
     if not withheld:
         counts = rights.count(numbers["kept"], numbers["removed"])
-        wrong += [
-            f"{name}: {counts.get(name)}, not as stated"
-            for name in _COUNTS
-            if counts.get(name) != manifest.counts.get(name)
-        ]
+        differing = [name for name in ("licenses", "origins") if counts.get(name) != manifest.counts.get(name)]
+        wrong += [f"{name}: {counts.get(name)}, not as stated" for name in differing]
     summary = (
         f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {blocked:,} are not passed on"
     )
     return check_faults("licences", wrong, summary)
-
-
-_COUNTS = ("licenses", "origins")
 
 
 def _rows(path: Path) -> Iterator[Json]:
@@ -260,15 +244,12 @@ class Origins:
         Args: folders: extractions, of level `emitted` or more.
         Raises: UserError if one is not an extraction, is named twice, or holds no code.
         """
-        self.parents = [_parent(folder) for folder in folders]
+        self.parents = check_origins(folders)
         digests = [parent.sha256 for parent in self.parents]
         if twice := next((at for at, digest in enumerate(digests) if digest in digests[:at]), None):
             raise UserError(f"{folders[twice]}: is the same extraction as one before; name it once")
         self._jobs = jobs
-        blocks = sorted(
-            (block for folder in folders for block in self._read(folder)),
-            key=lambda block: (block.blocked, block.block),
-        )
+        blocks = sorted((block for folder in folders for block in self._read(folder)), key=lambda block: block[:2])
         first: dict[bytes, _OriginBlock] = {}
         for block in blocks:
             first.setdefault(_digest(block.shingles), block)
@@ -278,7 +259,8 @@ class Origins:
 
     def _read(self, folder: Path) -> Iterator[_OriginBlock]:
         """Yield the blocks of a folder whose class is long enough."""
-        rows = list(_read_blocks(folder))
+        with EXTRACTION.reading(folder):
+            rows = list(EXTRACTION.rows(folder, Block, ("block", "name", "license", "code", "code_sha256")))
         withheld = sum(row.code is None and row.code_sha256 is not None for row in rows)
         there = [row for row in rows if row.code is not None]
         if not there:
@@ -336,17 +318,9 @@ class Origins:
 
 def check_origins(folders: Sequence[Path]) -> list[Parent]:
     """Return the facts in the manifests of these folders. Raises: UserError if one is not an extraction."""
-    return [_parent(folder) for folder in folders]
-
-
-def _parent(folder: Path) -> Parent:
-    EXTRACTION.open(folder)
-    return describe_parent(folder)
-
-
-def _read_blocks(folder: Path) -> Iterator[Block]:
-    with EXTRACTION.reading(folder):
-        yield from EXTRACTION.rows(folder, Block, ("block", "name", "license", "code", "code_sha256"))
+    for folder in folders:
+        EXTRACTION.open(folder)
+    return [describe_parent(folder) for folder in folders]
 
 
 def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:
@@ -360,13 +334,9 @@ def _map(items: Iterable[tuple[str, str | None]], jobs: int | None, count: int) 
         return
     rest = iter(items)
     chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
-    for texts in map_chunks(_texts, chunks, _nothing, jobs):
+    for texts in map_chunks(_texts, chunks, lambda _: [], jobs):
         yield from texts
 
 
 def _texts(item: tuple[str, str | None]) -> list[ClassText]:
     return class_texts(*item)
-
-
-def _nothing(_item: tuple[str, str | None]) -> list[ClassText]:
-    return []

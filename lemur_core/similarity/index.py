@@ -25,12 +25,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from datasketch import MinHashLSH
 
 from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding, ShingleSets, buckets, jaccard
-
-#: The largest number of items for which datasketch holds the hash tables.
-MAX_HASHED = 100_000
 
 
 class Neighbour(NamedTuple):
@@ -109,61 +105,6 @@ class NeighbourIndex(ABC):
         """Add an item that is kept under this number."""
 
 
-class HashTables:
-    """Kept items by signature band, in datasketch's LSH: for corpora that fit in memory this way."""
-
-    def __init__(self, signatures: npt.NDArray[np.uint32], banding: Banding) -> None:
-        self._signatures, self._banding = signatures, banding
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all items."""
-        self._lsh = MinHashLSH(num_perm=PERMUTATIONS, params=(self._banding.bands, self._banding.rows))
-
-    def insert(self, item: int, number: int) -> None:
-        """Add an item under a number."""
-        self._lsh.insert(number, _Sketch(self._signatures[item]), check_duplication=False)
-
-    def query(self, item: int) -> list[int]:
-        """Return the numbers of the items that share a band with this one."""
-        numbers: list[int] = self._lsh.query(_Sketch(self._signatures[item]))
-        return numbers
-
-
-class _Sketch:
-    """Our signature in the form that datasketch's LSH takes; never compared with a signature of datasketch."""
-
-    seed, scheme = 0, "legacy"
-
-    def __init__(self, hashvalues: npt.NDArray[np.uint32]) -> None:
-        self.hashvalues = hashvalues
-
-    def __len__(self) -> int:
-        return len(self.hashvalues)
-
-
-class BandTables:
-    """The same for larger corpora, for which datasketch would take 11 MiB per thousand items."""
-
-    def __init__(self, buckets: npt.NDArray[np.int32]) -> None:
-        self._buckets = buckets
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all items."""
-        self._kept_in: dict[int, list[int]] = {}
-
-    def insert(self, item: int, number: int) -> None:
-        """Add an item under a number."""
-        for bucket in self._buckets[item].tolist():
-            if bucket >= 0:
-                self._kept_in.setdefault(bucket, []).append(number)
-
-    def query(self, item: int) -> set[int]:
-        """Return the numbers of the items that share a band with this one."""
-        return {number for bucket in self._buckets[item].tolist() for number in self._kept_in.get(bucket, ())}
-
-
 class LexicalIndex(NeighbourIndex):
     """Kept shingle sets, queried for the most similar one."""
 
@@ -172,27 +113,28 @@ class LexicalIndex(NeighbourIndex):
     def __init__(self, sets: ShingleSets, threshold: float, banding: Banding) -> None:
         self.banding = banding
         self._sets = sets
-        self._tables: BandTables | HashTables = (
-            HashTables(sets.signatures, banding)
-            if len(sets.signatures) <= MAX_HASHED
-            else BandTables(buckets(sets.signatures, banding))
-        )
+        self._buckets = buckets(sets.signatures, banding)
         super().__init__(threshold)
 
     def clear(self) -> None:
         """Forget the kept items."""
         super().clear()
-        self._tables.clear()
+        self._kept_in: dict[int, list[int]] = {}  # by bucket, the numbers of the kept sets in it
 
     def _add(self, item: int, number: int) -> None:
-        self._tables.insert(item, number)
+        for bucket in self._shared_buckets(item):
+            self._kept_in.setdefault(bucket, []).append(number)
+
+    def _shared_buckets(self, item: int) -> list[int]:
+        return [bucket for bucket in self._buckets[item].tolist() if bucket >= 0]
 
     def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
         """Yield those that share a bucket, and whose sizes and estimate allow a match."""
-        candidates = [number for number in self._tables.query(item) if number >= looked]
+        near = (self._kept_in.get(bucket, ()) for bucket in self._shared_buckets(item))
+        candidates = sorted({number for numbers in near for number in numbers if number >= looked})
         if not candidates:
             return
-        numbers = np.array(sorted(candidates), np.int64)
+        numbers = np.array(candidates, np.int64)
         sets = np.array([self._kept[number] for number in numbers.tolist()], np.int64)
         sizes, own = self._sets.set_sizes[sets], self._sets.set_sizes[item]
         # The Jaccard is at most the ratio of the sizes.

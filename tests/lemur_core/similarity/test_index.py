@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.similarity import index as index_module
 from lemur_core.similarity import join
 from lemur_core.similarity.index import (
-    BandTables,
-    HashTables,
     LexicalIndex,
     Neighbour,
     NeighbourIndex,
@@ -86,25 +83,8 @@ def test_nearest_is_that_of_brute_force(stage: str, features: Any, data: st.Data
             assert index.nearest(item) == expected  # what is remembered is what was found
 
 
-@given(features=relatives(), banding=st.sampled_from([Banding(32, 8), Banding(64, 4), Banding(10, 20)]))
-def test_both_tables_propose_what_shares_a_band(features: Any, banding: Banding) -> None:
-    signatures = features.signatures
-    cut = signatures[:, : banding.bands * banding.rows].reshape(-1, banding.bands, banding.rows)
-    tables = HashTables(signatures, banding), BandTables(buckets(signatures, banding))
-    for item in range(0, len(signatures), 2):
-        for table in tables:
-            table.insert(item, item + 1000)
-    for item in range(len(signatures)):
-        shares = (cut == cut[item]).all(axis=2).any(axis=1)
-        expected = {other + 1000 for other in np.flatnonzero(shares).tolist() if other % 2 == 0}
-        expected -= {item + 1000}  # which is never asked for itself
-        assert [set(table.query(item)) - {item + 1000} for table in tables] == [expected, expected]
-
-
-@pytest.mark.parametrize("hashed", [0, 1_000], ids=["bands", "datasketch"])
-def test_many_kept_sets(monkeypatch: pytest.MonkeyPatch, hashed: int) -> None:
+def test_many_kept_sets() -> None:
     """More candidates than are looked at one by one."""
-    monkeypatch.setattr(index_module, "MAX_HASHED", hashed)
     base = list(range(200))
     features: Any = Sets([[*base[:-1], 1000 + i] for i in range(60)] + [base])
     index = LexicalIndex(features, 0.9, banding_for(0.9))
