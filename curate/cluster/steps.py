@@ -231,13 +231,9 @@ def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> No
     mine = own[states[own] == OPEN]
     if earlier is None or number % 2 == 0:
         seen = np.union1d(mine, linked[states[linked] == OPEN])
-        blockers = _blockers(work, at, number, rank, seen)
         decided = find_kept(
-            range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _empty_kept_set(work, at, seen)
+            range(len(seen)), set(np.searchsorted(seen, mine).tolist()), _empty_kept_set(work, at, seen)
         )
-        waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
-        table = pa.table([[code for code, _ in waits], [blocker for _, blocker in waits]], _WAITS)
-        work.write(table, "waits", at, number, rank)
         _write_decided(work, at, number, rank, seen[decided], KEPT)
         return
     fresh = np.flatnonzero((states == KEPT) & (earlier != KEPT))
@@ -306,7 +302,6 @@ def count_open(work: Work, at: int, rounds: int) -> int:
 
 
 _DECIDED = ["place", "state"]
-_WAITS = ["place", "blocker"]
 _VERDICTS = pa.schema(
     [("place", pa.int64()), ("stage", pa.string()), ("canonical", pa.int64()), ("similarity", pa.float64())]
 )
@@ -322,17 +317,6 @@ def _find_linked_places(work: Work, at: int, rank: int) -> IntArray:
     mine = {graphs[place] for place in work.own(rank).tolist() if place in graphs}
     twins = [place for place, graph in graphs.items() if graph in mine]
     return np.union1d(work.read_all("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
-
-
-def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> dict[int, int]:
-    """Return the better code that each own code was last near to, by their numbers in `seen`."""
-    if number < 2:
-        return {}
-    waits = work.read("waits", at, number - 2, rank)
-    place, blocker = (waits[name].to_numpy().astype(np.int64) for name in _WAITS)
-    both = np.isin(place, seen) & np.isin(blocker, seen)
-    codes = zip(np.searchsorted(seen, place[both]).tolist(), np.searchsorted(seen, blocker[both]).tolist(), strict=True)
-    return dict(codes)
 
 
 def _empty_kept_set(work: Work, at: int, seen: IntArray) -> KeptSet:

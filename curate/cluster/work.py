@@ -8,7 +8,6 @@ order.parquet          the records, best first; a place is an index into this or
 keys/PART/RANK         by range of keys: codes that may be near each other share one
 links/RANK/PART        the places that may be near those of a range of ids
 rounds/PASS/ROUND/RANK the decisions of a round of a pass
-waits/PASS/ROUND/RANK  the better open code near each code that stayed open
 states/PASS            the decisions of a pass
 graphs/PASS/RANK       what the networks traced after a pass compute; 0: before the first
 verdicts/RANK          why each is kept or removed
@@ -101,7 +100,7 @@ class Work:
         """Return which task writes a file: its name ends with the rank, if it is not of a step of one task."""
         kind, *numbers = names
         step = _WRITERS[str(kind)]
-        if kind in ("rounds", "waits"):
+        if kind == "rounds":
             step = step_name(f"{step}-{numbers[1]:02d}", int(numbers[0]))
         elif kind in ("graphs", "numbers", "states"):
             step = step_name(step, int(numbers[0]))
@@ -208,7 +207,7 @@ class Work:
 _WRITERS = {
     **dict.fromkeys(("rows", "codes"), "source"),
     **dict.fromkeys(("order", "elements"), "records"),
-    **dict.fromkeys(("rounds", "waits"), "round"),
+    "rounds": "round",
     **{name: name for name in ("features", "keys", "links", "graphs", "numbers")},
     "states": "finish",
     "verdicts": "witnesses",

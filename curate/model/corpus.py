@@ -81,17 +81,43 @@ def read_corpus(
     Raises: UserError if there are no rows, or the source cannot be read.
     """
     store = store or FeatureStore(detail)
-    reader = _CodeReader(source, codes, store)
-    computed = fill_store(store, reader.new_codes(), detail, jobs)
-    if not reader.problem_of_row:
+    number_of: dict[bytes, int] = {}  # by digest, in the order of the codes
+    tables: list[pa.Table] = []
+    numbers_of_rows: list[npt.NDArray[np.int64]] = []
+    problems: dict[int, str] = {}
+
+    def new_codes() -> Iterator[tuple[bytes, str]]:
+        """Read all batches, and yield each distinct code whose features are not known."""
+        rows = 0
+        for batch in source.batches():
+            tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
+            stated = enumerate(batch.column("problem").to_pylist(), rows)
+            problems.update((row, problem) for row, problem in stated if problem is not None)
+            rows += batch.num_rows
+            encoded = batch.column("nn_code").dictionary_encode()
+            numbers = []
+            for code in encoded.dictionary.to_pylist():
+                raw = code.encode()
+                digest = hashlib.sha256(raw).digest()
+                known = len(number_of)
+                numbers.append(number_of.setdefault(digest, known))
+                if numbers[-1] == known:
+                    codes.append(raw)
+                    if digest not in store:
+                        yield digest, code
+            # A row without code has the last index, whose number is -1.
+            lookup = np.array([*numbers, -1], np.int64)
+            numbers_of_rows.append(lookup[encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)])
+
+    computed = fill_store(store, new_codes(), detail, jobs)
+    if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
-    code_of_row = np.concatenate(reader.code_of_row)
-    features_table = store.table(reader.digests)
-    problems = {row: problem for row, problem in enumerate(reader.problem_of_row) if problem is not None}
-    for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features_table.problems, np.int64))):
-        problems[int(row)] = features_table.problems[int(code_of_row[row])]
-    ids = [digest.hex() for digest in reader.digests]
-    return LoadedRecords(pa.concat_tables(reader.tables), code_of_row, problems, ids, codes, features_table, computed)
+    code_of_row = np.concatenate(numbers_of_rows)
+    features = store.table(list(number_of))
+    for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features.problems, np.int64))).tolist():
+        problems[row] = features.problems[int(code_of_row[row])]
+    ids = [digest.hex() for digest in number_of]
+    return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features, computed)
 
 
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> int:
@@ -107,35 +133,3 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
     finally:
         store.flush()  # also when interrupted: the next run resumes from here
     return computed
-
-
-class _CodeReader:
-    def __init__(self, source: RecordSource, codes: CodeFile, store: FeatureStore) -> None:
-        self._source, self._codes, self._store = source, codes, store
-        self._number_of: dict[bytes, int] = {}
-        self.digests: list[bytes] = []
-        self.tables: list[pa.Table] = []
-        self.code_of_row: list[npt.NDArray[np.int64]] = []
-        self.problem_of_row: list[str | None] = []
-
-    def new_codes(self) -> Iterator[tuple[bytes, str]]:
-        """Read all batches, and yield each distinct code whose features are not known."""
-        for batch in self._source.batches():
-            self.tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
-            self.problem_of_row += batch.column("problem").to_pylist()
-            encoded = batch.column("nn_code").dictionary_encode()
-            numbers = []
-            for code in encoded.dictionary.to_pylist():
-                raw = code.encode()
-                digest = hashlib.sha256(raw).digest()
-                number = self._number_of.setdefault(digest, len(self.digests))
-                numbers.append(number)
-                if number == len(self.digests):
-                    self.digests.append(digest)
-                    self._codes.append(raw)
-                    if digest not in self._store:
-                        yield digest, code
-            # A row without code has the last index, whose number is -1.
-            lookup = np.array([*numbers, -1], np.int64)
-            indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
-            self.code_of_row.append(lookup[indices])

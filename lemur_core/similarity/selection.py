@@ -8,9 +8,8 @@ the order of the input does not matter.
 The same selection in rounds is for many machines. A round keeps every open code that is not near a better open one, and
 removes the open codes near a code just kept; so the kept set equals that of the sequential selection, and few rounds
 are needed unless near-duplicates form long chains. The only query is "is this near a better one": no list of all near
-pairs is built. A code that is not kept stores the first better code near it as its blocker, and searches again only
-when the blocker was removed. Each step decides some codes from the state before it, so that the codes can be divided
-among processes; a process needs the others' verdicts of the previous step, and only of codes that may be near its own.
+pairs is built. Each step decides some codes from the state before it, so that the codes can be divided among processes;
+a process needs the others' verdicts of the previous step, and only of codes that may be near its own.
 
 Source: Blelloch, Fineman, Shun 2012, "Greedy sequential maximal independent set and matching are parallel on average",
 arXiv:1202.3205.
@@ -165,27 +164,20 @@ def _nearest(neighbours: Iterable[Neighbour]) -> Neighbour | None:
 # -- in rounds --------------------------------------------
 
 
-def find_kept(order: Sequence[int], own: Collection[int], blockers: dict[int, int], kept_set: KeptSet) -> list[int]:
+def find_kept(order: Sequence[int], own: Collection[int], kept_set: KeptSet) -> list[int]:
     """Return those of `own` that are not near a better open code: they are kept.
 
     Args:
         order: open codes, best first: those of `own`, and all that may be near one of them.
         own: the codes to decide.
-        blockers: for some of `own`, a better code near it, possibly no longer open; updated in place.
         kept_set: is cleared first.
-    Returns: the kept codes, best first; the others of `own` now have a blocker.
+    Returns: the kept codes, best first.
     """
     kept_set.clear()
-    still_open = set(order)
     kept = []
     for code in order:
-        # While its blocker is open the code stays open as well, without a search.
-        if code in own and blockers.get(code) not in still_open:
-            near = kept_set.near(code)
-            if near is None:
-                kept.append(code)
-            else:
-                blockers[code] = near
+        if code in own and kept_set.near(code) is None:
+            kept.append(code)
         kept_set.add(code)
     return kept
 

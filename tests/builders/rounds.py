@@ -13,10 +13,9 @@ def select_in_rounds(order: Sequence[int], stand: KeptSet, rounds: list[int] | N
         rounds: the number of codes that each round decided is appended to it.
     """
     kept: set[int] = set()
-    blockers: dict[int, int] = {}
     still_open = list(order)
     while still_open:
-        fresh = set(find_kept(still_open, set(still_open), blockers, stand))
+        fresh = set(find_kept(still_open, set(still_open), stand))
         gone = set(find_removed(still_open, fresh, stand))
         kept |= fresh
         still_open = [code for code in still_open if code not in fresh and code not in gone]

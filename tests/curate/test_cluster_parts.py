@@ -174,7 +174,6 @@ KINDS = [
     ("keys/00001/00002.parquet", "keys", 2, "links"),
     ("links/00002/00000.parquet", "links", 0, "round-00"),
     ("rounds/00001/00000/00001.parquet", "round-00", 1, "round-01"),
-    ("waits/00001/00000/00002.parquet", "round-00", 2, "round-02"),
     ("states/00001.parquet", "finish", 0, "witnesses"),
     ("verdicts/00000.parquet", "witnesses", 0, "write"),
 ]

@@ -136,14 +136,13 @@ def test_parts_that_see_only_what_may_be_near_their_own(case: Case, parts: int, 
     }
     own = [{code for code in case.order if part_of[code] == part} for part in range(parts)]
     sees = [set().union(*(near[code] for code in mine)) for mine in own]
-    blockers: list[dict[int, int]] = [{} for _ in range(parts)]
     kept: set[int] = set()
     removed: set[int] = set()
     while len(kept) + len(removed) < len(case.order):
         opened = [code for code in case.order if code not in kept and code not in removed]
         fresh: set[int] = set()
         for part in range(parts):
-            fresh.update(find_kept([c for c in opened if c in sees[part]], own[part], blockers[part], case.stand()))
+            fresh.update(find_kept([c for c in opened if c in sees[part]], own[part], case.stand()))
         kept |= fresh
         for part in range(parts):
             mine = [c for c in opened if (c in fresh and c in sees[part]) or (c not in fresh and c in own[part])]
