@@ -67,7 +67,7 @@ class Work:
 
     def name(self, *names: str | int) -> str:
         """Return the name of a Parquet file; numbers are written with five digits."""
-        return f"{_join_name(names)}.parquet"
+        return "/".join(f"{name:05d}" if isinstance(name, int) else name for name in names) + ".parquet"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that tasks receive: the fields, without the data that this process has read."""
@@ -219,10 +219,6 @@ BANDING, SOURCE = "banding.json", "source.json"
 def step_name(step: str, at: int) -> str:
     """Return the name of a step in a pass; only passes after the first are named."""
     return step if at <= 1 else f"pass-{at}-{step}"
-
-
-def _join_name(names: tuple[str | int, ...]) -> str:
-    return "/".join(f"{name:05d}" if isinstance(name, int) else name for name in names)
 
 
 class StoredRows(RecordSource):

@@ -30,7 +30,7 @@ CAPTION_WORDS = 1_000
 TEXT_CHARACTERS = 256
 
 _TEXT_LENGTH = 128  # characters of a sample of wikitext
-_COCO_CLASSES = 6  # of segmentation and detection, in this release
+_COCO_TASKS, _COCO_CLASSES = ("img-segmentation", "obj-detection"), 6  # in this release
 _TEXT2IMAGE_SIZE = 256  # if the transform does not name a size
 _PADDED = 800  # soft_pad pads to this
 
@@ -82,37 +82,27 @@ def build_case(task: str | None, dataset: str | None, transform: object) -> Inpu
         return InputCase((BATCH, _TEXT_LENGTH), (TEXT_CHARACTERS,), "int64", values)
     if not isinstance(transform, str):
         return "prm names no transform, which tells the size of the images"
+    not_known = f"the inputs of task {task} on {dataset} are not known"
     if task == "img-classification" and dataset in DATASETS:
-        return _classification(DATASETS[dataset], dataset, transform)
-    if dataset == "coco":
-        return _coco(task, transform)
-    return f"the inputs of task {task} on {dataset} are not known"
-
-
-def _classification(images: Images, dataset: str, transform: str) -> InputCase | str:
+        images = DATASETS[dataset]
+    elif dataset == "coco":
+        images = Images(3, None, _COCO_CLASSES)
+    else:
+        return not_known
     size = _size(transform, images.size, dataset)
-    if isinstance(size, str):
-        return size
-    out = (images.classes,)
-    return InputCase((BATCH, images.channels, *size), out, *_values(transform), output=(BATCH, images.classes))
-
-
-def _coco(task: str, transform: str) -> InputCase | str:
     if task == "txt-image":
-        named = _size(transform, None, "coco")
-        size = (_TEXT2IMAGE_SIZE, _TEXT2IMAGE_SIZE) if isinstance(named, str) else named
+        size = (_TEXT2IMAGE_SIZE, _TEXT2IMAGE_SIZE) if isinstance(size, str) else size
         # The loader builds its own transform, so the images are normalized floats whatever the name says.
         out: tuple[object, ...] = ({"vocab_size": 30_000}, (3, *size), None)
         return InputCase((BATCH, 3, *size), out, "float32", (-1.0, 1.0))
-    size_or_error = _size(transform, None, "coco")
-    if isinstance(size_or_error, str):
-        return size_or_error
-    shape = (BATCH, 3, *size_or_error)
-    if task in ("img-segmentation", "obj-detection"):
-        return InputCase(shape, (_COCO_CLASSES,), *_values(transform))
+    if isinstance(size, str):
+        return size
+    shape = (BATCH, images.channels, *size)
+    if dataset in DATASETS:
+        return InputCase(shape, (images.classes,), *_values(transform), output=(BATCH, images.classes))
     if task == "img-captioning":
         return InputCase(shape, (CAPTION_WORDS,), *_values(transform), words=CAPTION_WORDS)
-    return f"the inputs of task {task} on coco are not known"
+    return InputCase(shape, (images.classes,), *_values(transform)) if task in _COCO_TASKS else not_known
 
 
 def _size(transform: str, native: Size | None, dataset: str) -> Size | str:
@@ -200,7 +190,7 @@ class RunResult:
     @property
     def category(self) -> str | None:
         """A short word for why it does not run or was not tried; None if it runs."""
-        return None if self.error is None else _parse_category(self.error)
+        return None if self.error is None else self.error.partition(":")[0]
 
 
 #: Checks whether codes run: code -> its representative row, whose parameters are used.
@@ -326,9 +316,4 @@ def reason_to_leave_out(result: RunResult) -> str:
 def category_left_out(reason: str) -> str | None:
     """Return the category in such a reason; None for any other reason."""
     _, mark, error = reason.partition(f"{_MARK} ")
-    return _parse_category(error) if mark else None
-
-
-def _parse_category(error: str) -> str:
-    """Return the category that an error line starts with."""
-    return error.partition(":")[0]
+    return error.partition(":")[0] if mark else None

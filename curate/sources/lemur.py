@@ -40,6 +40,12 @@ _CODES = "ab/nn/nn/"
 #: Up to release 2.0.6 the folders were in `stat/` itself; `stat/run/` holds measurements on phones, not training.
 _STATS = re.compile(r"ab/nn/stat/(?:train/)?([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
 _PARTS = 16
+_COLUMNS = {
+    **dict.fromkeys(("nn", "task", "dataset", "metric"), pa.string()),
+    "epoch": pa.int64(),
+    "accuracy": pa.float64(),
+    "duration": pa.float64(),
+}
 
 
 class _Best(NamedTuple):
@@ -86,19 +92,9 @@ def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[
     index = {name: i for i, name in enumerate(names)}
     # The outcomes of trials that share a uid are mixed, and belong to none of them.
     prm = {uid: json.dumps(drop_outcomes(values), sort_keys=True) for uid, values in parameters.items()}
-    rows_table = pa.table(
-        {
-            "nn": pa.array([row.nn for row in best], pa.string()),
-            "task": pa.array([row.task for row in best], pa.string()),
-            "dataset": pa.array([row.dataset for row in best], pa.string()),
-            "metric": pa.array([row.metric for row in best], pa.string()),
-            "epoch": pa.array([row.epoch for row in best], pa.int64()),
-            "accuracy": pa.array([row.accuracy for row in best], pa.float64()),
-            "duration": pa.array([row.duration for row in best], pa.float64()),
-            "prm": pa.array([prm[row.uid] for row in best], pa.string()),
-            "code": pa.array([index[row.nn] for row in best], pa.int32()),
-        }
-    )
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in best] for name in _COLUMNS}
+    columns |= {"prm": [prm[row.uid] for row in best], "code": [index[row.nn] for row in best]}
+    rows_table = pa.table(columns, schema=pa.schema([*_COLUMNS.items(), ("prm", pa.string()), ("code", pa.int32())]))
     texts = [codes[name].decode("utf-8", errors="strict") if name in codes else None for name in names]
     return rows_table, pa.table({"code": pa.array(texts, pa.large_string())})
 

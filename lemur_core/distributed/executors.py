@@ -160,7 +160,9 @@ def run_here(steps: Iterable[Step], workers: int) -> None:
 
     def run(tasks: StepTasks) -> None:
         try:  # a process that was killed between two steps is noticed by `submit`
-            running: set[Future[None]] = {pool.submit(_run_rank, tasks, rank) for rank in tasks.get_incomplete_ranks()}
+            running: set[Future[None]] = {
+                pool.submit(StepTasks.run_rank, tasks, rank) for rank in tasks.get_incomplete_ranks()
+            }
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -197,7 +199,7 @@ def run_on_ray(steps: Iterable[Step], workers: int, memory: Mapping[str, int]) -
 
     def run(tasks: StepTasks) -> None:
         # No retries: if a task is killed the run ends at once, as it does locally.
-        remote = ray.remote(num_cpus=1, max_retries=0, memory=find_memory(memory, tasks.step) << 20)(_run_rank)
+        remote = ray.remote(num_cpus=1, max_retries=0, memory=find_memory(memory, tasks.step) << 20)(StepTasks.run_rank)
         waiting: list[int] = tasks.get_incomplete_ranks()
         running: list[Any] = []
         while waiting or running:
@@ -236,10 +238,6 @@ def _run_each(steps: Iterable[Step], run: Callable[[StepTasks], None]) -> None:
             raise _cut_short(tasks, why) from error
         earlier = f", {step.tasks - before} before" if before < step.tasks else ""
         note(f"{step.name}: {before} of {step.tasks} tasks done{earlier}" if before else f"{step.name}: done before")
-
-
-def _run_rank(tasks: StepTasks, rank: int) -> None:
-    tasks.run_rank(rank)
 
 
 def _start_task_process() -> None:

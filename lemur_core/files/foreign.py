@@ -43,22 +43,9 @@ def check_name(path: Path | str) -> None:
 
 #: Names of files with keys and passwords, in lower case; those of hidden files, such as `.env`, need not be here.
 _SECRET_NAMES = (
-    *(
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        "*.ppk",
-        "*.jks",
-        "*.keystore",
-        "*.kdbx",
-        "*.gpg",
-        "*.asc",
-        "*.env",
-        "*.secret",
-    ),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.asc", "*.env"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "_netrc", "netrc", "htpasswd", "*.tfstate"),
-    *("credentials", "credentials.*", "secret.*", "secrets", "secrets.*", "token", "token.*", "password*"),
+    *("*.secret", "credentials", "credentials.*", "secret.*", "secrets", "secrets.*", "token", "token.*", "password*"),
 )
 
 

@@ -1,6 +1,4 @@
-"""One walk over a syntax tree that gathers the input of the similarities: classes, functions, calls, the tree's
-digest.
-"""
+"""One walk over a syntax tree: the classes, functions, calls and text of the tree from which codes are compared."""
 
 import ast
 import hashlib
@@ -54,16 +52,13 @@ class Outline:
     """The result of one walk, in source order (pre-order). Lines are counted from 1."""
 
     classes: list[ClassOutline] = field(default_factory=list)
-    functions: list[tuple[str, int, int]] = field(
-        default_factory=list
-    )  # name, first and last line; async ones are left out
-    layers: list[str] = field(
-        default_factory=list
-    )  # last names of the called functions, without the contract functions
+    #: Name, first and last line; async ones are left out.
+    functions: list[tuple[str, int, int]] = field(default_factory=list)
+    #: Last names of the called functions, without the contract functions.
+    layers: list[str] = field(default_factory=list)
     sizes: list[tuple[str, str]] = field(default_factory=list)  # (what, bucket) of the numbers in those calls
-    called: dict[Owners, set[str]] = field(
-        default_factory=dict
-    )  # names that are called directly, contract functions included
+    #: Names that are called directly, contract functions included.
+    called: dict[Owners, set[str]] = field(default_factory=dict)
     docstrings: list[tuple[int, int]] = field(default_factory=list)  # (line, UTF-8 column) of a dropped string
     names: set[str] = field(default_factory=set)  # identifiers: names, attributes, classes, functions
     text: list[str] = field(default_factory=list)  # the tree in pre-order, one node after another: injective

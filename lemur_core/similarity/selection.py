@@ -103,9 +103,7 @@ class KeptSet:
             index.keep(item, position)
 
     def witness(self, code: int) -> Verdict | None:
-        """Return the verdict that removes a code, with the nearest kept one of the first stage that has one; None to
-        keep it.
-        """
+        """Return the verdict that removes a code: the first stage with a near kept one, and the nearest; else None."""
         tree = int(self._features.tree[code])
         if tree in self._tree:
             return Verdict("exact", self._codes[self._tree[tree]], 1.0)

@@ -136,9 +136,7 @@ class StoredIndex:
     def alike(
         self, signature: npt.NDArray[np.uint32], size: int, threshold: float
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
-        """Return items whose shingles may reach this Jaccard with a set, and the estimates of it, both of shape
-        (n,).
-        """
+        """Return items whose shingles may reach this Jaccard with a set, and the estimates, both of shape (n,)."""
         items = self._sharing(band_keys(signature[None, :], self.banding)[0])
         sizes = self._sizes[items]
         items = items[np.minimum(sizes, size) >= threshold * np.maximum(sizes, size)]
@@ -147,9 +145,7 @@ class StoredIndex:
         return items[likely], estimates[likely]
 
     def structural(self, elements: Elements, threshold: float) -> list[tuple[int, float]]:
-        """Return items whose elements reach this Jaccard with these, and the Jaccard; the threshold is at least the
-        index's.
-        """
+        """Return items whose elements reach this Jaccard, at least the index's, with these, and the Jaccard."""
         own = frozenset(elements.tolist())
         near: dict[int, float] = {}
         matches = []

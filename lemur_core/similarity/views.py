@@ -65,9 +65,7 @@ def compute_views(code: str, outline: Outline, detail: Detail = "abstract") -> V
 
 
 def _find_signature(shingle_set: bytes, shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """Return the signature, cached by content: near-copies, which are common, share their shingle set with a
-    neighbor.
-    """
+    """Return the signature, cached by content: near-copies share their shingle set with a neighbor."""
     known = _SIGNATURES.get(shingle_set)
     if known is None:
         if len(_SIGNATURES) >= 4096:
