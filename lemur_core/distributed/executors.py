@@ -160,9 +160,7 @@ def run_here(steps: Iterable[Step], workers: int) -> None:
 
     def run(tasks: StepTasks) -> None:
         try:  # a process that was killed between two steps is noticed by `submit`
-            running: set[Future[None]] = {
-                pool.submit(StepTasks.run_rank, tasks, rank) for rank in tasks.get_incomplete_ranks()
-            }
+            running: set[Future[None]] = {pool.submit(tasks.run_rank, rank) for rank in tasks.get_incomplete_ranks()}
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
