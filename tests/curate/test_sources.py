@@ -23,7 +23,6 @@ import curate.sources
 from curate.model.options import CurateOptions
 from curate.sources import join_sources, open_source, open_sources
 from curate.sources.files import OF_ROWS
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, RecordSource
 from curate.sources.services import HubDataset
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UsageError, UserError
@@ -32,28 +31,7 @@ from manifests.folders.manifest import Input
 from manifests.publish.hub import Hub
 from tests.builders import extractions
 from tests.builders.hub_server import HubServer
-
-
-def rows_of(source: RecordSource) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for batch in source.batches():
-        assert batch.schema == ROW_SCHEMA
-        assert 0 < batch.num_rows <= BATCH_ROWS
-        batch.validate(full=True)
-        found += batch.to_pylist()
-    return found
-
-
-def read(path: Path | str) -> list[dict[str, Any]]:
-    return rows_of(open_source(str(path)))
-
-
-def error_of(path: Path | str) -> str:
-    with pytest.raises(UserError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
+from tests.builders.source_rows import error_of, read, rows_of
 
 # --- what is opened ---------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from curate.sources import open_source
 from curate.sources.database import parse_arch_uid, read_database
-from curate.sources.rows import ROW_SCHEMA
 from lemur_core.files.errors import UserError
+from tests.builders.source_rows import error_of, read
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 
@@ -71,27 +71,12 @@ def run(nn: str, accuracy: float | None = 0.5, *, epoch: int = 1, dataset: str =
     return nn, "img-classification", dataset, "acc", epoch, accuracy, 100, "norm_256", uid
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for batch in open_source(str(path)).batches():
-        assert batch.schema == ROW_SCHEMA
-        found += batch.to_pylist()
-    return found
-
-
 def packed(path: Path, name: str = "ab.nn.zst-2.2.11") -> Path:
     """As nn-dataset compresses it: one frame whose header does not say how much is in it."""
     target = path.with_name(name)
     with path.open("rb") as file, target.open("wb") as out:
         zstandard.ZstdCompressor(level=16).copy_stream(file, out)
     return target
-
-
-def error_of(path: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        rows_of(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_rows_of_a_database(tmp_path: Path) -> None:
@@ -107,8 +92,8 @@ def test_rows_of_a_database(tmp_path: Path) -> None:
         {"nn": "ga-1", "nn_code": "x = 1\n", "accuracy": 0.7, "prm": '{"transform": "norm_256"}', **same, **empty},
         {"nn": "ga-1", "nn_code": "x = 1\n", "accuracy": 0.7, "prm": '{"batch": 4, "lr": 0.2}', **same, **empty},
     ]
-    assert rows_of(path) == expected
-    assert rows_of(packed(path)) == expected
+    assert read(path) == expected
+    assert read(packed(path)) == expected
     assert path.read_bytes() == before
     assert sorted(item.name for item in tmp_path.iterdir()) == ["ab.nn.db", "ab.nn.zst-2.2.11"]
 
@@ -119,7 +104,7 @@ def test_several_frames_are_one_file(tmp_path: Path) -> None:
     cut = len(content) // 3
     frames = [zstandard.ZstdCompressor().compress(part) for part in (content[:cut], content[cut:])]
     (tmp_path / "two.zst").write_bytes(b"".join(frames))
-    assert rows_of(tmp_path / "two.zst") == rows_of(path)
+    assert read(tmp_path / "two.zst") == read(path)
 
 
 names = st.sampled_from(["ga-1", "ga-2", "GAN", "é", "rl-\U0001f600"])
@@ -153,7 +138,7 @@ def test_rows_are_those_of_lemurs_query(tmp_path_factory: pytest.TempPathFactory
 
 def test_a_run_without_its_network_is_a_row_with_a_problem(tmp_path: Path) -> None:
     path = make(tmp_path / "ab.nn.db", {"bytes": b"x = \xff", "number": 7}, [run("gone"), run("bytes"), run("number")])
-    problems = {row["nn"]: row["problem"] for row in rows_of(path)}
+    problems = {row["nn"]: row["problem"] for row in read(path)}
     assert problems == {"gone": "nn_code is missing", "bytes": "invalid UTF-8 at byte 4", "number": None}  # TEXT: "7"
 
 
@@ -165,7 +150,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
             "INSERT INTO stat VALUES ('1', 0.5, 1, 2, 't', 'd', CAST(x'6eff' AS TEXT), 'tr', 'm', CAST(x'75ff' AS TEXT))"
         )
         connection.execute("INSERT INTO prm VALUES (CAST(x'75ff' AS TEXT), CAST(x'ff' AS TEXT), CAST(x'fe' AS TEXT))")
-    [row] = rows_of(path)
+    [row] = read(path)
     assert (row["nn"], row["problem"]) == ("n\\xff", "invalid UTF-8 at byte 1")
     assert json.loads(row["prm"]) == {"\\xff": "\\xfe"}
 
@@ -173,10 +158,10 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 def test_older_database_without_an_index_of_hyperparameters(tmp_path: Path) -> None:
     prm = [(f"u{number}", "lr", number / 8) for number in range(50)]
     path = make(tmp_path / "ab.nn.db", {"a": "x"}, [run("a", epoch=n, uid=f"u{n}") for n in range(50)], prm)
-    with_index = rows_of(path)
+    with_index = read(path)
     with sqlite3.connect(path) as connection:
         connection.execute("DROP INDEX idx_prm_uid")
-    assert rows_of(path) == with_index
+    assert read(path) == with_index
     assert json.loads(with_index[9]["prm"]) == {"lr": 9 / 8}
 
 
@@ -193,14 +178,14 @@ def test_arch_uid_of() -> None:
 def test_arch_uid_is_the_id_of_a_newer_database(tmp_path: Path) -> None:
     codes = {"a": "x = 1", "b": "x  =  1 # b", "c": "def f(:"}
     path = make(tmp_path / "ab.nn.db", codes, [run(name) for name in codes], ids={"a": "c" * 32, "b": "c" * 32})
-    assert {row["nn"]: row["arch_uid"] for row in rows_of(path)} == {"a": "c" * 32, "b": "c" * 32, "c": None}
+    assert {row["nn"]: row["arch_uid"] for row in read(path)} == {"a": "c" * 32, "b": "c" * 32, "c": None}
 
 
 def test_arch_uid_as_a_column_of_its_own(tmp_path: Path) -> None:
     path = make(tmp_path / "ab.nn.db", {"a": "x = 1", "b": "y"}, [run("a"), run("b")], more=", arch_uid TEXT")
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE nn SET arch_uid = ? WHERE name = 'a'", ("d" * 32,))
-    assert {row["nn"]: row["arch_uid"] for row in rows_of(path)} == {"a": "d" * 32, "b": None}
+    assert {row["nn"]: row["arch_uid"] for row in read(path)} == {"a": "d" * 32, "b": None}
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------------
@@ -288,11 +273,11 @@ def test_a_locked_database_is_not_called_damaged(tmp_path: Path, monkeypatch: py
         other.execute("BEGIN EXCLUSIVE")
         monkeypatch.setattr(sqlite3, "connect", partial(connect, timeout=0))
         with pytest.raises(UserError) as caught:
-            rows_of(path)
+            read(path)
     advice = "another program writes to it: wait for it or end it, then run again"
     assert str(caught.value) == f"{path}: cannot be read as a SQLite database: database is locked; {advice}"
     monkeypatch.undo()
-    assert len(rows_of(path)) == 1
+    assert len(read(path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -310,7 +295,7 @@ def test_a_locked_database_is_not_called_damaged(tmp_path: Path, monkeypatch: py
 def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> None:
     path = make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs)
     with pytest.raises(UserError) as caught:
-        rows_of(path)
+        read(path)
     assert str(caught.value) == f"{path}: {reason}"
 
 
@@ -323,5 +308,5 @@ def test_a_database_out_of_proportion_is_not_unpacked(tmp_path: Path, curator_ca
     assert path.stat().st_size < 100_000
     before = sorted(curator_cache.rglob("*"))
     with pytest.raises(UserError, match=r"bomb\.zst: [0-9,]+ bytes of it unpack to more than .* not read"):
-        rows_of(path)
+        read(path)
     assert {*curator_cache.rglob("*")} - {*before} <= {curator_cache / "lemur-db"}

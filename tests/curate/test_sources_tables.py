@@ -19,41 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curate.sources import open_source
-from curate.sources.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, RecordSource
+from curate.sources.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA
 from lemur_core.files.errors import UserError
+from tests.builders.source_rows import error_of, read, rows_of
 from tests.builders.suites import table
 
 GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def rows_of(source: RecordSource) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for batch in source.batches():
-        assert batch.schema == ROW_SCHEMA
-        assert 0 < batch.num_rows <= BATCH_ROWS
-        batch.validate(full=True)
-        found += batch.to_pylist()
-    for row in found:
-        assert (row["nn_code"] is None) == (row["problem"] is not None)
-        assert row["nn"] is not None
-    return found
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return rows_of(open_source(str(path)))
-
-
 def read_bytes(path: Path, content: bytes) -> list[dict[str, Any]]:
     path.write_bytes(content)
     return read(path)
-
-
-def error_of(path: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def read_table(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
