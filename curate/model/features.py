@@ -6,6 +6,7 @@ renamed into place, so that parallel runs cannot disturb each other.
 """
 
 import hashlib
+import itertools
 import os
 import re
 import weakref
@@ -228,13 +229,10 @@ class FeatureStore:
         """Write the features added since the last shard."""
         if not self._pending:
             return
-        rows, blob = _shard_rows(self._pending)
         # Named by the codes: runs that compute the same shard write the same file.
         name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
         path = self._folder / f"{name}.parquet"
-        with atomic_file(path.with_suffix(".shingles")) as part:
-            part.write_bytes(blob)
-        _write_shard(rows, path)
+        _write_shard(path, itertools.starmap(_describe_code, self._pending))
         self._pending = []
         self._open(path)
 
@@ -261,20 +259,15 @@ class FeatureStore:
 
     def export(self, digests: Sequence[bytes], path: Path) -> None:
         """Write the features of these codes as one shard: `path` (.parquet) and its `.shingles` file."""
-        exported: list[dict[str, Any]] = []
-        offset_of: dict[bytes, int] = {}
-        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
-            for shard, rows in self._rows(digests):
-                with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
-                    for position, features in rows:
-                        name = features["shingle_set"]
-                        if name is not None and name not in offset_of:
-                            offset_of[name] = blob.tell()
-                            shingles.seek(features["shingles_at"])
-                            blob.write(shingles.read(features["shingles_count"] * 8))
-                        exported.append(features | {"id": digests[position], "shingles_at": offset_of.get(name)})
-        exported.sort(key=lambda features: features["id"])
-        _write_shard(exported, path)
+        _write_shard(path, self._read_all(digests))
+
+    def _read_all(self, digests: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the rows of these codes by shard, each with its shingles."""
+        for shard, rows in self._rows(digests):
+            with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
+                for position, features in rows:
+                    shingles.seek(features["shingles_at"] or 0)
+                    yield features | {"id": digests[position]}, shingles.read((features["shingles_count"] or 0) * 8)
 
     def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, dict[str, Any]]]]]:
         """Yield the rows of these codes by shard, with their positions."""
@@ -324,28 +317,27 @@ def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:
-    table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+def _write_shard(path: Path, rows: Iterable[tuple[dict[str, Any], bytes]]) -> None:
+    """Write rows, by id, and their shingles, which equal sets share."""
+    written: list[dict[str, Any]] = []
+    offset_of: dict[bytes, int] = {}
+    with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
+        for row, shingles in rows:
+            name = row.get("shingle_set")
+            if name is not None and name not in offset_of:
+                offset_of[name] = blob.tell()
+                blob.write(shingles)
+            written.append(row | {"shingles_at": offset_of.get(name)})
+    table = pa.Table.from_pylist(sorted(written, key=lambda row: row["id"]), schema=_SCHEMA)
     with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
         pq.write_table(table, part, compression="zstd", compression_level=1)
 
 
-def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, Any]], bytes]:
-    rows: list[dict[str, Any]] = []
-    pieces: list[bytes] = []
-    offset_of: dict[bytes, int] = {}
-    end = 0
-    for digest, features in pending:
-        if isinstance(features, str):
-            rows.append({"id": digest, "problem": features})
-            continue
-        if features.shingle_set not in offset_of:
-            pieces.append(features.shingles.tobytes())
-            offset_of[features.shingle_set] = end
-            end += len(pieces[-1])
-        named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
-        arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
-        offsets = {"shingles_at": offset_of[features.shingle_set], "shingles_count": len(features.shingles)}
-        evidence = {"pretrained": [asdict(item) for item in features.pretrained]}
-        rows.append({"id": digest, **named, **arrays, **offsets, **evidence})
-    return rows, b"".join(pieces)
+def _describe_code(digest: bytes, features: Features | str) -> tuple[dict[str, Any], bytes]:
+    """Return the row of a code without the place of its shingles, and its shingles."""
+    if isinstance(features, str):
+        return {"id": digest, "problem": features}, b""
+    named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
+    arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
+    evidence = {"pretrained": [asdict(item) for item in features.pretrained], "shingles_count": len(features.shingles)}
+    return {"id": digest, **named, **arrays, **evidence}, features.shingles.tobytes()
