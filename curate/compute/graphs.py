@@ -10,7 +10,7 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -179,23 +179,27 @@ class NetworkTracer:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def run(self, payloads: Mapping[int, Json], *, names: Mapping[int, str] = {}) -> Iterator[tuple[int, GraphTrace]]:
+    def run(
+        self, payloads: Mapping[int, Json], *, names: Mapping[int, str] = {}, wider: bool = True
+    ) -> Iterator[tuple[int, GraphTrace]]:
         """Yield what each of these networks computes, by its number, in order of completion.
 
         Args:
             payloads: `code` and the arguments from `build_payload`.
             names: for the progress.
+            wider: retry networks that exceed a time limit once, with four times the seconds.
 
         Raises: UserError if no sandbox is available.
         """
+        stage = TRACE if wider else replace(TRACE, retries=Retries.NONE)
         jobs = [
-            Job(str(number), TRACE.guest, payload, TRACE.limits, name=names.get(number) or "")
+            Job(str(number), stage.guest, payload, stage.limits, name=names.get(number) or "")
             for number, payload in payloads.items()
         ]
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
-            for reply in TRACE.run_jobs(self._box, jobs):
+            for reply in stage.run_jobs(self._box, jobs):
                 answer = read_answer(reply)
                 if isinstance(answer, NetFailure):
                     missing = {"missing": answer.missing} if answer.missing else {}
