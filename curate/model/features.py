@@ -320,7 +320,7 @@ def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
 def _write_shard(path: Path, rows: Iterable[tuple[dict[str, Any], bytes]]) -> None:
     """Write rows, by id, and their shingles, which equal sets share."""
     written: list[dict[str, Any]] = []
-    offset_of: dict[bytes, int] = {}
+    offset_of: dict[bytes | None, int] = {}  # by the name of the set; a code without features has none
     with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
         for row, shingles in rows:
             name = row.get("shingle_set")
